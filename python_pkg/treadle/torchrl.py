@@ -22,6 +22,7 @@ except ModuleNotFoundError as error:
 
 from . import nn
 from .nn._check import check_bool
+from .nn._methods import parameters_of
 from .recurrent import gru, lstm
 
 __all__ = ["GRUModule", "LSTMModule"]
@@ -109,7 +110,7 @@ class _Fused:
         ``given``: the states [T, B, L, H] from which a trajectory may start; none for zeros.
         """
         layers, found = self._layers, []
-        weights = iter(layers._parameters_in_order())
+        weights = iter(parameters_of(layers))
         for layer, names in enumerate(layers._all_weights):
             if layer and layers.dropout:
                 input = F.dropout(input, layers.dropout, layers.training)

@@ -50,9 +50,16 @@ class EveryOp(nn.Module):
         return self.head(treadle.scale(treadle.sine(mixed), 2.0))  # type: ignore[no-any-return]
 
 
+def replaced() -> nn.Module:
+    net = Tagger(nn.LSTM)
+    assert treadle.nn.replace(net).replaced == ["rnn"]
+    return net
+
+
 NETS: dict[str, Callable[[], nn.Module]] = {
     "LSTM": lambda: Tagger(treadle.nn.LSTM),
     "GRU": lambda: Tagger(treadle.nn.GRU),
+    "replaced": replaced,
     "LLTM": lambda: Tagger(treadle.nn.LLTM),
     "Siren": lambda: treadle.nn.Siren(I, H, hidden_layers=2, out_features=1, outermost_linear=True),
     "every op": EveryOp,

@@ -200,7 +200,7 @@ def test_a_model_that_mixes_them(options: dict[str, Any]) -> None:
 
 def test_a_layer_without_the_table_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "treadle.onnx")
-    layer, x = treadle.nn.GRU(3, 4), torch.randn(5, 2, 3)
+    layer, x = treadle.nn.LLTM(3, 4), torch.randn(5, 2, 3)
     with (
         pytest.warns(UserWarning, match=r"custom_translation_table=treadle\.onnx\.translation_tab"),
         pytest.raises(torch.onnx.OnnxExporterError),

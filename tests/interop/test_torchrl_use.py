@@ -44,13 +44,13 @@ def test_layers_are_treadles(kind: str) -> None:
     name = kind[: -len("Module")]
     attribute, wanted = name.lower(), getattr(treadle.nn, name)
     mine, _ = pair(kind)
-    assert type(getattr(mine, attribute)) is wanted
+    assert isinstance(getattr(mine, attribute), wanted)
     layers = getattr(torch.nn, name)(INPUTS, H, batch_first=True)
     given = getattr(ours, kind)(**{attribute: layers}, **keys(kind))
-    assert getattr(given, attribute) is layers and type(layers) is wanted
+    assert getattr(given, attribute) is layers and isinstance(layers, wanted)
     made = mine.make_python_based()
     assert made is mine and isinstance(getattr(mine, attribute), getattr(theirs, name))
-    assert type(getattr(mine.make_cudnn_based(), attribute)) is wanted
+    assert isinstance(getattr(mine.make_cudnn_based(), attribute), wanted)
 
 
 @EACH_KIND

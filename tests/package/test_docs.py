@@ -90,7 +90,15 @@ def test_links_lead_to_headings(document: str) -> None:
 
 # jets.md, deploy.md and coming_from.md have tests of their own.
 @pytest.mark.parametrize(
-    "page", ["recurrent.md", "training_step.md", "torchrl.md", "sine_linear.md", "snake.md"]
+    "page",
+    [
+        "recurrent.md",
+        "torch_tools.md",
+        "training_step.md",
+        "torchrl.md",
+        "sine_linear.md",
+        "snake.md",
+    ],
 )
 def test_python_of_the_pages_runs(page: str) -> None:
     names: dict[str, object] = {"torch": torch, "treadle": treadle}

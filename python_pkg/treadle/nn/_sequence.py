@@ -25,9 +25,6 @@ from ._tracers import NotScripted, break_graphs_at_pad, differs, fx_leaf, is_tra
 States = tuple[Tensor, ...]
 Pair = tuple[Tensor, Tensor]
 
-# Sets the compiler of the functions that this thread calls (None: none); returns the old one.
-_set_compiler: Callable[[Any], Any] = torch._C._dynamo.eval_frame.set_eval_frame
-
 PAD = (
     "; pad it by torch.nested.to_padded_tensor(input, 0.0) and give lengths, of a jagged one "
     "input.offsets().diff()"
@@ -43,16 +40,235 @@ class Options(NamedTuple):
     return_cells: bool
 
 
-class SequenceLayers(NotScripted):
-    """The forward pass of a module that has torch.nn.LSTM's attributes.
+class Front:
+    """The forward pass of a layer that has torch.nn.LSTM's attributes.
 
-    ``_name``: the module's name in errors. ``_states``: names of the states of a call, h0 first;
-    callers pass and get one state as a tensor, two as a pair. ``_op``: called as ``torch.lstm`` is.
+    It is no part of the layer, so that it serves modules of torch's, too (treadle.nn.replace).
     """
 
-    _name: str
-    _states: tuple[str, ...]
-    _op: Callable[..., tuple[Tensor, ...]]
+    name: str  # of the module, in errors
+    # Names of the states of a call, h0 first. Callers pass and get one as a tensor, two as a pair.
+    states: tuple[str, ...]
+    op: Callable[..., tuple[Tensor, ...]]  # called as torch.lstm is
+
+    def __init__(
+        self, name: str, states: tuple[str, ...], op: Callable[..., tuple[Tensor, ...]]
+    ) -> None:
+        self.name, self.states, self.op = name, states, op
+
+    def parameters(self, layer: Any) -> list[Tensor]:
+        """The parameters of each layer and direction, as the op takes them."""
+        # Read at every call, so that nn.utils.parametrize and functional_call can replace them.
+        # Attribute access on torch.nn.Module takes five times as long.
+        own: dict[str, Tensor] = layer._parameters
+        return [
+            own[name] if name in own else getattr(layer, name)
+            for names in layer._all_weights
+            for name in names
+        ]
+
+    def run(self, layer: Any, arguments: tuple[Any, ...], options: Options) -> tuple[Tensor, ...]:
+        """What the op returns for the arguments that torch.lstm has, and for the options."""
+        return self.op(
+            *arguments,
+            recompute=layer.recompute,
+            reset=options.reset,
+            reset_hx=self.given(options.reset_hx) if options.reset_hx else None,
+            # Passed even if None: torch.compile's guards read the arguments of an earlier call.
+            lengths=options.lengths,
+            return_cells=options.return_cells,
+        )
+
+    def rename_entries(self, layer: Any, state_dict: dict[str, Any], prefix: str) -> str | None:
+        """Rename another module's entries as this layer's; returns the reason if it cannot."""
+        return None
+
+    def zeros(self, input: Tensor, shape: tuple[int, ...]) -> States:
+        """The states to start from if the caller gives none."""
+        # If input is a DTensor, the states must be DTensors, too.
+        zeros = input.new_zeros(shape)
+        return (zeros,) * len(self.states)
+
+    def called(
+        self,
+        layer: Any,
+        input: object,
+        hx: object,
+        reset: object,
+        reset_hx: object,
+        lengths: object,
+        return_cells: object,
+    ) -> tuple[Any, ...]:
+        """Output and states, and the cell states if ``return_cells``."""
+        packed = isinstance(input, PackedSequence)
+        if not isinstance(input.data if packed else input, Tensor):  # type: ignore[attr-defined]
+            given = {"reset": reset, "reset_hx": reset_hx, "lengths": lengths}
+            leaf = fx_leaf(layer, input, hx, **given, return_cells=return_cells)
+            if leaf is not None:
+                return leaf  # type: ignore[no-any-return]
+        options = Options(
+            *check_resets(self.name, self.states, reset, reset_hx),
+            check_lengths(self.name, input, lengths),
+            check_bool(self.name, "return_cells", return_cells),
+        )
+        if options.return_cells and len(self.states) == 1:
+            raise ValueError(
+                f"{self.name}: return_cells must be False, got True: the state of each step is "
+                "the output"
+            )
+        forward: Callable[..., Any] = self._forward_packed if packed else self._forward_rows
+        output, states, cells = forward(layer, input, hx, options)
+        found = output, self.given(states)
+        return (*found, cells) if options.return_cells else found
+
+    def _forward_rows(
+        self, layer: Any, input: object, hx: object, options: Options
+    ) -> tuple[Tensor, States, Tensor | None]:
+        checked = self._check_input(layer, input)
+        batched, batch_dim = checked.dim() == 3, 0 if layer.batch_first else 1
+        states = self._start(layer, checked, hx, checked.size(batch_dim) if batched else None)
+        if batched:
+            return self._run(layer, (checked,), states, options, layer.batch_first)
+        reset, reset_hx, lengths, _ = options
+        options = options._replace(
+            reset=None if reset is None else reset.unsqueeze(batch_dim),
+            # [L*D, H], or [L*D, T, H] with one for each step.
+            reset_hx=tuple(
+                state.unsqueeze(1 if state.dim() == 2 else 1 + batch_dim) for state in reset_hx
+            ),
+            lengths=None if lengths is None else lengths.unsqueeze(0),
+        )
+        states = tuple(state.unsqueeze(1) for state in states)
+        rows = checked.unsqueeze(batch_dim)
+        output, last, cells = self._run(layer, (rows,), states, options, layer.batch_first)
+        return (
+            output.squeeze(batch_dim),
+            tuple(state.squeeze(1) for state in last),
+            None if cells is None else cells.squeeze(batch_dim),
+        )
+
+    def _forward_packed(
+        self, layer: Any, input: PackedSequence, hx: Any, options: Options
+    ) -> tuple[PackedSequence, States, PackedSequence | None]:
+        break_graphs_at_pad()
+        data, batch_sizes, sorted_indices, unsorted_indices = input
+        check_features(self.name, "[S, I]", data)
+        # torch.export gives pack_padded_sequence's batch_sizes another dtype.
+        if batch_sizes.dtype is not torch.int64:
+            raise RuntimeError(
+                f"{self.name}: input must be padded and come with lengths= where torch.export "
+                "traces a model, got what pack_padded_sequence gives there"
+            )
+        if data.dim() != 2 or differs(data.size(-1), layer.input_size):
+            raise ShapeError(
+                f"{self.name}: input.data must have shape [S, I] with I = {layer.input_size}, "
+                f"got {list(data.shape)}"
+            )
+        batch: Any
+        if sorted_indices is not None:
+            batch = sorted_indices.size(0)
+        elif hx is not None and torch.compiler.is_compiling():
+            # batch_sizes[0] is a number that the compiler cannot compare. The op refuses too few
+            # rows, and returns extra ones unchanged.
+            first = hx if isinstance(hx, Tensor) else hx[0]
+            batch = first.size(1) if isinstance(first, Tensor) and first.dim() == 3 else 0
+        elif is_tracing():
+            batch = batch_sizes[0]  # a tensor, so that the trace computes it for each call
+        else:
+            batch = int(batch_sizes[0]) if len(batch_sizes) else 0
+        states = self._start(layer, data, hx, batch)
+        if hx is not None:
+            states = _permuted(states, sorted_indices)
+        # States for rows are in the caller's order, states for steps in the order of the data.
+        if any(state.dim() == 3 and state.size(1) == batch for state in options.reset_hx):
+            options = options._replace(reset_hx=_permuted(options.reset_hx, sorted_indices))
+        output, last, cells = self._run(layer, (data, batch_sizes), states, options)
+
+        def packed(data: Tensor) -> PackedSequence:
+            return PackedSequence(data, batch_sizes, sorted_indices, unsorted_indices)
+
+        last = _permuted(last, unsorted_indices)
+        return packed(output), last, None if cells is None else packed(cells)
+
+    def _run(
+        self, layer: Any, input: tuple[Tensor, ...], states: States, options: Options, *rest: bool
+    ) -> tuple[Tensor, States, Tensor | None]:
+        """Output, states and cell states; the latter are None unless requested."""
+        parameters = self.parameters(layer)
+        name = "input" if len(input) == 1 else "input.data"
+        check_same_dtype(self.name, name, input[0], parameters[0])
+        arguments = (
+            *input,
+            self.given(states),
+            parameters,
+            layer.bias,
+            layer.num_layers,
+            layer.dropout,
+            layer.training,
+            layer.bidirectional,
+            *rest,
+        )
+        output, *found = self.run(layer, arguments, options)
+        cells = found.pop() if options.return_cells else None
+        return output, tuple(found), cells
+
+    def given(self, states: States) -> Tensor | States:
+        """The states in the caller's form: a tuple, or a tensor if the cell has one state."""
+        return states[0] if len(self.states) == 1 else states
+
+    def _check_input(self, layer: Any, input: object) -> Tensor:
+        if not isinstance(input, Tensor):
+            raise NoTensorError(
+                f"{self.name}: input must be a tensor or a PackedSequence, "
+                f"got {type(input).__name__}"
+            )
+        check_dense(self.name, "input", input, PAD)
+        letters = "[B, T, I]" if layer.batch_first else "[T, B, I]"
+        check_features(self.name, letters, input)
+        known = input.dim() in (2, 3)
+        if not known or differs(input.size(-1), layer.input_size):
+            raise (ShapeError if known else ValueError)(
+                f"{self.name}: input must have shape {letters} or [T, I] with "
+                f"I = {layer.input_size}, got {list(input.shape)}"
+            )
+        return input
+
+    def _start(self, layer: Any, input: Tensor, hx: object, batch: int | None) -> States:
+        """``hx``, checked, or zeros. Without a dimension for the batch if ``batch`` is None."""
+        count = layer.num_layers * (2 if layer.bidirectional else 1)
+        letters = "[num_layers * D, H]" if batch is None else "[num_layers * D, B, H]"
+        shape = (count, *(() if batch is None else (batch,)), layer.hidden_size)
+        return (
+            self.zeros(input, shape)
+            if hx is None
+            else check_hx(self.name, self.states, hx, letters, shape)
+        )
+
+
+def load(
+    layer: Any,
+    front: Front,
+    own: Callable[..., None],
+    state_dict: dict[str, Any],
+    prefix: str,
+    metadata: dict[str, Any],
+    *args: Any,
+) -> None:
+    """``own`` loads the entries below ``prefix``, unless they are another cell's."""
+    # The dictionary is load_state_dict's own copy.
+    with hooks_run(layer, state_dict, prefix, metadata, *args):
+        why = wrong_cell(front.name, front.name, state_dict, prefix, metadata)
+        why = why or front.rename_entries(layer, state_dict, prefix)
+        if why:
+            args[-1].append(why)  # in place of a list of names and sizes
+        else:
+            own(state_dict, prefix, metadata, *args)
+
+
+class SequenceLayers(NotScripted):
+    """A module whose forward pass is that of its front."""
+
+    _front: Front
 
     input_size: int
     hidden_size: int
@@ -65,22 +281,8 @@ class SequenceLayers(NotScripted):
     recompute: bool
     _all_weights: list[list[str]]  # names, a list for each layer and direction
 
-    def _parameters_in_order(self) -> list[Tensor]:
-        """The parameters of each layer and direction, as the op takes them."""
-        # Read at every call, so that nn.utils.parametrize and functional_call can replace them.
-        # Attribute access on torch.nn.Module takes five times as long.
-        own: dict[str, Tensor] = self._parameters  # type: ignore[attr-defined]
-        return [
-            own[name] if name in own else getattr(self, name)
-            for names in self._all_weights
-            for name in names
-        ]
-
-    def _zeros(self, input: Tensor, shape: tuple[int, ...]) -> States:
-        """The states to start from if the caller gives none."""
-        # If input is a DTensor, the states must be DTensors, too.
-        zeros = input.new_zeros(shape)
-        return (zeros,) * len(self._states)
+    # Sets the compiler of the functions that this thread calls (None: none); returns the old one.
+    _set_compiler: Callable[[Any], Any] = torch._C._dynamo.eval_frame.set_eval_frame
 
     def forward(
         self,
@@ -132,196 +334,25 @@ class SequenceLayers(NotScripted):
         # Dynamo skips this module but would still compile each callee separately, in one cache
         # that all layers share; so disable it for the call. Dynamo does not compile this function
         # either: it skips functions that break the graph within `try`.
-        compiler = None if torch.compiler.is_compiling() else _set_compiler(None)
+        compiler = None if torch.compiler.is_compiling() else self._set_compiler(None)
         try:
             return self._called(input, hx, reset, reset_hx, lengths, return_cells)
         finally:
             if compiler is not None:
-                _set_compiler(compiler)
+                self._set_compiler(compiler)
 
-    def _called(
-        self,
-        input: object,
-        hx: object,
-        reset: object,
-        reset_hx: object,
-        lengths: object,
-        return_cells: object,
-    ) -> tuple[Any, ...]:
-        """Output and states, and the cell states if ``return_cells``."""
-        packed = isinstance(input, PackedSequence)
-        if not isinstance(input.data if packed else input, Tensor):  # type: ignore[attr-defined]
-            given = {"reset": reset, "reset_hx": reset_hx, "lengths": lengths}
-            leaf = fx_leaf(self, input, hx, **given, return_cells=return_cells)
-            if leaf is not None:
-                return leaf  # type: ignore[no-any-return]
-        options = Options(
-            *check_resets(self._name, self._states, reset, reset_hx),
-            check_lengths(self._name, input, lengths),
-            check_bool(self._name, "return_cells", return_cells),
-        )
-        if options.return_cells and len(self._states) == 1:
-            raise ValueError(
-                f"{self._name}: return_cells must be False, got True: the state of each step is "
-                "the output"
-            )
-        forward: Callable[..., Any] = self._forward_packed if packed else self._forward_rows
-        output, states, cells = forward(input, hx, options)
-        found = output, self._given(states)
-        return (*found, cells) if options.return_cells else found
-
-    def _forward_rows(
-        self, input: object, hx: object, options: Options
-    ) -> tuple[Tensor, States, Tensor | None]:
-        checked = self._check_input(input)
-        batched, batch_dim = checked.dim() == 3, 0 if self.batch_first else 1
-        states = self._start(checked, hx, checked.size(batch_dim) if batched else None)
-        if batched:
-            return self._run((checked,), states, options, self.batch_first)
-        reset, reset_hx, lengths, _ = options
-        options = options._replace(
-            reset=None if reset is None else reset.unsqueeze(batch_dim),
-            # [L*D, H], or [L*D, T, H] with one for each step.
-            reset_hx=tuple(
-                state.unsqueeze(1 if state.dim() == 2 else 1 + batch_dim) for state in reset_hx
-            ),
-            lengths=None if lengths is None else lengths.unsqueeze(0),
-        )
-        states = tuple(state.unsqueeze(1) for state in states)
-        rows = checked.unsqueeze(batch_dim)
-        output, last, cells = self._run((rows,), states, options, self.batch_first)
-        return (
-            output.squeeze(batch_dim),
-            tuple(state.squeeze(1) for state in last),
-            None if cells is None else cells.squeeze(batch_dim),
-        )
-
-    def _forward_packed(
-        self, input: PackedSequence, hx: Any, options: Options
-    ) -> tuple[PackedSequence, States, PackedSequence | None]:
-        break_graphs_at_pad()
-        data, batch_sizes, sorted_indices, unsorted_indices = input
-        check_features(self._name, "[S, I]", data)
-        # torch.export gives pack_padded_sequence's batch_sizes another dtype.
-        if batch_sizes.dtype is not torch.int64:
-            raise RuntimeError(
-                f"{self._name}: input must be padded and come with lengths= where torch.export "
-                "traces a model, got what pack_padded_sequence gives there"
-            )
-        if data.dim() != 2 or differs(data.size(-1), self.input_size):
-            raise ShapeError(
-                f"{self._name}: input.data must have shape [S, I] with I = {self.input_size}, "
-                f"got {list(data.shape)}"
-            )
-        batch: Any
-        if sorted_indices is not None:
-            batch = sorted_indices.size(0)
-        elif hx is not None and torch.compiler.is_compiling():
-            # batch_sizes[0] is a number that the compiler cannot compare. The op refuses too few
-            # rows, and returns extra ones unchanged.
-            first = hx if isinstance(hx, Tensor) else hx[0]
-            batch = first.size(1) if isinstance(first, Tensor) and first.dim() == 3 else 0
-        elif is_tracing():
-            batch = batch_sizes[0]  # a tensor, so that the trace computes it for each call
-        else:
-            batch = int(batch_sizes[0]) if len(batch_sizes) else 0
-        states = self._start(data, hx, batch)
-        if hx is not None:
-            states = _permuted(states, sorted_indices)
-        # States for rows are in the caller's order, states for steps in the order of the data.
-        if any(state.dim() == 3 and state.size(1) == batch for state in options.reset_hx):
-            options = options._replace(reset_hx=_permuted(options.reset_hx, sorted_indices))
-        output, last, cells = self._run((data, batch_sizes), states, options)
-
-        def packed(data: Tensor) -> PackedSequence:
-            return PackedSequence(data, batch_sizes, sorted_indices, unsorted_indices)
-
-        last = _permuted(last, unsorted_indices)
-        return packed(output), last, None if cells is None else packed(cells)
-
-    def _run(
-        self, input: tuple[Tensor, ...], states: States, options: Options, *rest: bool
-    ) -> tuple[Tensor, States, Tensor | None]:
-        """Output, states and cell states; the latter are None unless requested."""
-        reset, reset_hx, lengths, return_cells = options
-        parameters = self._parameters_in_order()
-        name = "input" if len(input) == 1 else "input.data"
-        check_same_dtype(self._name, name, input[0], parameters[0])
-        output, *found = type(self)._op(
-            *input,
-            self._given(states),
-            parameters,
-            self.bias,
-            self.num_layers,
-            self.dropout,
-            self.training,
-            self.bidirectional,
-            *rest,
-            recompute=self.recompute,
-            reset=reset,
-            reset_hx=self._given(reset_hx) if reset_hx else None,
-            # Passed even if None: torch.compile's guards read the arguments of an earlier call.
-            lengths=lengths,
-            return_cells=return_cells,
-        )
-        cells = found.pop() if return_cells else None
-        return output, tuple(found), cells
+    def _called(self, *args: object) -> tuple[Any, ...]:
+        return self._front.called(self, *args)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any], *args: Any
     ) -> None:
-        # The dictionary is load_state_dict's own copy.
-        with hooks_run(self, state_dict, prefix, metadata, *args):
-            why = wrong_cell(self._name, self._name, state_dict, prefix, metadata)
-            why = why or self._rename_entries(state_dict, prefix)
-            if why:
-                args[-1].append(why)  # in place of a list of names and sizes
-            else:
-                super()._load_from_state_dict(  # type: ignore[misc]
-                    state_dict, prefix, metadata, *args
-                )
-
-    def _rename_entries(self, state_dict: dict[str, Any], prefix: str) -> str | None:
-        """Rename another module's entries as this module's; returns the reason if it cannot."""
-        return None
-
-    def _given(self, states: States) -> Tensor | States:
-        """The states in the caller's form: a tuple, or a tensor if the cell has one state."""
-        return states[0] if len(self._states) == 1 else states
-
-    def _check_input(self, input: object) -> Tensor:
-        if not isinstance(input, Tensor):
-            raise NoTensorError(
-                f"{self._name}: input must be a tensor or a PackedSequence, "
-                f"got {type(input).__name__}"
-            )
-        check_dense(self._name, "input", input, PAD)
-        letters = "[B, T, I]" if self.batch_first else "[T, B, I]"
-        check_features(self._name, letters, input)
-        known = input.dim() in (2, 3)
-        if not known or differs(input.size(-1), self.input_size):
-            raise (ShapeError if known else ValueError)(
-                f"{self._name}: input must have shape {letters} or [T, I] with "
-                f"I = {self.input_size}, got {list(input.shape)}"
-            )
-        return input
-
-    def _start(self, input: Tensor, hx: object, batch: int | None) -> States:
-        """``hx``, checked, or zeros. Without a dimension for the batch if ``batch`` is None."""
-        count = self.num_layers * (2 if self.bidirectional else 1)
-        letters = "[num_layers * D, H]" if batch is None else "[num_layers * D, B, H]"
-        shape = (count, *(() if batch is None else (batch,)), self.hidden_size)
-        return (
-            self._zeros(input, shape)
-            if hx is None
-            else check_hx(self._name, self._states, hx, letters, shape)
-        )
+        own = super()._load_from_state_dict  # type: ignore[misc]
+        load(self, self._front, own, state_dict, prefix, metadata, *args)
 
 
 class CellLayers(SequenceLayers):
     """Layers whose cells have c and h, with the signatures of calls for type checkers."""
-
-    _states = ("h0", "c0")
 
     if TYPE_CHECKING:
 

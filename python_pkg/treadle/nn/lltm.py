@@ -12,10 +12,19 @@ from torch import Tensor, nn
 from ..recurrent import lltm
 from ._cell_dicts import LLTM_VERSION, layer_from_cell
 from ._check import check_bool, check_count, check_dtype, check_probability
-from ._sequence import CellLayers
+from ._sequence import CellLayers, Front
 from .lltm_cell import zeros
 
 __all__ = ["LLTM"]
+
+
+class _LLTMFront(Front):
+    def rename_entries(self, layer: Any, state_dict: dict[str, Any], prefix: str) -> str | None:
+        return layer_from_cell(layer, state_dict, prefix)
+
+    def zeros(self, input: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        # Under autocast the op keeps the dtype of c, so c keeps the dtype that it starts in.
+        return zeros(input, shape)
 
 
 class LLTM(CellLayers, nn.Module):
@@ -72,7 +81,7 @@ class LLTM(CellLayers, nn.Module):
         layer.load_state_dict({"weight_ih_l0": ih, "weight_hh_l0": hh, "bias_l0": cell.bias})
     """
 
-    _name, _op = "LLTM", lltm
+    _front = _LLTMFront("LLTM", ("h0", "c0"), lltm)
     _version = LLTM_VERSION
 
     def __init__(
@@ -148,10 +157,3 @@ class LLTM(CellLayers, nn.Module):
         given = {name: getattr(self, name) for name in defaults}
         words = [f"{name}={value}" for name, value in given.items() if value != defaults[name]]
         return ", ".join([str(self.input_size), str(self.hidden_size), *words])
-
-    def _rename_entries(self, state_dict: dict[str, Any], prefix: str) -> str | None:
-        return layer_from_cell(self, state_dict, prefix)
-
-    def _zeros(self, input: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        # Under autocast the op keeps the dtype of c, so c keeps the dtype that it starts in.
-        return zeros(input, shape)

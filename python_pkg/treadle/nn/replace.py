@@ -1,4 +1,4 @@
-"""Replaces torch's LSTM and GRU in a model by treadle's, and restores torch's."""
+"""Puts treadle's forward pass on torch's recurrent modules in a model, and restores torch's."""
 
 from __future__ import annotations
 
@@ -9,13 +9,36 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from .._check.tensors import dtype_name
+from ._methods import (
+    GRUCellMethods,
+    GRUMethods,
+    LSTMCellMethods,
+    LSTMMethods,
+    Methods,
+    is_forward_ours,
+    methods_of,
+    put,
+    remove,
+)
 from ._speed import why_maybe_slower
 from .rnn import GRU, LSTM
+from .rnn_cells import GRUCell, LSTMCell
 
 __all__ = ["Replaced", "replace", "restore"]
 
-_OURS: dict[type[nn.Module], type[nn.Module]] = {nn.LSTM: LSTM, nn.GRU: GRU}
-_TORCHS = {ours: torchs for torchs, ours in _OURS.items()}
+_METHODS: dict[type[nn.Module], type[Methods]] = {
+    nn.LSTM: LSTMMethods,
+    nn.GRU: GRUMethods,
+    nn.LSTMCell: LSTMCellMethods,
+    nn.GRUCell: GRUCellMethods,
+}
+_TORCHS: dict[type[nn.Module], type[nn.Module]] = {
+    LSTM: nn.LSTM,
+    GRU: nn.GRU,
+    LSTMCell: nn.LSTMCell,
+    GRUCell: nn.GRUCell,
+}
+_OURS = tuple(_TORCHS)
 _DTYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 _CELLS = (nn.LSTMCell, nn.GRUCell, nn.RNNCell)
 
@@ -25,7 +48,7 @@ class Replaced:
     """Names of modules, as ``named_modules`` has them; "" is the model itself.
 
     Attributes:
-        replaced: those whose class changed.
+        replaced: those whose forward pass changed.
         left: those that stay as they are, each with the reason.
     """
 
@@ -34,17 +57,18 @@ class Replaced:
 
 
 def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
-    """Make every torch.nn.LSTM and torch.nn.GRU in ``model`` treadle's, in place.
+    """Let every torch.nn.LSTM, GRU, LSTMCell and GRUCell in ``model`` run on treadle's kernels, in
+    place.
 
-    The modules are the same objects with another class: parameters, hooks, buffers, ties and
-    references to them stay. ``recompute`` is off; set it on a module to switch it on.
+    The modules are the same objects of the same class, with another forward pass, that of
+    :class:`treadle.nn.LSTM` and so on: parameters, hooks, buffers, ties and references to them
+    stay. They are instances of both classes by ``isinstance``. ``recompute`` of layers is off; set
+    it on a module to switch it on.
 
-    A replaced model supports everything that torch.nn's does, except tools that look for torch's
-    exact classes or read their code: ``torch.jit.script``, a library's own ONNX export
-    (``torch.onnx.export`` needs the table of treadle.onnx), int8 by ``torch.ao.quantization``
-    (``quantize_dynamic`` and ``prepare`` silently skip the layers), and tools that count operations
-    or take per-sample gradients by class, such as thop, ptflops and Opacus. Call :func:`restore`
-    before any of them.
+    Tools that know torch's classes take a replaced model as before, and what they make of it is
+    torch's: TorchScript, ``torch.onnx.export``, int8 by ``torch.ao.quantization``, counters of
+    operations, Opacus. docs/torch_tools.md lists them, and the exceptions. The forward pass is an
+    attribute of the module, so a ``copy.copy`` of the module alone must be replaced again.
 
     On NVIDIA GPUs of compute capability 7.5, and if it is too wide for its GPU, a layer launches a
     matrix product and a kernel for each step.
@@ -59,8 +83,9 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
 
     Returns:
         What was replaced, and what was left, each with the reason: modules with projections or
-        complex parameters; subclasses, which may override the forward pass; torch.nn's RNN,
-        LSTMCell, GRUCell and RNNCell, which treadle does not have.
+        complex parameters; subclasses, which may override the forward pass; modules whose
+        ``forward`` was set, as by accelerate's hooks; torch.nn's RNN and RNNCell, which treadle
+        does not have.
 
     Raises:
         TypeError: ``model`` is not a module.
@@ -73,73 +98,77 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
     """
     replaced, left = [], {}
     for name, module in _modules(model, "replace"):
-        if why := _why_left(module):
-            left[name] = why
-        elif isinstance(module, nn.RNNBase) and type(module) in _OURS:
-            slower = why_maybe_slower(module) if only_if_faster else None
-            if slower is not None:
-                left[name] = slower
-                continue
-            module._update_flat_weights()
-            module.__class__ = _OURS[type(module)]  # type: ignore[assignment]
-            module._compared = True
+        if not isinstance(module, (nn.RNNBase, *_CELLS)) or isinstance(module, _OURS):
+            continue
+        why = _why_left(module)
+        if why is None and only_if_faster and isinstance(module, nn.RNNBase):
+            why = why_maybe_slower(module)
+        if why is None:
+            put(_METHODS[parametrize.type_before_parametrizations(module)], module)
             replaced.append(name)
+        else:
+            left[name] = why
     return Replaced(replaced, left)
 
 
 def restore(model: nn.Module) -> Replaced:
-    """Undo :func:`replace`: make every treadle.nn.LSTM and GRU in ``model`` torch's, in place.
+    """Undo :func:`replace`: make the modules of treadle.nn in ``model`` torch's again, in place.
+
+    That includes modules that were made as such. Tools that look for torch's classes need it for
+    these.
 
     Args:
         model: a module.
 
     Returns:
-        What was replaced; subclasses are left.
+        What was replaced; subclasses are left, and modules whose ``forward`` was set after
+        :func:`replace`.
 
     Raises:
         TypeError: ``model`` is not a module.
     """
     replaced, left = [], {}
     for name, module in _modules(model, "restore"):
-        torchs = _TORCHS.get(type(module))
-        if torchs is not None:
-            module.__class__ = torchs
-            vars(module).pop("_compared", None)
-            assert isinstance(module, nn.RNNBase)
+        if type(module) in _TORCHS:
+            module.__class__ = _TORCHS[type(module)]
+        elif is_forward_ours(module):
+            remove(module)
+        elif isinstance(module, _OURS):
+            left[name] = (
+                f"{type(module).__name__} is a subclass"
+                if methods_of(module) is None
+                else "its forward was set on the module after replace: undo that first"
+            )
+            continue
+        else:
+            continue
+        if isinstance(module, nn.RNNBase):
             module._update_flat_weights()  # tensors left by functional_call have no memory
             module.flatten_parameters()  # cuDNN needs one block of memory, ours does not
-            replaced.append(name)
-        elif isinstance(module, (LSTM, GRU)):
-            left[name] = f"{type(module).__name__} is a subclass"
+        replaced.append(name)
     return Replaced(replaced, left)
 
 
 def _why_left(module: nn.Module) -> str | None:
-    """The reason why a recurrent module of torch's stays; None for any other module."""
-    kind = type(module).__name__
-    if isinstance(module, nn.RNN):
-        return "treadle has no torch.nn.RNN"
-    for cell in _CELLS:
-        if isinstance(module, cell):
-            return (
-                f"treadle has no torch.nn.{cell.__name__}: its layers take whole sequences, and "
-                "treadle.nn.make_step takes one step of a layer"
-            )
-    if not isinstance(module, (nn.LSTM, nn.GRU)) or isinstance(module, (LSTM, GRU)):
-        return None
+    """The reason why a recurrent module of torch's stays; None: there is none."""
+    kind = parametrize.type_before_parametrizations(module)
+    torchs = next((cls for cls in _METHODS if isinstance(module, cls)), None)
+    if torchs is None:
+        name = "RNNCell" if isinstance(module, nn.RNNCell) else "RNN"
+        return f"treadle has no torch.nn.{name}"
     if getattr(module, "proj_size", 0):
         return "it has projections (proj_size > 0)"
     if other := {p.dtype for p in module.parameters()} - _DTYPES:
         return f"it has parameters of {', '.join(sorted(map(dtype_name, other)))}"
-    if parametrize.is_parametrized(module):
-        return f"{kind} is parametrized: replace the model before that"
-    if type(module) not in _OURS:
-        name = "LSTM" if isinstance(module, nn.LSTM) else "GRU"
+    if kind not in _METHODS:
+        name = torchs.__name__
         return (
-            f"{kind} is a subclass, whose forward pass may be its own; where it goes on to "
-            f"torch.nn.{name}'s, class Ours({kind}, treadle.nn.{name}) goes on to treadle's: make "
-            "the module of it, or set the module's __class__"
+            f"{kind.__name__} is a subclass, whose forward pass may be its own; where it goes on "
+            f"to torch.nn.{name}'s, class Ours({kind.__name__}, treadle.nn.{name}) goes on to "
+            "treadle's: make the module of it, or set the module's __class__"
         )
+    if "forward" in vars(module) and not is_forward_ours(module):
+        return "its forward was set on the module: replace the model before that"
     return None
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from numbers import Integral
-from operator import is_
 from typing import TYPE_CHECKING, Any, overload
-from weakref import ref
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from ..recurrent import gru, lstm
 from ._check import check_bool, check_dtype
+from ._methods import Replaceable
 from ._sequence import CellLayers, SequenceLayers
+from ._torch_front import GRU_FRONT, LSTM_FRONT
 
 __all__ = ["GRU", "LSTM"]
 
@@ -21,16 +21,8 @@ __all__ = ["GRU", "LSTM"]
 class _TorchLayers(SequenceLayers):
     """The interface of torch.nn.RNNBase, with the forward pass of SequenceLayers."""
 
-    # The default for modules that were made as torch's and then replaced (treadle.nn.replace).
+    # The default for modules that were made as torch's and whose __class__ was set.
     recompute = False
-    # Whether a forward pass has checked that _flat_weight_refs refers to the parameters. Setting a
-    # parameter makes this False again.
-    _compared = False
-
-    # torch.nn.RNNBase keeps its parameters in this list, too.
-    _flat_weights: list[Any]
-    _flat_weights_names: list[str]
-    _flat_weight_refs: list[Any]
 
     def __init__(
         self,
@@ -45,7 +37,7 @@ class _TorchLayers(SequenceLayers):
         dtype: torch.dtype | None,
         recompute: bool,
     ) -> None:
-        name = self._name
+        name = self._front.name
         check_dtype(name, dtype)
         # Does not name nn.LSTM, because some programs replace it by this class.
         super().__init__(  # type: ignore[call-arg]
@@ -61,36 +53,15 @@ class _TorchLayers(SequenceLayers):
         )
         self.bidirectional = check_bool(name, "bidirectional", bidirectional)
         self.recompute = check_bool(name, "recompute", recompute)
-        self._compared = True
 
     def __setattr__(self, name: str, value: object) -> None:
+        if name == "qconfig":  # what torch.ao.quantization sets on every module of a model
+            warnings.warn(
+                f"{self._front.name}: torch.ao.quantization leaves this module in floating point, "
+                "because it looks for torch.nn's class: call treadle.nn.restore(model) before",
+                stacklevel=2,
+            )
         super().__setattr__(name, value)
-        own = self.__dict__
-        if "_compared" in own and name in own["_flat_weights_names"]:
-            del own["_compared"]
-
-    def _parameters_in_order(self) -> list[Tensor]:
-        own: dict[str, Tensor] = self._parameters  # type: ignore[attr-defined]
-        flat = self._flat_weights
-        if self._compared and all(map(is_, map(own.get, self._flat_weights_names), flat)):
-            return flat
-        return self._compare_weights()
-
-    def _compare_weights(self) -> list[Tensor]:
-        """The parameters; or _flat_weights, if it was written to and no parameter was replaced
-        since the last call, which is torch.nn.RNNBase's rule."""
-        found, own = super()._parameters_in_order(), self.__dict__
-        pairs = zip(self._flat_weight_refs, found, strict=True)
-        changed = any(r is not None and r() is not weight for r, weight in pairs)
-        if torch.compiler.is_compiling():
-            return found if changed else self._flat_weights  # a tracer's tensors must not stay here
-        if changed:
-            held = own["_parameters"]
-            if not all(name in held or name in own for name in self._flat_weights_names):
-                return found  # nn.utils.parametrize computes one at every call
-            self._flat_weights, self._flat_weight_refs = found, [ref(w) for w in found]
-        self._compared = True
-        return self._flat_weights
 
     def flatten_parameters(self) -> None:
         """Does nothing: the kernels read weights in place. torch makes all weights views of one
@@ -101,14 +72,14 @@ class _TorchLayers(SequenceLayers):
         return f"{words}, recompute=True" if self.recompute else words
 
 
-class LSTM(_TorchLayers, CellLayers, nn.LSTM):
+class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
     """:class:`torch.nn.LSTM` on treadle's kernels: one launch for all steps, any derivative.
 
     Parameters, their names and initialisation, ``state_dict``, arguments and results are
-    torch's, and so is this class by ``isinstance``; :func:`treadle.nn.replace` turns the modules of
-    a finished model into it. Derivatives beyond torch's: double backward, forward mode, vmap.
-    torch.compile breaks the graph at every such module unless torch._dynamo.config.allow_rnn is
-    True; torch.export does not.
+    torch's, and so is this class by ``isinstance``; :func:`treadle.nn.replace` gives its forward
+    pass to the modules of a finished model. Derivatives beyond torch's: double backward, forward
+    mode, vmap. torch.compile breaks the graph at every such module unless
+    torch._dynamo.config.allow_rnn is True; torch.export does not.
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
@@ -126,7 +97,7 @@ class LSTM(_TorchLayers, CellLayers, nn.LSTM):
         output, (h, c) = layer(rows)        # [T, B, 8] -> [T, B, 64], [2, B, 64] each
     """
 
-    _name, _op = "LSTM", lstm
+    _front = LSTM_FRONT
 
     def __init__(
         self,
@@ -163,14 +134,14 @@ class LSTM(_TorchLayers, CellLayers, nn.LSTM):
         )
 
 
-class GRU(_TorchLayers, nn.GRU):
+class GRU(_TorchLayers, nn.GRU, metaclass=Replaceable):
     """:class:`torch.nn.GRU` on treadle's kernels: one launch for all steps, any derivative.
 
     Parameters, their names and initialisation, ``state_dict``, arguments and results are
-    torch's, and so is this class by ``isinstance``; :func:`treadle.nn.replace` turns the modules of
-    a finished model into it. Derivatives beyond torch's: double backward, forward mode, vmap.
-    torch.compile breaks the graph at every such module unless torch._dynamo.config.allow_rnn is
-    True; torch.export does not.
+    torch's, and so is this class by ``isinstance``; :func:`treadle.nn.replace` gives its forward
+    pass to the modules of a finished model. Derivatives beyond torch's: double backward, forward
+    mode, vmap. torch.compile breaks the graph at every such module unless
+    torch._dynamo.config.allow_rnn is True; torch.export does not.
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
@@ -188,7 +159,7 @@ class GRU(_TorchLayers, nn.GRU):
         output, h = layer(rows)             # [T, B, 8] -> [T, B, 64], [2, B, 64]
     """
 
-    _name, _states, _op = "GRU", ("h0",), gru
+    _front = GRU_FRONT
 
     def __init__(
         self,

@@ -2,161 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor, nn
 
-from .._check.tensors import check_dense
-from ._check import check_dtype, check_same_dtype
-from ._tracers import NotScripted, fx_leaf
+from ._cell_front import GRU_CELL, LSTM_CELL, TorchCell
+from ._methods import Replaceable
 
 __all__ = ["GRUCell", "LSTMCell"]
 
-# A cell is called once a step, so it calls the op of one layer and not treadle.lstm, whose lists
-# are checked and taken apart at every call.
-_layer = torch.ops.treadle.recurrent_layer.default
 
-# "cell" multiplies float32 by the setting of TF32 that torch's cells follow, which are matrix
-# products and no layers of cuDNN's.
-_ALGORITHM = "cell"
-
-_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-
-
-class CellFront(NamedTuple):
-    """The forward pass of a module that has the attributes of torch's cell."""
-
-    name: str  # in errors
-    step: Callable[..., Any]  # takes the module, input and hx
-    torchs: Callable[..., Any]  # torch's forward pass, which raises for what the op refuses
-
-    def called(self, cell: Any, input: Any, hx: Any) -> Any:
-        if not isinstance(input, Tensor):
-            leaf = fx_leaf(cell, input, hx)
-            if leaf is not None:
-                return leaf
-        try:
-            return self.step(cell, input, hx)
-        except (AttributeError, RuntimeError, TypeError, ValueError):
-            self._explain(cell, input, hx)
-            raise
-
-    def _explain(self, cell: Any, input: Any, hx: Any) -> None:
-        """Raise torch's error for a call that failed, if it raises one."""
-        if isinstance(input, Tensor):
-            check_dense(self.name, "input", input)
-            check_same_dtype(self.name, "input", input, _parameters_of(cell)[0])
-        with torch.no_grad():
-            self.torchs(cell, input, hx)
-
-
-def _parameters_of(cell: Any) -> list[Tensor]:
-    # At every call, so that nn.utils.parametrize and functional_call can replace them. As
-    # attributes they take torch.nn.Module five times as long.
-    own: dict[str, Tensor] = cell._parameters
-    return [own[name] if name in own else getattr(cell, name) for name in _NAMES]
-
-
-def _zeros(cell: Any, input: Tensor) -> Tensor:
-    """The state to start from if the caller gives none; of a DTensor a DTensor."""
-    return input.new_zeros((*input.shape[:-1], cell.hidden_size))
-
-
-def _lstm_step(cell: Any, input: Tensor, hx: Any) -> tuple[Tensor, Tensor]:
-    if hx is None:
-        h = c = _zeros(cell, input)
-    elif isinstance(hx, Tensor):
-        raise TypeError  # which would be taken apart, and torch's is not
-    else:
-        h, c = hx
-    kind = input.device.type
-    if kind != "meta" and torch.is_autocast_enabled(kind):
-        lower = torch.get_autocast_dtype(kind)
-        if kind == "cpu" and torch.promote_types(lower, c.dtype) == torch.float32:
-            # torch's cell is a composition there, whose products alone take the lower precision;
-            # a float32 c promotes what follows. This one runs in float32, from the input on.
-            with torch.autocast(kind, enabled=False):
-                wide = [t if t is None else t.float() for t in (input, h, c, *_parameters_of(cell))]
-                return _lstm_rows(*wide)
-        # The op would keep a float32 c.
-        c = c.to(lower) if c.dtype == torch.float32 else c
-    return _lstm_rows(input, h, c, *_parameters_of(cell))
-
-
-def _lstm_rows(input: Tensor, h: Tensor, c: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
-    if input.dim() == 1:
-        new_h, new_c = _lstm_rows(input.unsqueeze(0), h.unsqueeze(0), c.unsqueeze(0), *parameters)
-        return new_h.squeeze(0), new_c.squeeze(0)
-    x, h0, c0 = input.unsqueeze(0), h.unsqueeze(0), c.unsqueeze(0)
-    _, h_n, c_n = _layer(x, None, h0, c0, *parameters, cell="lstm", algorithm=_ALGORITHM)
-    return h_n.squeeze(0), c_n.squeeze(0)
-
-
-def _gru_step(cell: Any, input: Tensor, hx: Any) -> Tensor:
-    return _gru_rows(input, _zeros(cell, input) if hx is None else hx, *_parameters_of(cell))
-
-
-def _gru_rows(input: Tensor, h: Tensor, *parameters: Tensor) -> Tensor:
-    if input.dim() == 1:
-        return _gru_rows(input.unsqueeze(0), h.unsqueeze(0), *parameters).squeeze(0)
-    x, h0 = input.unsqueeze(0), h.unsqueeze(0)
-    # A GRU's c is h without rounding, which does not outlast a step.
-    _, h_n, _ = _layer(x, None, h0, h0, *parameters, cell="gru", algorithm=_ALGORITHM)
-    return h_n.squeeze(0)  # type: ignore[no-any-return]
-
-
-LSTM_CELL = CellFront("LSTMCell", _lstm_step, nn.LSTMCell.forward)
-GRU_CELL = CellFront("GRUCell", _gru_step, nn.GRUCell.forward)
-
-
-class _TorchCell(NotScripted):
-    """The interface of torch.nn.RNNCellBase, with the forward pass of ``_front``."""
-
-    _front: CellFront
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool = True,
-        device: torch.device | str | int | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        check_dtype(self._front.name, dtype)
-        # Does not name nn.LSTMCell: some programs replace that by this class.
-        super().__init__(  # type: ignore[call-arg]
-            input_size, hidden_size, bias, device=device, dtype=dtype
-        )
-
-    def forward(self, input: Any, hx: Any = None) -> Any:
-        """Take one step.
-
-        Args:
-            input: [B, I], or [I] without a batch.
-            hx: ``(h, c)`` from the step before, or ``h`` for a GRU, each [B, H] (or [H]). ``c`` may
-                be float32 with half-precision inputs and stays so from step to step. None starts
-                from zeros in the dtype of ``input``.
-
-        Returns:
-            ``(new_h, new_c)``, or ``new_h`` for a GRU, like ``hx``, in its dtypes. Under autocast
-            in those of torch's cell: the lower precision, but on a CPU float32 if ``c`` (of a GRU
-            ``h``) is.
-
-        Raises:
-            ValueError, RuntimeError, TypeError, AttributeError: as torch's cell, in its words.
-            RuntimeError: ``input`` has another dtype than the parameters; says what to call.
-        """
-        return self._front.called(self, input, hx)
-
-
-class LSTMCell(_TorchCell, nn.LSTMCell):
+class LSTMCell(TorchCell, nn.LSTMCell, metaclass=Replaceable):
     """:class:`torch.nn.LSTMCell` on treadle's kernels, with any derivative.
 
     Parameters, their names and initialisation, ``state_dict``, arguments, results and errors are
-    torch's, and so is this class by ``isinstance``; :func:`treadle.nn.replace` turns the cells of a
-    finished model into it. Derivatives beyond torch's: double backward and forward mode on CUDA,
+    torch's, and so is this class by ``isinstance``; :func:`treadle.nn.replace` gives its
+    forward pass to the cells of a finished model. Derivatives beyond torch's: double backward and forward mode on CUDA,
     vmap. Where all steps of the input are known, :class:`treadle.nn.LSTM` runs them in one launch.
 
     Args:
@@ -187,12 +48,12 @@ class LSTMCell(_TorchCell, nn.LSTMCell):
         ) -> tuple[Tensor, Tensor]: ...
 
 
-class GRUCell(_TorchCell, nn.GRUCell):
+class GRUCell(TorchCell, nn.GRUCell, metaclass=Replaceable):
     """:class:`torch.nn.GRUCell` on treadle's kernels, with any derivative.
 
     Parameters, their names and initialisation, ``state_dict``, arguments, results and errors are
-    torch's, and so is this class by ``isinstance``; :func:`treadle.nn.replace` turns the cells of a
-    finished model into it. Derivatives beyond torch's: double backward and forward mode on CUDA,
+    torch's, and so is this class by ``isinstance``; :func:`treadle.nn.replace` gives its
+    forward pass to the cells of a finished model. Derivatives beyond torch's: double backward and forward mode on CUDA,
     vmap. Where all steps of the input are known, :class:`treadle.nn.GRU` runs them in one launch.
 
     Args:

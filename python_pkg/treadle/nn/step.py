@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from .._check.tensors import dtype_name
 from ._check import check_bool, check_count, check_hx
-from ._sequence import SequenceLayers, States
+from ._methods import front_of, parameters_of
+from ._sequence import States
 
 __all__ = ["Step", "make_step"]
 
@@ -17,7 +18,7 @@ HALVES = (torch.float16, torch.bfloat16)
 WARM_UP = 3  # calls before the capture, in which libraries choose kernels and allocate workspaces
 
 
-def make_step(layer: SequenceLayers, batch: int, *, clone: bool = False) -> Step:
+def make_step(layer: nn.Module, batch: int, *, clone: bool = False) -> Step:
     """Make ``layer`` callable one step at a time, with the state kept on its device.
 
     A step of the module costs the host far more than the device. So this captures the step once as
@@ -46,7 +47,7 @@ def make_step(layer: SequenceLayers, batch: int, *, clone: bool = False) -> Step
         for _ in range(100):
             features = step(observation, begins)    # [16, 8], [16] bool -> [16, 64]
     """
-    if not isinstance(layer, SequenceLayers):
+    if front_of(layer) is None:
         raise TypeError(
             "make_step: layer must be a treadle.nn.LSTM, GRU or LLTM, "
             f"got {type(layer).__module__}.{type(layer).__qualname__}"
@@ -63,10 +64,12 @@ class Step:
     ``forward`` and its hooks do not run.
     """
 
-    def __init__(self, layer: SequenceLayers, batch: int, clone: bool) -> None:
+    def __init__(self, layer: Any, batch: int, clone: bool) -> None:
         self._layer, self._clone = layer, clone
-        # Saved, because treadle.nn.restore may change the layer's class to one without them.
-        self._op, self._names = type(layer)._op, layer._states
+        # Saved, since treadle.nn.restore may make the layer torch's.
+        front = front_of(layer)
+        assert front is not None
+        self._op, self._names = front.op, front.states
         # Keeps the memory that the graph reads from being reused.
         self._parameters = _own_parameters(layer)
         self._places = [(name, p.data_ptr()) for name, p in self._parameters.items()]
@@ -241,7 +244,7 @@ class Step:
                     "call reset.bool()"
                 )
             self._check_device("reset", reset)
-        parameters: dict[str, Tensor] = self._layer._parameters  # type: ignore[attr-defined]
+        parameters: dict[str, Tensor] = self._layer._parameters
         for name, place in self._places:
             found = parameters.get(name)
             if found is None or found.data_ptr() != place:
@@ -257,13 +260,13 @@ class Step:
             )
 
 
-def _own_parameters(layer: SequenceLayers) -> dict[str, Tensor]:
+def _own_parameters(layer: Any) -> dict[str, Tensor]:
     if layer.bidirectional:
         raise ValueError(
             "make_step: layer must have one direction, got bidirectional=True: the second reads "
             "each sequence from its end"
         )
-    own: dict[str, Tensor] = layer._parameters  # type: ignore[attr-defined]
+    own: dict[str, Tensor] = layer._parameters
     names = [name for names in layer._all_weights for name in names]
     for name in names:
         if own.get(name) is None:
@@ -278,7 +281,7 @@ def _own_parameters(layer: SequenceLayers) -> dict[str, Tensor]:
                 f"make_step: layer must hold plain parameters with values, got a {name} that is "
                 f"{kind}"
             )
-    if any(a is not own[b] for a, b in zip(layer._parameters_in_order(), names, strict=False)):
+    if any(a is not own[b] for a, b in zip(parameters_of(layer), names, strict=False)):
         raise ValueError(
             "make_step: layer must hold its parameters itself, got a _flat_weights that was "
             "written to"

@@ -125,6 +125,7 @@ def test_compiles_without_a_graph_break(kind: str, dynamic: bool) -> None:
         x, hx = torch.randn(*batch, I, dtype=torch.float64), states(cell, *batch)
         near(flat(compiled(x)), flat(cell(x)))
         near(flat(compiled(x, hx)), flat(cell(x, hx)))
+
     class Compiled(nn.Module):  # fmt: skip
         parameters = cell.parameters
 

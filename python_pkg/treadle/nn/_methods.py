@@ -1,0 +1,172 @@
+"""What treadle.nn.replace puts on a module of torch's, whose class stays."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from abc import ABCMeta
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+from weakref import ref
+
+from torch import Tensor, nn
+
+from ._cell_front import GRU_CELL, LSTM_CELL, CellFront, TorchCell
+from ._sequence import Front, SequenceLayers, load
+from ._torch_front import GRU_FRONT, LSTM_FRONT, TorchFront
+
+__all__ = [
+    "GRUCellMethods",
+    "GRUMethods",
+    "LSTMCellMethods",
+    "LSTMMethods",
+    "Methods",
+    "Replaceable",
+    "front_of",
+    "methods_of",
+]
+
+
+def _read_as(torchs: Any, ours: Any) -> Callable[..., Any]:
+    """The forward pass ``ours``, which reads as the method ``torchs`` of torch's.
+
+    TorchScript does not call a method but reads its source, by functools.wraps that of ``torchs``.
+    It looks for the names in there among the globals of the function, which therefore are torch's.
+    """
+    made = FunctionType(ours.__code__, torchs.__globals__, ours.__name__)
+    made.__kwdefaults__, made.__defaults__ = ours.__kwdefaults__, ours.__defaults__
+    functools.update_wrapper(made, torchs)
+    made.__doc__ = ours.__doc__
+    made.__signature__ = inspect.signature(ours)  # type: ignore[attr-defined]
+    return made
+
+
+class Methods:
+    """Methods of a module that replace those of its class.
+
+    As attributes of the module they are bound to this object, which copies and files of the module
+    bind to the module that they make. The module is not held: it and its memory would stay until
+    Python collects cycles.
+    """
+
+    names: tuple[str, ...] = ("forward", "_replicate_for_data_parallel")  # of what it replaces
+    _front: TorchFront | CellFront
+    forward: Callable[..., Any]
+
+    def __init__(self, layer: nn.Module) -> None:
+        self._ref = ref(layer)
+
+    @property
+    def layer(self) -> Any:
+        layer = self._ref()
+        if layer is None:
+            raise RuntimeError(
+                f"{self._front.name}: the module must live as long as its forward is called, got "
+                "the forward of a module that is gone"
+            )
+        return layer
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Methods:
+        return type(self)(copy.deepcopy(self.layer, memo))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.layer,)
+
+    def _called(self, *args: Any) -> Any:
+        return self._front.called(self.layer, *args)
+
+    def _replicate_for_data_parallel(self) -> Any:
+        replica = type(self.layer)._replicate_for_data_parallel(self.layer)
+        put(type(self), replica)
+        return replica
+
+
+class LayerMethods(Methods):
+    names = (*Methods.names, "flatten_parameters", "extra_repr", "_load_from_state_dict")
+    _front: TorchFront
+    _set_compiler = SequenceLayers._set_compiler
+
+    def flatten_parameters(self) -> None:
+        """Nothing: treadle.nn.LSTM says why."""
+
+    def extra_repr(self) -> str:
+        words: str = type(self.layer).extra_repr(self.layer)
+        return f"{words}, recompute=True" if self.layer.recompute else words
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        layer = self.layer
+        own = functools.partial(type(layer)._load_from_state_dict, layer)
+        load(layer, self._front, own, *args)
+
+
+class LSTMMethods(LayerMethods):
+    _front, forward = LSTM_FRONT, _read_as(nn.LSTM.forward, SequenceLayers.forward)
+
+
+class GRUMethods(LayerMethods):
+    _front, forward = GRU_FRONT, _read_as(nn.GRU.forward, SequenceLayers.forward)
+
+
+class LSTMCellMethods(Methods):
+    _front, forward = LSTM_CELL, _read_as(nn.LSTMCell.forward, TorchCell.forward)
+
+
+class GRUCellMethods(Methods):
+    _front, forward = GRU_CELL, _read_as(nn.GRUCell.forward, TorchCell.forward)
+
+
+def put(kind: type[Methods], module: nn.Module) -> None:
+    methods = kind(module)
+    vars(module).update({name: getattr(methods, name) for name in methods.names})
+    if isinstance(methods, LayerMethods):
+        vars(module).setdefault("recompute", False)
+
+
+def remove(module: nn.Module) -> None:
+    for name in LayerMethods.names:
+        vars(module).pop(name, None)
+    if vars(module).get("recompute") is False:
+        del vars(module)["recompute"]
+
+
+def methods_of(module: object) -> Methods | None:
+    """What replace put on the module, if it did; not what a shallow copy holds of its original."""
+    own = getattr(module, "__dict__", {}).get("_replicate_for_data_parallel")
+    found = getattr(own, "__self__", None)
+    return found if isinstance(found, Methods) and found._ref() is module else None
+
+
+def is_forward_ours(module: nn.Module) -> bool:
+    return isinstance(getattr(vars(module).get("forward"), "__self__", None), Methods)
+
+
+def parameters_of(layer: nn.Module) -> list[Tensor]:
+    """The parameters of a layer of ours, as its op takes them."""
+    front = front_of(layer)
+    assert front is not None
+    return front.parameters(layer)
+
+
+def front_of(module: object) -> Front | None:
+    """The front of a layer of ours, made or replaced; None for any other object."""
+    if isinstance(module, SequenceLayers):
+        return module._front
+    methods = methods_of(module)
+    return methods._front if isinstance(methods, LayerMethods) else None
+
+
+class Replaceable(ABCMeta):
+    """The class of treadle.nn's LSTM, GRU and their cells, of which replaced modules are instances,
+    too.
+
+    An ABCMeta, so that classes with abstract methods can be bases beside them.
+    """
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        if super().__instancecheck__(instance):
+            return True
+        own = vars(cls).get("_front")  # not that of a subclass's base
+        methods = methods_of(instance)
+        return own is not None and methods is not None and methods._front is own

@@ -1,0 +1,70 @@
+"""Layers as ONNX's own nodes, which torch.onnx.export takes without a translation table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+# The gates of ONNX by their places in torch's weights: i, f, g, o and r, z, n.
+_GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2)}
+
+
+def onnx_layers(
+    cell: str,
+    input: Tensor,
+    hx: Tensor | Sequence[Tensor],
+    parameters: list[Tensor],
+    bias: bool,
+    num_layers: int,
+    dropout: float,
+    training: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[Tensor, ...]:
+    """What torch.lstm or torch.gru returns for a padded batch; only while torch.onnx exports."""
+    states = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+    directions = 2 if bidirectional else 1
+    width = (4 if bias else 2) * directions
+    x, last = input.transpose(0, 1) if batch_first else input, []
+    for layer in range(num_layers):
+        if layer and dropout and training:
+            x = F.dropout(x, dropout)
+        weights = parameters[width * layer : width * (layer + 1)]
+        rows = slice(directions * layer, directions * (layer + 1))
+        x, *found = _layer(cell, x, [state[rows] for state in states], weights, directions)
+        last.append(found)
+    output = x.transpose(0, 1) if batch_first else x
+    return (output, *(torch.cat(each) for each in zip(*last, strict=True)))
+
+
+def _layer(
+    cell: str, x: Tensor, states: list[Tensor], weights: list[Tensor], directions: int
+) -> list[Tensor]:
+    steps, rows, hidden = x.size(0), x.size(1), states[0].size(-1)
+
+    def ordered(weight: Tensor) -> Tensor:
+        return torch.cat([weight.narrow(0, gate * hidden, hidden) for gate in _GATES[cell]])
+
+    each = len(weights) // directions
+    # A tensor [D, ...] of each kind: weight_ih, weight_hh and the biases.
+    kinds = [torch.stack([ordered(w) for w in weights[kind::each]]) for kind in range(each)]
+    biases = torch.cat(kinds[2:], dim=1) if each == 4 else None
+    options: dict[str, Any] = {
+        "hidden_size": hidden,
+        "direction": "bidirectional" if directions == 2 else "forward",
+    }
+    if cell == "GRU":
+        options["linear_before_reset"] = 1
+    state = [directions, rows, hidden]
+    output, *last = torch.onnx.ops.symbolic_multi_out(
+        cell,
+        [x, *kinds[:2], biases, None, *states],
+        options,
+        dtypes=[x.dtype] * (1 + len(states)),
+        shapes=[[steps, directions, rows, hidden], *([state] * len(states))],
+    )
+    return [output.transpose(1, 2).flatten(2), *last]  # from [T, D, B, H]

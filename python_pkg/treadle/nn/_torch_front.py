@@ -1,0 +1,88 @@
+"""The forward pass of layers with the interface of torch.nn.LSTM and GRU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import is_
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor
+
+from ..recurrent import gru, lstm
+from ._onnx_nodes import onnx_layers
+from ._sequence import Front, Options
+from ._tracers import is_tracing
+
+__all__ = ["GRU_FRONT", "LSTM_FRONT", "TorchFront"]
+
+Op = Callable[..., tuple[Tensor, ...]]
+
+# What ONNX's LSTM and GRU compute in. In float64 onnxruntime refuses them.
+_ONNX_DTYPES = {torch.float32, torch.float16}
+
+
+class TorchFront(Front):
+    """Reads weights as torch.nn.RNNBase does, and exports to ONNX as torch's layers do."""
+
+    def __init__(self, name: str, states: tuple[str, ...], op: Op, torchs: Op) -> None:
+        super().__init__(name, states, op)
+        self.torchs = torchs
+
+    def run(self, layer: Any, arguments: tuple[Any, ...], options: Options) -> tuple[Tensor, ...]:
+        exports = is_tracing() or torch.compiler.is_exporting()
+        if exports and torch.onnx.is_in_onnx_export():
+            found = self._to_onnx(arguments, options)
+            if found is not None:
+                return found
+        return super().run(layer, arguments, options)
+
+    def _to_onnx(self, arguments: tuple[Any, ...], options: Options) -> tuple[Tensor, ...] | None:
+        """What torch.onnx.export can translate without a table; None if there is no such thing."""
+        plain = options.reset is None and options.lengths is None and not options.return_cells
+        if is_tracing():  # dynamo=False, which takes no table
+            if not plain:
+                raise RuntimeError(
+                    f"{self.name}: calls with reset, lengths or return_cells must be exported by "
+                    "torch.onnx.export(..., dynamo=True, custom_translation_table="
+                    "treadle.onnx.translation_table()), got dynamo=False"
+                )
+            return self.torchs(*arguments)
+        input, states, *_ = arguments
+        each = (states,) if isinstance(states, Tensor) else states
+        dtypes = {input.dtype, *(state.dtype for state in each)}
+        if plain and len(dtypes) == 1 and dtypes <= _ONNX_DTYPES:
+            return onnx_layers(self.name, *arguments)
+        return None
+
+    def parameters(self, layer: Any) -> list[Tensor]:
+        # torch.nn.RNNBase keeps its parameters in this list, too.
+        flat: list[Tensor] = layer._flat_weights
+        if all(map(is_, map(layer._parameters.get, layer._flat_weights_names), flat)) and (
+            torch.compiler.is_compiling()
+            or all(map(is_, layer._flat_weight_refs, map(ref, flat)))  # a tensor has one
+        ):
+            return flat
+        return self._compared(layer)
+
+    def _compared(self, layer: Any) -> list[Tensor]:
+        """The parameters; or _flat_weights, if it was written to and no parameter was replaced
+        since the last call, which is torch.nn.RNNBase's rule."""
+        found, own = super().parameters(layer), layer.__dict__
+        flat: list[Tensor] = layer._flat_weights
+        pairs = zip(layer._flat_weight_refs, found, strict=True)
+        changed = any(r is not None and r() is not weight for r, weight in pairs)
+        if torch.compiler.is_compiling():
+            return found if changed else flat  # a tracer's tensors must not stay here
+        if changed:
+            held = own["_parameters"]
+            if not all(name in held or name in own for name in layer._flat_weights_names):
+                return found  # nn.utils.parametrize computes one at every call
+            layer._flat_weights, layer._flat_weight_refs = found, [ref(w) for w in found]
+            return found
+        return flat
+
+
+LSTM_FRONT = TorchFront("LSTM", ("h0", "c0"), lstm, torch.lstm)
+GRU_FRONT = TorchFront("GRU", ("h0",), gru, torch.gru)
