@@ -1,4 +1,4 @@
-"""treadle.nn.LSTMCell and GRUCell: wall time of a step beside torch's, as a loop over steps pays it.
+"""treadle.nn.LSTMCell and GRUCell against torch's: wall time of a step in a loop over steps.
 
 A row is a call of the module with I = H, forward or forward and backward; both modules hold the
 same parameters. Wall time, since a cell is called once a step and the host sets the pace.

@@ -73,8 +73,8 @@ struct LayerRun {
                   sequence.rows != static_cast<int64_t>(sequence.steps.size()) * a.h0.size(1)},
         acc(at::toOpMathType(a.input.scalar_type())),
         work(backend.widens_half ? acc : a.input.scalar_type()),
-        plan(backend.plan(sizes, a.input.device(),
-                          algorithm == kCellAlgorithm ? "auto" : algorithm, backward)),
+        plan(backend.plan(sizes, a.input.device(), algorithm == kCellAlgorithm ? "auto" : algorithm,
+                          backward)),
         scope(plan.algorithm, plan.reason),
         tf32(backend.tf32(a.cell, sizes.dtype)),
         resets(a, acc) {}

@@ -214,8 +214,8 @@ class ForwardRows {
       for (int gate = 0; gate < kStateGates; ++gate) {
         const int64_t column = Cell::weight_block(gate) * a_.hidden + group * kN;
         acc own[kN] = {};
-        load_some<acc>(a_.state_products.data,
-                       (begin_ + r) * a_.state_products.row_stride + column, own, n);
+        load_some<acc>(a_.state_products.data, (begin_ + r) * a_.state_products.row_stride + column,
+                       own, n);
         std::copy_n(own, kN, products + gate * kN);
       }
       finish(first_row, r, 1, group, products);

@@ -1,9 +1,10 @@
-"""treadle.nn.LSTMCell and GRUCell in programs: derivatives of all kinds, mapped, compiled, exported,
-parametrized, replaced, trained."""
+"""treadle.nn.LSTMCell and GRUCell in programs: derivatives of all kinds, mapped, compiled,
+exported, parametrized, replaced, trained."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -35,6 +36,10 @@ def made(kind: str, **options: Any) -> Any:
 
 def near(actual: Any, expected: Any) -> None:
     torch.testing.assert_close(actual, expected, rtol=1e-11, atol=1e-11)
+
+
+def stacked(results: Iterable[Any]) -> list[Tensor]:
+    return [torch.stack(each) for each in zip(*map(flat, results), strict=True)]
 
 
 class Loop(nn.Module):
@@ -95,13 +100,13 @@ def test_mapped(kind: str, device: str) -> None:
     cells = [made(kind, device=device) for _ in range(3)]
     x = torch.randn(3, B, I, device=device, dtype=torch.float64)
     hx = states(cells[0], 3, B)
-    near(flat(vmap(cells[0])(x)), [torch.stack(t) for t in zip(*(flat(cells[0](r)) for r in x))])
-    each = [flat(cells[0](r, tuple(s) if len(s) > 1 else s[0]))
-            for r, *s in zip(x, *flat(hx), strict=True)]  # fmt: skip
-    near(flat(vmap(cells[0])(x, hx)), [torch.stack(t) for t in zip(*each, strict=True)])
+    near(flat(vmap(cells[0])(x)), stacked(cells[0](row) for row in x))
+    each = zip(x, *flat(hx), strict=True)
+    one_by_one = (cells[0](row, tuple(s) if len(s) > 1 else s[0]) for row, *s in each)
+    near(flat(vmap(cells[0])(x, hx)), stacked(one_by_one))
     params, _ = stack_module_state(cells)
     found = vmap(lambda p: functional_call(cells[0], p, (x[0],)))(params)
-    near(flat(found), [torch.stack(t) for t in zip(*(flat(c(x[0])) for c in cells), strict=True)])
+    near(flat(found), stacked(cell(x[0]) for cell in cells))
     own = dict(cells[0].named_parameters())
 
     def loss(p: dict[str, Tensor], row: Tensor) -> Tensor:
@@ -126,7 +131,7 @@ def test_compiles_without_a_graph_break(kind: str, dynamic: bool) -> None:
         near(flat(compiled(x)), flat(cell(x)))
         near(flat(compiled(x, hx)), flat(cell(x, hx)))
 
-    class Compiled(nn.Module):  # fmt: skip
+    class Compiled(nn.Module):
         parameters = cell.parameters
 
         def forward(self, *given: Any) -> Any:
