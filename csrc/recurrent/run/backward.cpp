@@ -144,6 +144,18 @@ struct Backward {
     return at::where(mark, by, found);
   }
 
+  // The gradient of W_hh, whose blocks are those of `of_state` in another order. Rolling them
+  // afterwards would write it twice, which takes longer than the product of a few rows.
+  Tensor weight_hh(const Tensor& of_state, const Tensor& h) const {
+    const int64_t rows = of_state.size(1), moved = run.cell.torch_shift * run.sizes.hidden;
+    if (moved == 0) return of_state.t().mm(h);
+    const Tensor found = at::empty({rows, h.size(1)}, h.options());
+    Tensor first = found.narrow(0, 0, rows - moved), last = found.narrow(0, rows - moved, moved);
+    at::mm_out(first, of_state.narrow(1, moved, rows - moved).t(), h);
+    at::mm_out(last, of_state.narrow(1, 0, moved).t(), h);
+    return found;
+  }
+
   // The gradients that products and sums over all steps compute from grad_gates [S, GH]. `previous`
   // is previous_h(d), or undefined if that is not computed yet.
   void parameters(int64_t d, const Tensor& grad_gates, Tensor previous, Gradients& found) const {
@@ -168,7 +180,7 @@ struct Backward {
     if (mask[4]) {
       if (!previous.defined()) previous = previous_h(d);
       const Tensor h = cast(previous, run.work);
-      found.weight_hh.push_back(of_state.t().mm(h));
+      found.weight_hh.push_back(weight_hh(of_state, h));
     }
     if (!mask[5] && !mask[6]) return;
     const Tensor total = grad_gates.sum(0);
@@ -268,7 +280,7 @@ LayerGrads recurrent_layer_backward_kernel(const RecurrenceBackend& backend,
   if (backend.parameters == nullptr) {
     if (mask[0]) whole.input = cast(whole.input, input.scalar_type()).view(input.sizes());
     whole.weight_ih = stacked(found.weight_ih, arguments);
-    whole.weight_hh = from_gate_order(stacked(found.weight_hh, arguments), arguments);
+    whole.weight_hh = stacked(found.weight_hh, arguments);
     whole.bias_ih = stacked(found.bias_ih, arguments);
     whole.bias_hh = from_gate_order(stacked(found.bias_hh, arguments), arguments);
   }

@@ -67,12 +67,14 @@ void over_rows(const Args& args, int64_t step_work, const F& f) {
   });
 }
 
-// Whether W_hh is worth packing, which reads it once and writes it once: not for a single step,
-// whose product BLAS computes in less.
+// Whether to pack W_hh for the kernels' products. A single step of few rows takes BLAS's, which
+// reads W_hh once, in less time than packing does.
 template <class Args>
 bool packs(const Args& args) {
-  constexpr int64_t kHidden = 32;  // below, a call of BLAS takes longer than packing
-  return args.step_count > 1 || args.hidden < kHidden || args.resets.marks != nullptr;
+  // More rows make up for packing; of fewer units, a call of BLAS takes longer.
+  constexpr int64_t kRows = 32, kHidden = 32;
+  return args.step_count > 1 || args.steps[0].rows >= kRows || args.hidden < kHidden ||
+         args.resets.marks != nullptr;
 }
 
 // [rows, H] of the state that `data` points to.

@@ -208,17 +208,20 @@ class ForwardRows {
 
   // Reads the caller's products with h.
   void finish_group(int64_t first_row, int64_t group, int64_t rows) {
-    acc products[kStateGates * kN] = {};
+    constexpr int kMost = kMostRows<kStateGates>;
+    acc products[kMost * kStateGates * kN] = {};
     const int64_t n = std::min(kN, a_.hidden - group * kN);
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int gate = 0; gate < kStateGates; ++gate) {
-        const int64_t column = Cell::weight_block(gate) * a_.hidden + group * kN;
+    for (int64_t first = 0; first < rows; first += kMost) {
+      const int64_t count = std::min<int64_t>(kMost, rows - first);
+      for (int64_t i = 0; i < count * kStateGates; ++i) {
+        const int64_t row = begin_ + first + i / kStateGates;
+        const int64_t block = Cell::weight_block(static_cast<int>(i % kStateGates));
         acc own[kN] = {};
-        load_some<acc>(a_.state_products.data, (begin_ + r) * a_.state_products.row_stride + column,
-                       own, n);
-        std::copy_n(own, kN, products + gate * kN);
+        load_some<acc>(a_.state_products.data,
+                       row * a_.state_products.row_stride + block * a_.hidden + group * kN, own, n);
+        std::copy_n(own, kN, products + i * kN);
       }
-      finish(first_row, r, 1, group, products);
+      finish(first_row, first, count, group, products);
     }
   }
 

@@ -7,6 +7,7 @@ import copy
 import io
 import itertools
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -170,6 +171,25 @@ def test_a_float32_c_stays(dtype: torch.dtype, device: str) -> None:
 def test_sizes_of_zero(kind: str, sizes: tuple[int, int], device: str) -> None:
     for out in flat(KINDS[kind][0](*sizes, device=device)(torch.randn(B, sizes[0], device=device))):
         assert out.shape == (B, sizes[1])
+
+
+@EACH
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_tf32_on_cuda_as_matrix_products(kind: str, allow_tf32: Callable[..., None]) -> None:
+    """torch's cells are no layers of cuDNN's, so the switch of those does not apply."""
+    cell = KINDS[kind][0](64, 256, device="cuda")
+    x, hx, found = torch.randn(17, 64, device="cuda"), states(cell, 17), {}
+    for of_products, in_layers in itertools.product((False, True), repeat=2):
+        allow_tf32(of_products, in_layers)
+        found[of_products, in_layers] = results(cell, x, hx)
+    exact = results(copy.deepcopy(cell).double(), x.double(), as_dtype(hx, torch.float64))
+    for n, truth in enumerate(exact):
+        largest = float(truth.abs().max())
+        for in_layers in (False, True):
+            error = float((found[False, in_layers][n] - truth).abs().max())
+            assert error < 1e-5 * largest, (n, in_layers, error)
+    rounded = (found[True, False][0] - exact[0]).abs().max()
+    assert float(rounded) > 1e-5 * float(exact[0].abs().max())
 
 
 # ---- autocast

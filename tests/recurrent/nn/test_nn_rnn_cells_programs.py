@@ -4,6 +4,7 @@ exported, parametrized, replaced, trained."""
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Iterable
 from typing import Any
 
@@ -272,10 +273,55 @@ def test_replaced_and_restored(kind: str) -> None:
     for other in (copy.deepcopy(model), model):
         assert treadle.nn.restore(other).replaced == ["cell"]
         own = other["cell"]
-        assert type(own) is KINDS[kind][1]
+        assert type(own) is KINDS[kind][1] and not isinstance(own, KINDS[kind][0])
+        assert "forward" not in vars(own)
         names = {node.name() for node in nodes(flat(own(x, hx))[0].grad_fn)}
         assert "RecurrentLayerBackward" not in names
         close(results(own, x, hx), before)
+
+
+@EACH
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_a_replaced_cell_is_still_torchs(kind: str) -> None:
+    """Copies and files run with weights of their own; TorchScript reads torch's forward pass."""
+    cell = KINDS[kind][1](I, H)
+    expected, x = flat(cell(torch.ones(B, I))), torch.ones(B, I)
+    treadle.nn.replace(cell)
+    assert type(cell) is KINDS[kind][1] and isinstance(cell, KINDS[kind][0])
+    script = torch.jit.script(cell)
+    assert f"aten::{kind[:-4].lower()}_cell" in str(script.inlined_graph)
+    torch.testing.assert_close(flat(script(x)), expected)
+    for other in (copy.deepcopy(cell), pickle.loads(pickle.dumps(cell))):
+        assert type(other) is type(cell) and other.forward.__self__ is not cell.forward.__self__
+        torch.testing.assert_close(flat(other(x)), expected)
+        nn.init.zeros_(other.weight_ih)
+        assert not torch.allclose(flat(other(x))[0], expected[0])
+    replica = cell._replicate_for_data_parallel()
+    replica._parameters = {name: 2 * p for name, p in cell.named_parameters()}
+    assert not torch.allclose(flat(replica(x))[0], expected[0])
+    torch.testing.assert_close(flat(cell(x)), expected)
+
+
+@EACH
+@pytest.mark.usefixtures("fresh_compile")
+def test_a_replaced_cell_compiles_without_a_graph_break(kind: str) -> None:
+    loop = Loop(KINDS[kind][1](I, H, dtype=torch.float64))
+    treadle.nn.replace(loop)
+    rows = torch.randn(3, B, I, dtype=torch.float64)
+    near(torch.compile(loop, backend="aot_eager", fullgraph=True)(rows), loop(rows))
+    near(torch.export.export(loop, (rows,)).module()(rows), loop(rows))
+
+
+@EACH
+def test_onnx_needs_no_table(kind: str) -> None:
+    """torch.onnx.export finds torch's cell."""
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    loop, rows = Loop(KINDS[kind][0](I, H)), torch.randn(3, B, I)
+    program = torch.onnx.export(loop, (rows,), dynamo=True, verbose=False)
+    session = runtime.InferenceSession(program.model_proto.SerializeToString())
+    found = session.run(None, {session.get_inputs()[0].name: rows.numpy()})
+    torch.testing.assert_close([torch.from_numpy(t) for t in found], list(loop(rows)))
 
 
 def nodes(node: Any) -> list[Any]:
