@@ -22,6 +22,13 @@ _layer = torch.ops.treadle.recurrent_layer.default
 # products and no layers of cuDNN's.
 _ALGORITHM = "cell"
 
+HALVES = (torch.float16, torch.bfloat16)
+# Up to this H a CPU's float32 kernels are faster than torch's composition in half types.
+_FEW_UNITS = 64
+
+_torchs_lstm: Callable[..., Any] = nn.LSTMCell.forward
+_torchs_gru: Callable[..., Any] = nn.GRUCell.forward
+
 _NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
@@ -67,6 +74,17 @@ def _zeros(cell: Any, input: Tensor) -> Tensor:
     return input.new_zeros((*input.shape[:-1], cell.hidden_size))
 
 
+def _torchs_is_faster(cell: Any, input: Tensor, state: Tensor) -> bool:
+    """Whether torch's composition is, which has every derivative on a CPU: oneDNN multiplies half
+    types in hardware, and the kernels in float32. ``state``: c, or h of a GRU."""
+    if not input.is_cpu:  # which takes a fifth of the time of device.type
+        return False
+    if torch.is_autocast_enabled("cpu"):
+        return True
+    halves = input.dtype in HALVES and state.dtype is input.dtype
+    return halves and cell.hidden_size > _FEW_UNITS
+
+
 def _lstm_step(cell: Any, input: Tensor, hx: Any) -> tuple[Tensor, Tensor]:
     if hx is None:
         h = c = _zeros(cell, input)
@@ -74,17 +92,10 @@ def _lstm_step(cell: Any, input: Tensor, hx: Any) -> tuple[Tensor, Tensor]:
         raise TypeError  # which would be taken apart, and torch's is not
     else:
         h, c = hx
-    kind = input.device.type
-    if kind != "meta" and torch.is_autocast_enabled(kind):
-        lower = torch.get_autocast_dtype(kind)
-        if kind == "cpu" and torch.promote_types(lower, c.dtype) == torch.float32:
-            # torch's cell is a composition there, whose products alone take the lower precision;
-            # a float32 c promotes what follows. This one runs in float32, from the input on.
-            with torch.autocast(kind, enabled=False):
-                wide = [t if t is None else t.float() for t in (input, h, c, *_parameters_of(cell))]
-                return _lstm_rows(*wide)
-        # The op would keep a float32 c.
-        c = c.to(lower) if c.dtype == torch.float32 else c
+    if _torchs_is_faster(cell, input, c):
+        return _torchs_lstm(cell, input, hx)  # type: ignore[no-any-return]
+    if input.is_cuda and c.dtype is torch.float32 and torch.is_autocast_enabled("cuda"):
+        c = c.to(torch.get_autocast_dtype("cuda"))  # the op would keep it
     return _lstm_rows(input, h, c, *_parameters_of(cell))
 
 
@@ -98,7 +109,10 @@ def _lstm_rows(input: Tensor, h: Tensor, c: Tensor, *parameters: Tensor) -> tupl
 
 
 def _gru_step(cell: Any, input: Tensor, hx: Any) -> Tensor:
-    return _gru_rows(input, _zeros(cell, input) if hx is None else hx, *_parameters_of(cell))
+    h = _zeros(cell, input) if hx is None else hx
+    if _torchs_is_faster(cell, input, h):
+        return _torchs_gru(cell, input, hx)  # type: ignore[no-any-return]
+    return _gru_rows(input, h, *_parameters_of(cell))
 
 
 def _gru_rows(input: Tensor, h: Tensor, *parameters: Tensor) -> Tensor:
@@ -110,8 +124,8 @@ def _gru_rows(input: Tensor, h: Tensor, *parameters: Tensor) -> Tensor:
     return h_n.squeeze(0)  # type: ignore[no-any-return]
 
 
-LSTM_CELL = CellFront("LSTMCell", _lstm_step, nn.LSTMCell.forward)
-GRU_CELL = CellFront("GRUCell", _gru_step, nn.GRUCell.forward)
+LSTM_CELL = CellFront("LSTMCell", _lstm_step, _torchs_lstm)
+GRU_CELL = CellFront("GRUCell", _gru_step, _torchs_gru)
 
 
 class TorchCell(NotScripted):
@@ -145,7 +159,8 @@ class TorchCell(NotScripted):
         Returns:
             ``(new_h, new_c)``, or ``new_h`` for a GRU, like ``hx``, in its dtypes. Under autocast
             in those of torch's cell: the lower precision, but on a CPU float32 if ``c`` (of a GRU
-            ``h``) is.
+            ``h``) is. Under autocast on a CPU, and there in half types of H > 64, torch's cell is
+            what runs.
 
         Raises:
             ValueError, RuntimeError, TypeError, AttributeError: as torch's cell, in its words.

@@ -156,13 +156,15 @@ def test_dtypes_without_hx(kind: str, dtype: torch.dtype, device: str) -> None:
     assert [t.dtype for t in flat(ours(x))] == [t.dtype for t in flat(theirs(x))]
 
 
+@pytest.mark.parametrize("hidden", [H, 96])
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_float32_c_stays(dtype: torch.dtype, device: str) -> None:
-    cell = treadle.nn.LSTMCell(I, H, device=device, dtype=dtype)
-    h, c = states(cell, B)
-    h, c = cell(torch.randn(B, I, device=device, dtype=dtype), (h, c.float()))
-    assert (h.dtype, c.dtype) == (dtype, torch.float32)
+def test_a_float32_c_stays(dtype: torch.dtype, device: str, hidden: int) -> None:
+    cell = treadle.nn.LSTMCell(I, hidden, device=device, dtype=dtype)
+    x, (h, c) = torch.randn(B, I, device=device, dtype=dtype), states(cell, B)
+    for _ in range(2):
+        h, c = cell(x, (h, c.float()))
+        assert (h.dtype, c.dtype) == (dtype, torch.float32)
 
 
 @EACH
