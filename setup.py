@@ -1,4 +1,4 @@
-"""Builds treadle's binaries through tools/native and hands the rest to setuptools.
+"""Builds treadle's binaries through tools/native, and leaves the rest to setuptools.
 
 Static metadata is in pyproject.toml. This file has what depends on torch: the binaries, and the
 torch minors that a wheel requires. tools/wheel.py makes a release's wheel, for several torch
@@ -64,7 +64,8 @@ class BuildPython(build_py):
 
 
 class Wheel(bdist_wheel):
-    """A wheel of several torch minors is for any Python: treadle._C is an extra in it."""
+    """A wheel for several torch minors works with any Python, because treadle._C is optional in
+    it."""
 
     def get_tag(self) -> tuple[str, str, str]:
         python, abi, platform = super().get_tag()

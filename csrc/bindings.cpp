@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/recurrent/plan/plan.h"
+#include "kernels/recurrent/plan/scope.h"
 #include "treadle/kernels.h"
 
 namespace py = pybind11;
@@ -41,7 +41,7 @@ treadle::RecurrencePlan plan_recurrence(const std::string& cell, int64_t steps, 
                                         int multiprocessors, size_t l2_bytes, bool tf32,
                                         const std::string& forced, int64_t directions,
                                         int architecture, bool backward, bool ragged,
-                                        size_t shared_bytes, int clock_mhz) {
+                                        size_t shared_bytes, int clock_mhz, bool resets) {
   using treadle::Dtype;
   const Dtype dtype = element_size == 8   ? Dtype::kDouble
                       : element_size == 4 ? Dtype::kFloat
@@ -50,7 +50,7 @@ treadle::RecurrencePlan plan_recurrence(const std::string& cell, int64_t steps, 
   if (kind == nullptr) throw std::runtime_error("plan_recurrence: there is no cell " + cell);
   treadle::RecurrencePlan plan;
   const char* const refusal = treadle::plan_recurrence(
-      {*kind, steps, batch, hidden, directions, dtype, ragged},
+      {*kind, steps, batch, hidden, directions, dtype, /*packed=*/ragged, resets},
       {cuda, architecture, multiprocessors, l2_bytes, tf32, shared_bytes, clock_mhz}, forced,
       backward, &plan);
   if (refusal != nullptr) throw std::runtime_error(std::string("recurrent_layer: ") + refusal);
@@ -71,6 +71,7 @@ PYBIND11_MODULE(_C, m) {
       .def_readonly("local_bytes", &Launch::local_bytes)
       .def_readonly("blocks_per_sm", &Launch::blocks_per_sm)
       .def_readonly("occupancy", &Launch::occupancy)
+      .def_property_readonly("family", [](const Launch& launch) { return launch.family; })
       .def_property_readonly("algorithm", [](const Launch& launch) { return launch.algorithm; })
       .def_property_readonly("reason", [](const Launch& launch) { return launch.reason; });
   m.def("record_launches", [](bool on) { treadle_record_launches(on); }, py::arg("on"));
@@ -78,21 +79,24 @@ PYBIND11_MODULE(_C, m) {
 
   py::class_<treadle::RecurrencePlan>(m, "RecurrencePlan")
       .def_property_readonly("algorithm",
-                             [](const treadle::RecurrencePlan& p) { return p.algorithm; })
+                             [](const treadle::RecurrencePlan& p) { return p.algorithm_name(); })
+      .def_property_readonly("kernel",
+                             [](const treadle::RecurrencePlan& p) { return p.kernel_name(); })
       .def_property_readonly("reason", [](const treadle::RecurrencePlan& p) { return p.reason; })
       .def_readonly("steps_per_chunk", &treadle::RecurrencePlan::steps_per_chunk)
       .def_readonly("transposed", &treadle::RecurrencePlan::transposed)
       .def_readonly("weight_by_columns", &treadle::RecurrencePlan::weight_by_columns)
       .def_property_readonly("clusters",
                              [](const treadle::RecurrencePlan& p) {
-                               const auto& [shape, rows, dense] = p.clusters;
-                               return py::make_tuple(shape.units, shape.blocks, shape.tiles, rows);
+                               return py::make_tuple(p.shape.units, p.shape.blocks, p.shape.tiles,
+                                                     p.shape.units > 0 ? p.rows : 0);
                              })
-      .def_readonly("grid_rows", &treadle::RecurrencePlan::grid_rows);
+      .def_property_readonly(
+          "grid_rows", [](const treadle::RecurrencePlan& p) { return p.grid() ? p.rows : 0; });
   m.def("plan_recurrence", plan_recurrence, py::arg("cell"), py::arg("steps"), py::arg("batch"),
         py::arg("hidden"), py::arg("element_size"), py::arg("cuda"), py::arg("multiprocessors"),
         py::arg("l2_bytes"), py::arg("tf32"), py::arg("forced"), py::arg("directions") = 1,
         py::arg("architecture") = 0, py::arg("backward") = false, py::arg("ragged") = false,
         py::arg("shared_bytes") = treadle::kMostSharedBytes,
-        py::arg("clock_mhz") = treadle::kHopperMhz);
+        py::arg("clock_mhz") = treadle::kHopperMhz, py::arg("resets") = false);
 }

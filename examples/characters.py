@@ -5,7 +5,7 @@
     python examples/characters.py --resume FILE --minutes 5    go on with what was saved
 
 The text is on every machine with Python: licences and Python's reference (or --text FILE). A tenth
-of it is held out. The result is measured in bits a character: with b bits, the next character of
+of it is held out. The result is measured in bits per character: with b bits, the next character of
 the held-out text is as hard to guess as one of 2**b equally likely ones.
 """
 
@@ -136,7 +136,7 @@ class Training:
 
     @torch.no_grad()
     def examine(self) -> float:
-        """Bits a character of the held-out text."""
+        """Bits per character of the held-out text."""
         self.model.eval()
         batch = min(16, len(self.held_out) // 256 + 1)
         columns = cut(self.encode(self.held_out), batch)

@@ -60,7 +60,7 @@ def find_ink(picture: Image.Image) -> np.ndarray:
 def to_grey(picture: Image.Image, paper: str) -> np.ndarray:
     """Brightness of a picture laid on paper, [height, width] in 0..1."""
     if picture.mode.startswith("I"):
-        # 16 bits a pixel, which Pillow would clip to 8.
+        # 16 bits per pixel, which Pillow would clip to 8.
         return np.asarray(picture, dtype=np.float32) / 65535
     colours = picture.convert("RGBA")
     colours = Image.alpha_composite(Image.new("RGBA", colours.size, paper), colours)

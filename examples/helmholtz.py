@@ -57,7 +57,7 @@ def residual(net: Siren, x: Tensor) -> Tensor:
 
 
 def residual_by_autograd(net: Siren, x: Tensor) -> Tensor:
-    """The same without jets."""
+    """The same residual without jets."""
     x = x.detach().requires_grad_()
     u = net(x).squeeze(1) * (1 - x.square()).prod(dim=1)
     (slope,) = torch.autograd.grad(u.sum(), x, create_graph=True)
@@ -68,7 +68,7 @@ def residual_by_autograd(net: Siren, x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def error(net: Siren, device: torch.device) -> float:
-    """The norm of u - answer over that of the answer, on a grid."""
+    """The norm of u - answer divided by that of the answer, on a grid."""
     axis = torch.linspace(-1, 1, 101, device=device)
     x = torch.cartesian_prod(axis, axis)
     exact = answer(x)

@@ -1,4 +1,4 @@
-"""The machine of an example's numbers, in the format of the benchmarks, for its JSON."""
+"""Facts about the machine for an example's JSON, in the format of the benchmarks."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def main() -> np.ndarray:
     print(f"{array} at {address:#x}: one memory, seen as array, tensor and array again.")
 
     if (device := pick_device()).type == "cuda":
-        # A GPU has separate memory: this takes one copy there and one back, and none in between.
+        # A GPU has separate memory, so this copies there and back, but nothing in between.
         there = tensor.to(device)
         address = there.data_ptr()
         assert treadle.scale_(there, 2.0).data_ptr() == address

@@ -41,7 +41,7 @@ except ImportError as error:
 SHEET = "photograph.png"
 FIRST_OMEGA = 50.0
 WARM_UP = 0.1
-# Rec. 709: how much each colour adds to brightness.
+# Rec. 709: the share of each colour in the brightness.
 LUMINANCE = 0.2126, 0.7152, 0.0722
 PIECE = 1 << 14
 
@@ -160,7 +160,7 @@ def own_derivatives(image: Tensor) -> Maps:
 
 
 def fit(out: Path, settings: Settings, device: torch.device) -> bool:
-    """Fit both, show and save the results. True if the target was reached."""
+    """Fit both, show and save the results. Returns whether the target was reached."""
     # Two threads are faster on idle cores, but stall if another program needs a core.
     torch.set_num_threads(1)
     image = torch.from_numpy(load_photograph(settings.pixels)).to(device)

@@ -30,7 +30,7 @@ class Maps:
 
     @staticmethod
     def of_differences(grey: Floats) -> Maps:
-        """By central differences; at the border, of the picture mirrored there."""
+        """By central differences; at the border the picture is mirrored."""
         padded = np.pad(grey, 1, mode="reflect")
         down, up = padded[2:, 1:-1], padded[:-2, 1:-1]
         right, left = padded[1:-1, 2:], padded[1:-1, :-2]
@@ -54,7 +54,7 @@ def load_photograph(width: int) -> Floats:
 def draw_sheet(
     path: Path, pictures: list[Floats], maps: list[Maps], curves: dict[str, Curve]
 ) -> None:
-    """Photograph and fit with their derivatives, one above the other, and the curves of the fits.
+    """Draws photograph and fit with their derivatives, one above the other, and the fits' curves.
 
     pictures: [H, W, 3] in ±1, the photograph's and the fit's; maps: of the same two.
     """
@@ -88,7 +88,7 @@ def draw_sheet(
 
 
 def draw_curves(axes: Axes, curves: dict[str, Curve]) -> None:
-    """PSNR over seconds of learning; the measurements in between do not count."""
+    """PSNR over seconds of learning, without the time of the measurements."""
     styles = [{"lw": 3, "color": "C0"}, {"lw": 1.5, "color": "black", "ls": "--"}]
     for (name, curve), style in zip(curves.items(), styles, strict=True):
         label = f"{name}: {curve.psnr[-1]:.1f} dB in {curve.seconds[-1]:.1f} s"

@@ -1,4 +1,4 @@
-"""Solve Poisson's equation for two opposite charges with a Siren, and say how far off it is.
+"""Solve Poisson's equation for two opposite charges with a Siren, and print its error.
 
     python examples/poisson.py                      solve, and print the error
     python examples/poisson.py --figure IMAGE.png   draw the potential and its field, too, and JSON

@@ -1,4 +1,4 @@
-"""Proximal policy optimisation for policies with a memory: what the examples that act share.
+"""Proximal policy optimisation for policies with a memory, shared by the examples with agents.
 
 Rows of a batch are sequences, because a policy with a memory learns from sequences: each has a
 given first state, and the policy resets where an episode begins in the middle.
@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
-# Each entry is [T, B]: action, chance (its logarithm), value, reward, ends, advantage, and what
-# the policy reads.
+# Each entry is [T, B]: action, chance (the logarithm of its probability), value, reward, ends,
+# advantage, and the policy's input.
 Played = dict[str, Tensor]
 # Runs the current policy on some rows of the recorded frames, from their first states [1, B, H].
 Judge = Callable[[Played, Tensor], tuple[Categorical, Tensor]]
@@ -62,8 +62,8 @@ def improve(
     rules: Rules,
     random: torch.Generator | None = None,
 ) -> None:
-    """Learn from what was played from the states ``start`` [1, B, H]. ``random`` orders the rows,
-    on the device of ``start``."""
+    """Learn from the batch that was played from the states ``start`` [1, B, H]. ``random`` orders
+    the rows, on the device of ``start``."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for _ in range(rules.epochs):
         order = torch.randperm(start.shape[1], generator=random, device=start.device)

@@ -31,7 +31,7 @@ SHORTEST, LONGEST = 8, 24
 RULES = ppo.Rules(discount=0.9, trace=0.9, clip=0.2, entropy=0.01, epochs=4, parts=4)
 LEARNING_RATE = 3e-3
 TARGET, SHOWN, SEEDS = 0.95, 10, 5
-# When the GRU ignores resets, and the label in the figure.
+# Where the GRU ignores resets, with the label in the figure.
 WAYS = {"": "with resets", "learning": "resets in playing alone", "always": "without resets"}
 
 

@@ -1,4 +1,4 @@
-"""Finds the sizes at which torch.nn.LSTM and GRU are wrong in float16 on this GPU.
+"""Finds the sizes at which torch.nn.LSTM and GRU give wrong results in float16 on this GPU.
 
     python examples/torch_float16.py [--json FILE] [--hidden 256]
 
@@ -6,8 +6,8 @@ With cuDNN 9.19, which torch 2.11 for CUDA 13 brings, results and gradients of f
 silently wrong where the batch B is a multiple of 8 and the hidden size H is a multiple of 8 but not
 of 32, up to some H. This program compares each size with the same layer in float64, without cuDNN,
 and prints the largest error of the output and of the gradient of the input, each as a share of the
-largest value, for torch's layer and for treadle's with the same weights. Rounding to float16 alone
-gives about 1e-3.
+largest value, for torch's layer and for treadle's with the same weights. Rounding to float16 gives
+only about 1e-3.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def compare(
 
 
 def sizes(most: int) -> list[dict[str, Any]]:
-    """Every H that is a multiple of 8, and sizes that torch computes right, for comparison."""
+    """Every H that is a multiple of 8 and, for comparison, sizes for which torch is correct."""
     wide = [{"batch": b, "hidden": h} for h in range(8, most + 1, 8) for b in (8, 12)]
     other: list[dict[str, Any]] = []
     for hidden in (40, 64, 104, 136, 200):

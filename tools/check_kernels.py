@@ -45,7 +45,7 @@ DECLARED = re.compile(r"\b(?:cudaError_t|auto|void)\s+$")
 
 
 def strip_comments(text: str) -> str:
-    """The text with comments and strings blanked out, line numbers kept."""
+    """The text with comments and strings blanked out; line numbers stay the same."""
     pattern = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 
     def blank(match: re.Match[str]) -> str:

@@ -19,13 +19,13 @@ FILE_LINES, FUNCTION_LINES = 450, 60
 
 
 def is_kernel(lines: list[str], start: int) -> bool:
-    """Whether `__global__` stands before the name of the function, which is in line `start`."""
+    """Whether `__global__` is before the name of the function, which is in line `start`."""
     above = lines[max(start - 4, 0) : start]
     return any("__global__" in line for line in above)
 
 
 def check_file(path: Path, text: str) -> list[str]:
-    """Everything too long in one file, as "path:line: rule"; `path` is relative to the
+    """Whatever is too long in one file, as "path:line: rule"; `path` is relative to the
     repository."""
     lines = text.splitlines()
     found = []

@@ -1,8 +1,8 @@
 """Checks words: the glossary of CONTRIBUTING.md, over comments, docstrings, messages and pages.
 
-A rule is a pattern for the bad sense of a word, often for some folders only: `split` is a good word
-except where it means fp16x2. Names are skipped: text in backquotes, and words with `_` or `/`.
-Lines of prose in pages have at most 100 characters, not counting links, tables and code.
+A rule is a pattern for one sense of a word, often in some folders only: `split` is fine unless it
+means fp16x2. Names are skipped: text in backquotes, and words with `_` or `/`. Lines of prose in
+pages have at most 100 characters, not counting links, tables and code.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ MESSAGE_WORDS = 3  # a string with fewer words is a name or a key
 
 
 class Rule(NamedTuple):
-    """A row of the glossary: `pattern` finds `old` in its bad sense, in paths like `files`."""
+    """A row of the glossary: `pattern` finds `old` in the refused sense, in paths that match
+    `files`."""
 
     old: str
     new: str

@@ -2,10 +2,11 @@
 
     python tools/hard_arguments.py        prints the nearest float32 and float64
 
-A number of p bits is m 2^e. With a = 2^e 2 / pi it is near a multiple where m a is near an integer
-k. The pairs (m, m a - k) are a lattice in the plane. In a reduced basis of the lattice, scaled so
-that 2^p counts as much as 2^-p, the best m of an exponent are small combinations. This is fast, so
-nothing is stored: tests recompute the numbers.
+A number of p bits is m 2^e. Let a = 2^e 2 / pi. The number is near a multiple if m a is near an
+integer k. The pairs (m, m a - k) form a lattice in the plane. The lattice is scaled so that m = 2^p
+is as long as a distance of 2^-p, and its basis is reduced; then the best m for an exponent are
+combinations of the basis with small coefficients. This is fast, so nothing is stored: tests
+recompute the numbers.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from functools import cache
 
 import mpmath
 
-DIGITS = 256  # binary digits of a: m a is right to 2^-200, and no distance is below 2^-64
+DIGITS = 256  # binary digits of a: m a is accurate to 2^-200, and no distance is below 2^-64
 LARGEST = 971  # e of the largest float64
 LINES = range(-4, 5)  # multiples of the longer vector of the basis
 Vector = tuple[int, int]
 
-# Bits of the significand, and the e of numbers from 1 up.
+# The bits of the significand, and the exponents e of all numbers that are at least 1.
 FLOAT32 = (24, range(-23, 105))
 FLOAT64 = (53, range(-52, LARGEST + 1))
 
@@ -32,7 +33,7 @@ def two_over_pi() -> int:
 
 
 def reduced(a: Vector, b: Vector) -> tuple[Vector, Vector]:
-    """A basis of the same lattice by Lagrange's method, the shorter vector first."""
+    """A reduced basis of the same lattice, by Lagrange's method, with the shorter vector first."""
     while True:
         if a[0] ** 2 + a[1] ** 2 > b[0] ** 2 + b[1] ** 2:
             a, b = b, a
@@ -44,7 +45,7 @@ def reduced(a: Vector, b: Vector) -> tuple[Vector, Vector]:
 
 
 def nearest(bits: int, e: int, count: int = 1) -> list[tuple[int, float]]:
-    """The `count` m of `bits` bits whose m 2^e are nearest to multiples of pi / 2.
+    """The `count` integers m of `bits` bits for which m 2^e is nearest to a multiple of pi / 2.
 
     Each comes with its distance from the multiple, in quarter turns.
     """
@@ -71,13 +72,13 @@ def nearest(bits: int, e: int, count: int = 1) -> list[tuple[int, float]]:
 
 
 def hard(kind: tuple[int, range], count: int) -> list[float]:
-    """The `count` hardest positive numbers of every exponent."""
+    """The `count` hardest positive numbers for every exponent."""
     bits, exponents = kind
     return [float(m) * 2.0**e for e in exponents for m, _ in nearest(bits, e, count)]
 
 
 def hardest(kind: tuple[int, range]) -> tuple[int, float, int]:
-    """m, the distance in quarter turns, and e of the nearest number of all."""
+    """m, the distance in quarter turns, and e for the number nearest to a multiple."""
     bits, exponents = kind
     return min(((*nearest(bits, e)[0], e) for e in exponents), key=lambda found: found[1])
 

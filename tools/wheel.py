@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 from tools.native import cuda  # noqa: E402
 
 TORCHES = ("2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0")
-# The GPUs that torch 2.11 serves, and newer ones by PTX.
+# The GPUs that torch 2.11 supports, and newer ones through PTX.
 ARCHS = "7.5;8.0;9.0;10.0;12.0+PTX"  # GPUs of 8.6 and 8.9 run the code for 8.0
 LARGEST = 60 << 20
 # Libraries that auditwheel must not copy into the wheel: torch and its packages bring them, or the
@@ -68,7 +68,7 @@ def build(torches: list[str], out: Path) -> Path:
 
 
 def tagged(wheel: Path, out: Path) -> Path:
-    """The same wheel, named after the oldest system that it runs on."""
+    """Renames the wheel after the oldest system that it runs on."""
     made = wheel.parent / "tagged"
     exclude = [word for name in NOT_OURS for word in ("--exclude", name)]
     command = [sys.executable, "-m", "auditwheel", "repair", *exclude, "-w", str(made), str(wheel)]
@@ -83,7 +83,7 @@ def tagged(wheel: Path, out: Path) -> Path:
 
 
 def check(wheel: Path, for_checking: bool = False) -> list[str]:
-    """The problems of a wheel; also prints the sizes of its files."""
+    """Prints the sizes of a wheel's files. Returns its problems."""
     problems = []
     if wheel.stat().st_size > LARGEST:
         problems.append(f"it has {wheel.stat().st_size >> 20} MB, and may have {LARGEST >> 20}")

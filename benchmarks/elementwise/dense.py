@@ -59,7 +59,7 @@ def repeated(count: int, device: str, dtype: torch.dtype, argument: str = "1") -
 
 
 def plans(settings: Settings) -> Iterator[Plan]:
-    """1 GiB per tensor on CUDA. The CPU's dense rows are in the suite "sizes"."""
+    """1 GiB a tensor on CUDA. The CPU's dense rows are in the suite "sizes"."""
     if settings.device == "cpu":
         return
     for op in EXACT:
@@ -83,7 +83,7 @@ def size_plans(settings: Settings) -> Iterator[Plan]:
 
 
 def cpu_size_plans(settings: Settings) -> Iterator[Plan]:
-    """Every second power of two, for each number of threads."""
+    """Plans for every second power of two and each number of threads."""
     for count in settings.threads:
         for op in EXACT:
             for dtype in DTYPES:
@@ -142,7 +142,7 @@ def size_case(
     argument: str = "1",
     share: float = 0.98,
 ) -> Case:
-    """2^power elements, always the same tensors; on the CPU with `count` threads."""
+    """A case of 2^power elements, always the same tensors; on the CPU with `count` threads."""
     x = repeated(1 << power, settings.device, dtype, argument)
     y = repeated(1 << power, settings.device, dtype) if op == "vector_add" else x
     what = op if argument == "1" else f"{op} of large arguments"

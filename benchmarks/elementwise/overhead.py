@@ -47,7 +47,7 @@ def _facts(device: str, label: str) -> dict[str, Any]:
 
 
 def dispatcher_case(settings: Settings, op: str, backward: bool) -> Case:
-    """torch.ops.treadle.<op>.default against torch.add, and against its own twin."""
+    """Times torch.ops.treadle.<op>.default against torch.add, and against its own twin."""
 
     def pair() -> tuple[torch.Tensor, torch.Tensor]:
         return tuple(  # type: ignore[return-value]
@@ -76,7 +76,7 @@ def dispatcher_case(settings: Settings, op: str, backward: bool) -> Case:
 
 
 def front_case(settings: Settings, op: str) -> Case:
-    """treadle.<op> against the op that it calls."""
+    """Times treadle.<op> against the op that it calls."""
     x, y = (torch.randn(ELEMENTS, device=settings.device) for _ in range(2))
     args = arguments(op, x, y)
     target = None

@@ -64,7 +64,7 @@ def argument_case(settings: Settings, op: str, dtype: torch.dtype, argument: str
 
 
 def cpu_plans(settings: Settings) -> Iterator[Plan]:
-    """Arguments that torch's vector code handles fast, and slower ones."""
+    """Plans for arguments that are fast in torch's vector code, and for slower ones."""
     for count in settings.threads:
         for op in PERIODIC:
             for dtype in DTYPES:

@@ -99,7 +99,8 @@ def case(settings: Settings, dtype: torch.dtype, backward: bool, count: int | No
             "label": f"{dtype_name(dtype)} {what(backward)}",
             "dtype": dtype_name(dtype),
             "shape": list(shape),
-            # Forward reads x and writes y; backward reads x and its gradient and writes another.
+            # The arrays that each pass reads or writes: forward x and y, backward x and two
+            # gradients.
             "bytes": (5 if backward else 2) * x.nbytes,
             "copy_bytes": 2 * x.nbytes,
         },

@@ -50,7 +50,7 @@ class Maker:
         return self.random(dtype, self.rows + 2, self.columns)[1:-1]
 
     def slice_of_columns(self, dtype: torch.dtype) -> Tensor:
-        """Every row has a different alignment."""
+        """Rows with different alignments."""
         return self.random(dtype, self.rows, self.columns + 3)[:, 1:-2]
 
     def misaligned(self, dtype: torch.dtype) -> Tensor:

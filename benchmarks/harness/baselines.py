@@ -42,7 +42,7 @@ def elementwise(
 
 
 def cupy(op: str) -> Callable[..., Tensor]:
-    """CuPy's op on the memory of torch's tensors; both use the default stream."""
+    """CuPy's op on torch's memory; both use the default stream."""
     import cupy as cp
 
     function = getattr(cp, CUPY[op])

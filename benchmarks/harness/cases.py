@@ -46,8 +46,8 @@ class Settings:
         return Events(self.effort(sample=5e-4, **chosen))
 
     def brief(self) -> Wall | Events:
-        """A timer for suites of hundreds of rows, which spends less time on each, above all on slow
-        ones."""
+        """A timer that spends less time on each row, above all on slow rows, for suites of hundreds
+        of rows."""
         if self.device == "cuda":
             return self.device_time(seconds=0.07, warmup=0.02)
         return self.wall(1e-3, seconds=0.05, warmup=0.02, rounds=(3, 101))
@@ -76,19 +76,21 @@ def at_least(share: float, name: str) -> Target:
 class Case:
     op: str  # its name in treadle.reference
     functions: dict[str, Callable[..., Any]]  # "treadle" and baselines that compute the same
-    inputs: list[tuple[Any, ...]]  # arguments, in rotation; grads are timed if one requires it
+    # Sets of arguments that alternate. Gradients are timed, too, if an argument requires grad.
+    inputs: list[tuple[Any, ...]]
     timer: Wall | Events
-    yardsticks: Mapping[str, Calls] = field(default_factory=dict)  # timed, but not the same
+    # Timed as well, but they compute something else.
+    yardsticks: Mapping[str, Calls] = field(default_factory=dict)
     target: Target | None = None
     bits: bool = False  # must equal torch bit by bit
     # Replaces `verify` on the first inputs: called with a function and, for ours, poison=True.
     check: Callable[..., float] | None = None
-    # Replaces `check` for the baselines among `functions`.
+    # Replaces `check` for the baselines in `functions`.
     check_baseline: Callable[..., float] | None = None
     # Checks of yardsticks by name; they raise Refused where the yardstick computes something wrong.
     check_yardsticks: Mapping[str, Callable[[], float]] = field(default_factory=dict)
     threads: int | None = None  # of torch on the CPU
-    facts: dict[str, Any] = field(default_factory=dict)  # for the row: shape, dtype, bytes, ...
+    facts: dict[str, Any] = field(default_factory=dict)  # of the row: shape, dtype, bytes, ...
     notes: list[str] = field(default_factory=list)
 
     def row(self, key: str) -> Row:
@@ -110,7 +112,7 @@ class Case:
 
 
 class Measured(Protocol):
-    """What a plan builds: a Case, or another object that measures, for example, bytes."""
+    """What a plan builds: a Case, or another object that measures, for example memory."""
 
     def row(self, key: str) -> Row: ...
 
@@ -125,7 +127,7 @@ class Plan:
 
 
 def ours(op: str) -> Callable[..., Any]:
-    """The dispatcher's op, which `treadle.<op>` calls."""
+    """The dispatcher's op that `treadle.<op>` calls."""
     found: Callable[..., Any] = getattr(torch.ops.treadle, op).default
     return found
 

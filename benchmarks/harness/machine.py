@@ -1,4 +1,4 @@
-"""The machine of the numbers: processor, GPU, driver, versions, commit, load."""
+"""Facts about the machine: processor, GPU, driver, versions, commit, load."""
 
 from __future__ import annotations
 
@@ -72,6 +72,6 @@ def name(facts: dict[str, Any]) -> str:
 
 
 def commit(facts: dict[str, Any]) -> str:
-    """The short commit, and whether files differed from it."""
+    """The short hash of the commit, and whether files had been changed."""
     found: str = facts["treadle_commit"] or "of no commit"
     return found[:10] + ("-modified" if found.endswith("-modified") else "")

@@ -1,4 +1,4 @@
-"""Targets: by how much a row missed its target, and targets for the geometric mean of many rows.
+"""By how much a row missed its target, and targets for the geometric mean of many rows.
 
 It reads the rows of a JSON file in plain Python, because it also writes README.md.
 """
@@ -12,7 +12,7 @@ Row = dict[str, Any]
 
 
 def excess(row: Row) -> float:
-    """The excess of treadle over the target's limit, relative to it: time, or bytes."""
+    """How far treadle's time or bytes exceed the target's limit, as a share of the limit."""
     if "memory" in row:
         return float(row["memory"]["treadle"]["kept"] / row["target"]["limit_bytes"] - 1)
     return float(row["times"]["treadle"]["median_us"] / row["target"]["limit_us"] - 1)

@@ -27,9 +27,9 @@ CYCLES_PER_SECOND = 2.6e9
 class Effort:
     """How long to measure."""
 
-    sample: float = 2e-3  # seconds for one sample of one candidate, at least
-    seconds: float = 0.5  # for all samples of one candidate, about
-    rounds: tuple[int, int] = (11, 101)  # at least, at most
+    sample: float = 2e-3  # minimum seconds for a sample of a candidate
+    seconds: float = 0.5  # approximate seconds for all samples of a candidate
+    rounds: tuple[int, int] = (11, 101)  # minimum and maximum
     warmup: float = 0.05
 
 
@@ -71,7 +71,7 @@ class Host(Wall):
     """
 
     name = "host"
-    calls = 4  # a sample
+    calls = 4  # per sample
 
     def sampler(self, calls: Calls) -> Callable[[], float]:
         turns = cycle(calls)
@@ -99,7 +99,7 @@ class Events:
 
     def __init__(self, effort: Effort, most: int = 32) -> None:
         self.effort = effort
-        self.most = most  # calls a sample: the queue takes about a thousand launches
+        self.most = most  # calls per sample: the queue takes about a thousand launches
 
     def sampler(self, calls: Calls) -> Callable[[], float]:
         turns = cycle(calls)
@@ -130,7 +130,8 @@ class Events:
 
 
 def measure(timer: Wall | Events, candidates: dict[str, Calls]) -> dict[str, list[float]]:
-    """Microseconds a call: one number for each candidate and round, in one order of rounds."""
+    """Microseconds per call, for each candidate and round; the rounds are in the same order for
+    all."""
     effort = timer.effort
     samplers = {name: timer.sampler(calls) for name, calls in candidates.items()}
     order = list(samplers)
@@ -156,7 +157,7 @@ def measure(timer: Wall | Events, candidates: dict[str, Calls]) -> dict[str, lis
 
 
 def summary(samples: list[float]) -> dict[str, float]:
-    """The median, and the quartiles as its spread."""
+    """The median and, as the spread, the quartiles."""
     low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")
     return {
         "median_us": middle,

@@ -33,7 +33,7 @@ def leaves(args: tuple[Any, ...]) -> list[Tensor]:
 
 @contextmanager
 def poisoned_memory() -> Iterator[None]:
-    """Fills fresh memory with NaN, which shows elements that an op does not write."""
+    """Fills new memory with NaN, which shows elements that an op does not write."""
     before = torch.are_deterministic_algorithms_enabled()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -69,7 +69,7 @@ def exact(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def pieces(args: tuple[Any, ...], got: list[Tensor]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Arguments with their results: long vectors in chunks, anything else as a whole."""
+    """Arguments and their results; long vectors come in chunks."""
     tensors = [t for t in (*args, *got) if isinstance(t, Tensor)]
     if leaves(args) or any(t.shape != tensors[0].shape or t.dim() != 1 for t in tensors):
         yield args, got
@@ -168,7 +168,7 @@ def off_by(what: str, value: Tensor, truth: Tensor) -> float:
 
 
 def compare(what: str, value: Tensor, other: Tensor, truth: Tensor, is_result: bool) -> float:
-    """The error of `value` over its limit."""
+    """The error of `value` divided by its limit."""
     if not truth.numel():
         return 0.0
     error, allowed = (float((t.double() - truth).abs().max()) for t in (value, other))

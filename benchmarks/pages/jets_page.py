@@ -28,7 +28,7 @@ BASELINES = {
 def figures(rows: list[Row]) -> Iterator[str]:
     """Our time, the speed relative to each baseline, and the peak bytes of a step.
 
-    Bytes are given as a share of eager autograd's, too. A baseline that no row timed has no column.
+    Bytes are also given as a share of eager autograd's. A baseline that no row timed has no column.
     """
     timed = [row for row in rows if "times" in row]
     weighed = {row["key"].removesuffix("/memory"): row["memory"] for row in rows if "memory" in row}

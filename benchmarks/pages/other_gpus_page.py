@@ -40,7 +40,7 @@ def geometric(speeds: list[float]) -> str:
 
 
 def lost(machine: Machine) -> str:
-    """The rows that are slower than torch's by more than two runs differ by."""
+    """The rows that are slower than torch's by more than the noise between two runs."""
     _, facts, rows = machine
     own = of(rows, OTHER_GPUS)
     slow = [(over(row) or 0.0, row) for row in own]

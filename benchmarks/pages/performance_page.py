@@ -85,7 +85,7 @@ def outside(row: Row) -> dict[str, float]:
 
 
 def over(row: Row) -> float | None:
-    """Our time over the fastest baseline's."""
+    """Our time divided by the fastest baseline's."""
     others = outside(row)
     if not others:
         return None
@@ -104,7 +104,7 @@ def headed(machine: Machine, keys: str | tuple[str, ...]) -> str:
 
 
 def layers(all_machines: list[Machine]) -> Iterator[str]:
-    """LSTM and GRU over shapes, µs a step against torch's, and a sentence about many rows."""
+    """LSTM and GRU over shapes, in µs per step against torch's; and a sentence about many rows."""
     machine = first_gpu(all_machines)
     if machine is None or not of(machine[2], CELLS):
         yield NONE_YET
@@ -217,7 +217,7 @@ def elementwise(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def sine(all_machines: list[Machine]) -> Iterator[str]:
-    """The table of sine.md, for two dtypes."""
+    """The speed table of sine.md, for two dtypes."""
     machine = first_gpu(all_machines)
     timed = sine_page.by_argument(machine[2]) if machine else []
     timed = [row for row in timed if row["dtype"] in SINE_DTYPES]
@@ -317,7 +317,7 @@ def rewritten(text: str, all_machines: list[Machine]) -> str:
 
 
 def order(what: str) -> tuple[int, ...]:
-    """Shapes by H, then B."""
+    """Sorts shapes by H, then by B."""
     b, t, h = map(int, what.split(","))
     return h, b, t
 

@@ -26,7 +26,7 @@ PICTURE = ROOT / "docs" / "figures" / "planner.png"
 COLOURS = 64
 HOPPER = {"multiprocessors": 132, "l2_bytes": 50 << 20, "architecture": 90}
 STEPS = 256
-HALF, FLOAT = 2, 4  # bytes an element
+HALF, FLOAT = 2, 4  # bytes per element
 PASSES = {
     "half types, forward": (HALF, False),
     "half types, backward": (HALF, True),

@@ -44,14 +44,14 @@ PADDED, LOOP, TRITON = "cut, padded", "loop of", "Triton"
 
 
 def over(row: Row, name: str) -> str:
-    """The time of the candidate of this name over ours."""
+    """The time of the named candidate divided by ours."""
     times = row["times"]
     found = [times[each]["median_us"] for each in times if name in each]
     return f"{found[0] / times[OURS]['median_us']:.2f}" if found else "–"
 
 
 def table_of(rows: list[Row]) -> Iterator[str]:
-    """Treadle's µs a step, bold if the target was missed, and the others' times."""
+    """A table of treadle's µs per step, bold if the target was missed, and the others' times."""
     names = ("without resets", "cut, padded, packed", "loop of cells", "TorchRL's Triton")
     yield from table("B, T, H", "treadle", *names)
     for row in rows:
@@ -65,7 +65,7 @@ def table_of(rows: list[Row]) -> Iterator[str]:
 
 
 def cost_of(rows: list[Row]) -> Iterator[str]:
-    """The cost of resets over all shapes, median and largest, for each share of the steps."""
+    """The median and the largest cost of resets over all shapes, for each share of the steps."""
     costs: dict[str, list[float]] = {}
     for row in rows:
         if "times" in row:
@@ -92,7 +92,8 @@ def ratios(rows: list[Row], name: str) -> list[float]:
 
 
 def summary_of(rows: list[Row]) -> Iterator[str]:
-    """For each cell, dtype and mode, the others' time over ours: median (worst to best)."""
+    """For each cell, dtype and mode: the others' time divided by ours, as median (worst to
+    best)."""
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         if "times" in row:
@@ -118,7 +119,7 @@ def machine_line(files: list[File], folder: Path) -> str:
 
 
 def figures(machines: Iterable[Machine]) -> Iterator[str]:
-    """For users: a line for each cell, dtype and mode."""
+    """The lines for users: one for each cell, dtype and mode."""
     measured = runs(machines, KEYS)
     if not measured:
         yield NONE_YET
@@ -132,7 +133,7 @@ def figures(machines: Iterable[Machine]) -> Iterator[str]:
 
 
 def every_row(machines: Iterable[Machine], folder: Path) -> Iterator[str]:
-    """For docs/dev/targets.md."""
+    """The lines for docs/dev/targets.md."""
     measured = runs(machines, KEYS)
     if not measured:
         yield NONE_YET

@@ -50,7 +50,7 @@ GRADIENT = 4  # bytes: weights in float32, as autocast and FSDP2's reduce_dtype 
 HALF = 2
 SHAPES = ("16,512,512", "64,512,512", "16,256,1024", "64,256,1024", "256,256,1024", "64,256,2048")
 GPUS = (8, 64, 512)
-FEW_STEPS = "32,4,512"  # a call of four steps: about the minimum time of a call
+FEW_STEPS = "32,4,512"  # a call of four steps, which takes about the minimum time of a call
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Layer:
 
     @property
     def gradients(self) -> float:
-        """Bytes: of W_ih and W_hh, and of two biases."""
+        """The bytes of the gradients of W_ih, W_hh and two biases."""
         return GRADIENT * GATES * self.hidden * (2 * self.hidden + 2)
 
 
@@ -181,8 +181,8 @@ def by_data(layers: dict[str, Layer]) -> Iterator[str]:
 
 
 def pairs(layers: dict[str, Layer]) -> Iterator[tuple[dict[int, Layer], int, int]]:
-    """Layers of one T and H by B, and each B with those numbers of GPUs for which the smaller B was
-    measured."""
+    """The layers of each T and H by B, and each B with the numbers of GPUs for which B divided by
+    that number was measured."""
     for hidden, steps in sorted({(layer.hidden, layer.steps) for layer in layers.values()}):
         same = (one for one in layers.values() if (one.hidden, one.steps) == (hidden, steps))
         by_batch = dict(sorted((layer.batch, layer) for layer in same))
@@ -222,7 +222,7 @@ def by_layers(layers: dict[str, Layer]) -> Iterator[str]:
 
 
 def memory(layers: dict[str, Layer]) -> Iterator[str]:
-    """A layer keeps its input, its output and its gates."""
+    """The memory of a layer: its input, its output and its gates."""
     widest = max(layer.hidden for layer in layers.values())
     kept = HALF * (2 + GATES) * widest
     fit = MEMORY / (LAYERS * kept)

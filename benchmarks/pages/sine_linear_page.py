@@ -19,14 +19,15 @@ COMPILED, EAGER = "torch.compile", "composition"
 
 
 def times_as_fast(row: Row, baseline: str) -> float | None:
-    """The time of the fastest baseline with this prefix (torch.compile has two modes) over ours."""
+    """The time of the fastest baseline with this prefix (torch.compile has two modes) divided by
+    ours."""
     times = row["times"]
     baselines = [time["median_us"] for name, time in times.items() if name.startswith(baseline)]
     return float(min(baselines) / times["treadle"]["median_us"]) if baselines else None
 
 
 def cells(row: Row | None, unit: float = 1) -> list[str]:
-    """Our time, and the times of the compiler and of the composition divided by it."""
+    """Our time, and the compiler's and the composition's times divided by ours."""
     if row is None:
         return [""] * 3
     ours = row["times"]["treadle"]["median_us"] / unit
@@ -38,7 +39,7 @@ def cells(row: Row | None, unit: float = 1) -> list[str]:
 
 
 def layers(rows: list[Row]) -> Iterator[str]:
-    """One line for each width and dtype, with the forward pass and with both passes."""
+    """One line for each width and dtype, for the forward pass and for both passes."""
     by_key = {row["key"]: row for row in rows if row["key"].startswith(LAYER)}
     baselines = ("× compiler", "× composition")
     yield from table("width, dtype", "forward, µs", *baselines, "both passes, µs", *baselines)
@@ -63,7 +64,7 @@ def layers(rows: list[Row]) -> Iterator[str]:
 
 
 def networks(rows: list[Row]) -> Iterator[str]:
-    """A training step of a Siren."""
+    """The table of a Siren's training steps."""
     yield from table(
         "network, dtype, loss", "a step, ms", "× compiler", "× composition", "its bytes, ×"
     )

@@ -126,7 +126,7 @@ def by_argument(rows: list[Row]) -> list[Row]:
 
 
 def speed_table(timed: list[Row]) -> Iterator[str]:
-    """A copy's time over treadle's and over torch's, so more is better."""
+    """A copy's time divided by treadle's and by torch's, so more is better."""
     arguments = sorted({row["argument"] for row in timed}, key=magnitude)
     yield from table("arguments: this × N(0,1)", *arguments)
     for op, dtype in dict.fromkeys((row["op"], row["dtype"]) for row in timed):
@@ -141,7 +141,7 @@ def speed_table(timed: list[Row]) -> Iterator[str]:
 
 
 def speeds(machines: Iterable[Machine]) -> Iterator[str]:
-    """The table of each machine that measured it."""
+    """A table for each machine that measured speeds."""
     none = True
     for paths, facts, rows in machines:
         timed = by_argument(rows)

@@ -183,7 +183,7 @@ def figures(machines: Iterable[Machine]) -> Iterator[str]:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Ours and nn.LSTM's µs a step: one panel per dtype and mode, one line per shape, targets as
+    """Ours and nn.LSTM's µs per step: one panel per dtype and mode, one line per shape, targets as
     ticks."""
     import matplotlib
 

@@ -33,8 +33,8 @@ def read(path: Path) -> Any:
 
 
 def machines() -> list[Machine]:
-    """Files, facts and rows of every machine and device: GPUs first, then by number of rows, then
-    the newest.
+    """Files, facts and rows of every machine and device, sorted: GPUs first, then those with more
+    rows, then the newest.
 
     If two files of a folder timed the same row, the newer one counts. Trials are left out.
     """
@@ -123,7 +123,7 @@ def as_prose(text: str) -> list[str]:
 
 
 def filled(page: Path, text: str, blocks: Blocks) -> str:
-    """The text of `page` with `blocks` between the pair of comments of each name."""
+    """The text of `page` with each of `blocks` between the two comments of its name."""
     for name, lines in blocks.items():
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
         if text.count(begin) != 1 or text.count(end) != 1:

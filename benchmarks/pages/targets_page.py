@@ -30,7 +30,7 @@ NOISE = 0.03
 LAYER = "lltm layer"
 SWEEP = "lltm layer sweep (baselines: its algorithms, forced)"
 
-# Groups of one op each that share a line.
+# Groups of single ops that share a line.
 LINES = {
     r"^(vector_add|scale|sine|cosine)$": "elementwise",
     r"^\w+ of large arguments$": "sine and cosine of large arguments",
@@ -54,7 +54,8 @@ def group(row: Row) -> str:
 
 
 def is_front(row: Row) -> bool:
-    """Whether the row times a Python function against the op it calls: the table leaves it out."""
+    """Whether the row times a Python function against the op that it calls. The table omits such
+    rows."""
     return bool(row["label"].startswith("treadle."))
 
 
@@ -72,7 +73,7 @@ def targets(rows: list[Row]) -> str:
 
 
 def lines(rows: list[Row]) -> Iterator[str]:
-    """The table: treadle's time over the fastest baseline's, so less is better."""
+    """The table of treadle's times divided by the fastest baseline's, so less is better."""
     yield from table(
         "what", "rows", "time / fastest baseline's: median", "best", "worst", "targets reached"
     )
@@ -86,7 +87,7 @@ def lines(rows: list[Row]) -> Iterator[str]:
 
 
 def beside(rows: list[Row]) -> Iterator[str]:
-    """A line with the layer's time over yardsticks that compute something else, or nothing."""
+    """A line with the layer's time relative to yardsticks that compute something else, if any."""
     found: dict[str, list[float]] = {}
     for row in rows:
         if group(row) != LAYER:
@@ -139,7 +140,7 @@ def name_of(machine: Machine) -> str:
 
 
 def summary(machine: Machine) -> Iterator[str]:
-    """One machine: its description, its table, and means over many rows."""
+    """The part for one machine: its description, its table, and means over many rows."""
     paths, facts, rows = machine
     versions = [f"torch {facts['torch']}"]
     if facts.get("gpu"):
@@ -155,7 +156,7 @@ def summary(machine: Machine) -> Iterator[str]:
 
 
 def each(found: list[Machine], part: str) -> Iterator[str]:
-    """One part for each machine, below a heading of its own."""
+    """One part for each machine, below a separate heading."""
     if not found:
         yield NONE_YET
     for machine in found:

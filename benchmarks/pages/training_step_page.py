@@ -23,7 +23,7 @@ NAMES = {
 
 
 def table_of(rows: list[Row]) -> Iterator[str]:
-    """Milliseconds a call, and how many times as fast as the loop of torch's cell."""
+    """Milliseconds per call, and the speed relative to the loop over torch's cell."""
     timed = [row for row in rows if "times" in row]
     yield from table("", *(f"{row['dtype']}: ms (times as fast)" for row in timed))
     loop = next(iter(NAMES))

@@ -1,6 +1,7 @@
-"""lltm_cell: wall time of a small step on CUDA, device time of a large one, and the CPU's.
+"""lltm_cell: on CUDA, wall time of a small step and device time of a large one; on the CPU, wall
+time.
 
-Shapes as everywhere: B batch, I inputs, H hidden.
+Shapes: B batch, I inputs, H hidden.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ SMALL: Sizes = (16, 32, 128)
 LARGE: Sizes = (512, 1024, 1024)
 CPU_SIZES: tuple[Sizes, ...] = ((16, 32, 128), (64, 128, 256), (1, 256, 512))
 PLAIN, COMPILED, TUTORIAL = "composition", "torch.compile", "tutorial's way"
-# More than the L2 cache of any current GPU.
+# More bytes than the L2 cache of any current GPU.
 BEYOND_CACHE = 256 << 20
 
 
@@ -55,7 +56,7 @@ def what(backward: bool) -> str:
 def arguments(
     sizes: Sizes, device: str, dtype: torch.dtype, backward: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """input, weights, bias, old_h, old_cell; weights as a trained net has them."""
+    """input, weights, bias, old_h, old_cell; the weights are like those of a trained net."""
     b, i, h = sizes
     shapes = ((b, i), (3 * h, h + i), (3 * h,), (b, h), (b, h))
     made = [torch.randn(shape, device=device) for shape in shapes]
@@ -183,14 +184,16 @@ def _target(dtype: torch.dtype) -> Target:
 
 
 def _yardsticks(sizes: Sizes, inputs: list[Any]) -> dict[str, Any]:
-    """The matrix product alone, a copy of what the pointwise part moves, and an empty kernel."""
+    """Only the matrix product; a copy of as many bytes as the pointwise part moves; an empty
+    kernel."""
     b, _, h = sizes
     copies = []
     for *_, old_cell in inputs:
-        # Read: three gates and the cell. Written: h and the cell. A copy reads and writes half.
+        # The kernel reads three gates and the cell and writes h and the cell: six arrays. So the
+        # copy moves three, each read and written.
         source = torch.randn(3 * b * h, device="cuda").to(old_cell.dtype)
         copies.append(partial(torch.empty_like(source).copy_, source))
-    # Zero cycles of waiting: a kernel that does nothing.
+    # A kernel that waits for zero cycles does nothing.
     return {
         "addmm": [products(args, backward=False) for args in inputs],
         "copy": copies,

@@ -1,5 +1,5 @@
-"""The calls of jax_layer.py, in JAX: treadle.jax, lax.scan and flax, and their comparison with the
-truth, torch's own layer in float64.
+"""The calls of jax_layer.py in JAX (treadle.jax, lax.scan and flax), and their comparison with
+torch's own layer in float64.
 
 Every layer is a function of x [T, B, I], states (h0, and c0 of LSTM) [B, H] and parameters, and
 gives the output and the last states. Parameters are torch's, except in flax, which has its own.
@@ -103,7 +103,7 @@ class Candidate:
     run: Callable[..., Any]
     given: Given
     params: Any
-    restored: Callable[[Any], tuple[Any, ...]]  # gradients of its parameters, as torch has them
+    restored: Callable[[Any], tuple[Any, ...]]  # its parameters' gradients in torch's form
     training: bool
 
     @staticmethod
@@ -158,7 +158,7 @@ def ours(cell: str, x: Any, states: Any, params: Any) -> Any:
 
 
 def scanned(cell: str, unroll: int, x: Any, states: Any, params: Any) -> Any:
-    """A hand-written layer: the input's product over all steps, then the scan."""
+    """A hand-written layer: one input product for all steps, then the scan."""
     weight_ih, weight_hh, bias_ih, bias_hh = params
 
     def gru(state: Any, of_x: Any) -> Any:
@@ -220,8 +220,9 @@ def check(
     plain: Callable[[], list[Tensor]],
     poison: bool = False,
 ) -> float:
-    """The largest error over its limit. All candidates may round as a plain layer does; ours,
-    marked by `poison`, must also satisfy the tests' rule against lax.scan in the same dtype."""
+    """The largest error divided by its limit. All candidates may have a plain layer's rounding
+    errors. Ours, marked by `poison`, must also satisfy the tests' rule, with lax.scan in the same
+    dtype as the composition."""
     found, worst = candidate.first_steps(), 0.0
     others = plain() if poison else found
     for index, (value, other, truth) in enumerate(zip(found, others, truths, strict=True)):
@@ -240,7 +241,7 @@ def check(
 
 @dataclass
 class JaxCase(Case):
-    """A case whose calls are traced and made for one device, in one precision."""
+    """A case whose calls JAX traces and runs on one device, in one precision."""
 
     device: Any = None
     precision: str = "default"

@@ -44,7 +44,7 @@ def _key(settings: Settings, kind: Kind) -> str:
 
 
 def target_of(kind: Kind) -> Target:
-    """The headline row has a target of its own; the others must not be slower."""
+    """The headline row has a separate target; other rows must not be slower than the baseline."""
     headline = kind.backward and (kind.cell, kind.shape.name, kind.dtype) == HEADLINE
     times = TIMES_AS_FAST if headline else 1
     text = f"at least {times} × the speed of the fastest of lax.scan and flax"
@@ -66,6 +66,6 @@ def facts(settings: Settings, kind: Kind) -> dict[str, Any]:
 def case(settings: Settings, kind: Kind) -> Case:
     try:
         from benchmarks.recurrent import jax_calls
-    except ImportError as problem:  # a row that reports it
+    except ImportError as problem:  # the row then reports it
         raise RuntimeError(str(problem)) from problem
     return jax_calls.case(settings, kind, target_of(kind), facts(settings, kind))

@@ -1,9 +1,9 @@
-"""Whole layers: lltm against nn.LSTM and a loop of lltm_cell, packed against padded; lstm and gru
-against torch's own, of the same parameters.
+"""Whole layers: lltm against nn.LSTM and a loop of lltm_cell, packed against padded batches, and
+lstm and gru against torch's layers with the same parameters.
 
-Shapes as everywhere: T steps, B batch, I inputs, H hidden. Times are of the whole call: what a
-caller waits for. For lltm, nn.LSTM is only a yardstick: it computes something else, with four gates
-where LLTM has three; `us_per_step_and_gate` makes the two comparable.
+Shapes: T steps, B batch, I inputs, H hidden. Times are of the whole call: what a caller waits for.
+For lltm, nn.LSTM is only a yardstick: it computes something else, with four gates where LLTM has
+three; `us_per_step_and_gate` makes the two comparable.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from benchmarks.recurrent.layer_calls import (
 PADDED, RECOMPUTE, LSTM_PACKED = "padded", "recompute=True", f"{LSTM}, packed"
 SMALL = "treadle, c0 = 0"
 GATES = {OURS: 3, LOOP: 3, RECOMPUTE: 3, PADDED: 3, SMALL: 3, LSTM: 4, LSTM_PACKED: 4}
-# c0 and the bias of the gates i and o for which float32 slopes are subnormal, or nearly.
+# c0 and the bias of the gates i and o at which float32 slopes are subnormal or almost.
 SATURATED = {"c0 = 42": (42.0, 0.0), "gates 80": (0.0, 80.0)}
 CPU_SIZES = ((1, 100, 64, 128), (32, 50, 128, 256), (8, 200, 16, 64))  # B, T, I, H
 CUDA_SIZES = ((64, 512, 512), (16, 256, 1024), (256, 256, 1024))  # B, T, H; I is H
@@ -185,7 +185,7 @@ def baseline(kind: Kind) -> str:
 
 
 def cell_case(settings: Settings, kind: Kind) -> Case:
-    """A case of the layer and of torch's own, which is also the reference of the check."""
+    """A case of the layer against torch's own, which is also the reference of the check."""
     set_tf32(kind.tf32)
     args = cell_arguments(kind.cell, kind.shape, settings.device, kind.dtype, kind.backward)
     states = 2 if kind.cell == "lstm" else 1
@@ -232,7 +232,7 @@ def packed_case(settings: Settings, kind: Kind) -> Case:
 
 
 def saturated_case(settings: Settings, kind: Kind, name: str) -> Case:
-    """Training with saturated states, and the same from c0 = 0 with small gates."""
+    """A case of training with saturated states, and as a baseline with c0 = 0 and small gates."""
     args = arguments(kind.shape, settings.device, kind.dtype, kind.backward)
     x, h0, c0, weight_ih, weight_hh, bias = args
     cell, gates = SATURATED[name]

@@ -31,7 +31,7 @@ class Shape:
     t: int
     i: int
     h: int
-    name: str  # in keys and labels, also where a trial takes smaller sizes
+    name: str  # in keys and labels, also of trials, which run smaller sizes
 
     @staticmethod
     def of(sizes: tuple[int, ...], quick: bool) -> Shape:
@@ -80,14 +80,15 @@ def cell_arguments(
 
 
 def packed_arguments(shape: Shape, padded: Args) -> Args:
-    """The same with the data of a packed batch and its batch_sizes in a tuple."""
+    """Like `arguments`, with a tuple of a packed batch's data and batch_sizes in place of the
+    input."""
     x, sizes = padded[0], batch_sizes(shape)
     data = torch.randn(int(sizes.sum()), x.shape[-1], device=x.device).to(x.dtype)
     return data.requires_grad_(x.requires_grad), (sizes,), *padded[1:]
 
 
 def lstm_arguments(args: Args, layers: int = 1, both: bool = False) -> Args:
-    """The same with nn.LSTM's parameters, which are in one buffer for cuDNN."""
+    """Like `arguments`, with nn.LSTM's parameters, which are in one buffer for cuDNN."""
     x, *middle, h0, c0 = args[: -3 * layers * (2 if both else 1)]
     kind = {"num_layers": layers, "bidirectional": both, "device": x.device, "dtype": x.dtype}
     net = torch.nn.LSTM(x.shape[-1], h0.shape[-1], **kind)
@@ -134,15 +135,15 @@ def without_cudnn(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def plain_layer(cell: str, dtype: torch.dtype, train: bool) -> Callable[..., Any]:
-    """The layer that treadle's is compared with. In float32 that is cuDNN, which is right there and
-    rounds the products of all steps as treadle does; in half types it is torch's layer without
+    """The layer that treadle's is compared with. In float32 that is cuDNN, which is correct there
+    and rounds the products of all steps as treadle does; in half types it is torch's layer without
     cuDNN."""
     own = torch_layer(cell, train)
     return own if dtype == torch.float32 else without_cudnn(own)
 
 
 def packed_layer(op: Callable[..., Any], train: bool = True) -> Callable[..., Any]:
-    """The same for a packed batch. Its batch_sizes are in a tuple, so that `verify` ignores
+    """`layer` for a packed batch, whose batch_sizes are in a tuple, so that `verify` ignores
     them."""
 
     def call(x: Tensor, sizes: tuple[Tensor], h0: Tensor, c0: Tensor, *params: Tensor) -> Any:
@@ -154,7 +155,7 @@ def packed_layer(op: Callable[..., Any], train: bool = True) -> Callable[..., An
 def loop(
     x: Tensor, h0: Tensor, c0: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The loop that users of a cell write: the op of LLTMCell, step by step."""
+    """The loop that users of a cell write: it calls LLTMCell's op step by step."""
     cell = ours("lltm_cell")
     weights = torch.cat([weight_hh, weight_ih], dim=1)
     h, c, found = h0[0], c0[0], []
@@ -165,7 +166,7 @@ def loop(
 
 
 def as_tf32(x: Tensor) -> Tensor:
-    """float32 as tensor cores may read it, without the last 13 bits; gradients pass through
+    """float32 truncated by 13 bits, as tensor cores may read it. Gradients pass through
     unchanged."""
     cut = (x.detach().view(torch.int32) & ~0x1FFF).view(torch.float32)
     return x + (cut - x).detach()
@@ -199,7 +200,7 @@ def check(
     rule: Callable[..., float] = verify,
     op: str = "lltm",
 ) -> float:
-    """`verify`, or another rule, of the first steps of a call on all of them.
+    """Runs a call on all steps and applies `verify`, or another rule, to the first steps.
 
     Later steps do not affect the output of a step and, if their gradients are zero, no gradient
     either. The last states are those of a call on only the first steps. Steps that are not compared
@@ -255,8 +256,8 @@ def batch_sizes(shape: Shape) -> Tensor:
 
 
 def set_tf32(on: bool) -> None:
-    """Set TF32 for matrix products and cuDNN alike: torch's defaults, off and on, would be
-    unfair."""
+    """Set TF32 for both matrix products and cuDNN. torch's defaults, off for the first and on for
+    the second, would be unfair."""
     torch.backends.cuda.matmul.allow_tf32 = on
     # The flags are frozen in a process that runs torch's own tests.
     if not torch.backends.flags_frozen():

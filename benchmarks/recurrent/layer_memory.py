@@ -1,8 +1,8 @@
 """Bytes that a layer keeps for its backward pass; on CUDA also the peak of a training step.
 
-Kept bytes are those held between forward and backward beyond inputs, parameters and results, which
-the caller has anyway. On CUDA they come from the allocator; on the CPU from the autograd graph,
-which only shows the saved tensors of some ops: nn.LSTM's are hidden in oneDNN.
+Kept bytes are those held between forward and backward, except for inputs, parameters and results,
+which the caller has anyway. On CUDA they come from the allocator; on the CPU from the autograd
+graph, which only shows the saved tensors of some ops: nn.LSTM's are hidden in oneDNN.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DEFAULT = "default"
 
 
 def weigh(function: Callable[..., Any], args: Args) -> dict[str, int]:
-    """`kept` and, on CUDA, `peak`: the maximum beyond what was allocated before, including
+    """`kept` and, on CUDA, `peak`: the largest increase over what was allocated before, including
     backward."""
     if args[0].device.type == "cpu":
         return {"kept": kept_by_graph(function, args)}
@@ -63,8 +63,8 @@ class Weighing:
     check: Callable[..., float]
     against: str
     part: float
-    text: str  # the name of that part
-    most: float | None  # the target: ours over that part
+    text: str  # what that part is called in the target's text
+    most: float | None  # the target: the largest ratio of our bytes to that part
     facts: dict[str, Any]
     op: str = "lltm"
     weigh: Callable[[Callable[..., Any], Args], dict[str, int]] = weigh

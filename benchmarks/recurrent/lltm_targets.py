@@ -1,4 +1,4 @@
-"""Targets of `lltm` in µs a step on an H200, set before it was measured."""
+"""Targets of `lltm` in µs per step on an H200, set before it was measured."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Recurrent stacks of public models: treadle.nn.LSTM and GRU against torch's, same parameters.
 
-A row is a call of the whole module, with the sizes that a project's own configuration has: its
-batch, steps, features, layers and directions. The weights are random. float32 runs with TF32
-allowed, which is torch's default for recurrent layers.
+A row is a call of the whole module, with the sizes of a project's own configuration: its batch,
+steps, features, layers and directions. The weights are random. float32 runs with TF32 allowed,
+which is torch's default for recurrent layers.
 
 Results are checked twice: the first steps by the rule of all benchmarks, and the whole call against
 torch without cuDNN in float64, because a second direction and later layers read all steps.
@@ -39,7 +39,7 @@ from benchmarks.recurrent.sweep_calls import chosen
 
 SUITE = "models"
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-EFFORT = (LONG_SAMPLE, 0.06, (3, 51))  # as the rows of sweep.py
+EFFORT = (LONG_SAMPLE, 0.06, (3, 51))  # the same as in sweep.py
 SHORTEST = 3  # lengths of packed rows are at least T divided by this
 
 
@@ -187,7 +187,7 @@ def arguments(settings: Settings, kind: Model, net: nn.RNNBase) -> Args:
 
 
 def called(net: nn.RNNBase) -> Callable[..., tuple[Tensor, ...]]:
-    """The module as a function of `arguments`, the last of which are its own parameters."""
+    """The module as a function of `arguments`, which end with its parameters."""
 
     def call(x: Tensor, sizes: tuple[Tensor] | None, *_: Tensor) -> tuple[Tensor, ...]:
         output, last = net(x if sizes is None else PackedSequence(x, sizes[0]))
@@ -218,7 +218,7 @@ def plain_stack(kind: Model, rounds: bool = False) -> Callable[..., tuple[Tensor
 
 
 def opening(args: Args, steps: int) -> Args:
-    """The same for only the first steps."""
+    """plain_stack for only the first steps."""
     x, sizes, *params = args
     rows = steps
     if sizes is not None:
@@ -228,7 +228,7 @@ def opening(args: Args, steps: int) -> Args:
 
 
 def whole_check(kind: Model, args: Args) -> Callable[..., float]:
-    """A check of a whole call; all candidates share one truth."""
+    """A check of a whole call. The expected results are computed once for all candidates."""
     count = 3 if kind.cell == "lstm" else 2
 
     @cache

@@ -1,6 +1,6 @@
 """TorchRL's Triton kernels for the rows of rl.py; torchrl or a GPU may be missing.
 
-They are autotuned at the first call of a size, which takes minutes, mostly in Triton's compiler.
+Triton autotunes them at the first call of a size, which takes minutes, mostly in its compiler.
 Run before the suite, this file fills Triton's cache from several processes in parallel:
 
     python benchmarks/recurrent/rl_triton.py --jobs 12
@@ -34,7 +34,7 @@ except Exception as problem:  # includes errors of a torchrl for another torch
 else:
     VERSION, WHY_NOT = torchrl.__version__, ""
 
-# The tuned size: the one that TorchRL's authors time, in its fastest dtype.
+# The size that is tuned: the one that TorchRL's authors time, in its fastest dtype.
 TUNED = Shape.of((128, 128, 256), False)
 DTYPE = torch.bfloat16
 
@@ -66,7 +66,7 @@ def triton(cell: str, marks: Tensor) -> Call:
 
 
 def warm(part: int, parts: int) -> None:
-    """Compiles a part of the configurations, by calls that may only choose among these."""
+    """Compiles a part of the configurations, by calls that may only choose from this part."""
     for kernel in vars(theirs).values():
         if hasattr(kernel, "configs"):
             kernel.configs = kernel.configs[part::parts] or kernel.configs[:1]

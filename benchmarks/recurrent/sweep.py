@@ -2,7 +2,7 @@
 
 Times are of the whole call with the product of its input, as in layer.py. Four suites:
 
-    sweep_targets     targets in µs a step; float16 as fast as bfloat16
+    sweep_targets     targets in µs per step; float16 as fast as bfloat16
     sweep_shapes      never slower than nn.LSTM in the same dtype
     sweep_algorithms  the planner's choice and each algorithm that can be forced
     sweep_launch      a layer so tiny that only the call overhead matters

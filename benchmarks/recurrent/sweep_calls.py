@@ -32,9 +32,10 @@ from treadle import _build, reference
 
 @dataclass(frozen=True)
 class Form:
-    """Form of a call: how many layers, in one direction or both, and whether it is packed."""
+    """The form of a call: the number of layers, one or both directions, and whether it is
+    packed."""
 
-    name: str = ""  # behind the shape in keys and labels
+    name: str = ""  # follows the shape in keys and labels
     layers: int = 1
     both: bool = False
     packed: bool = False
@@ -56,7 +57,7 @@ class Form:
         return self.call(ops.data if self.packed else ops.input, train)
 
     def check(self, args: Args) -> Callable[..., float]:
-        """Check the first steps, as everywhere; see `check_both_ways`."""
+        """Check the first steps; see `check_both_ways`."""
         if self.both:
             return partial(check_both_ways, args=args)
         plain = layer(reference.lltm, layers=self.layers) if self.layers > 1 else None
@@ -81,7 +82,8 @@ def check_both_ways(
     rule: Callable[..., float] = verify,
     op: str = "lltm",
 ) -> float:
-    """`check` of one layer in both directions; the first steps of the second are the last ones."""
+    """`check` for one layer in both directions; the first steps of the second direction are the
+    last ones in time."""
     x, others, hidden = args[0].detach(), args[1:], args[1].shape[-1]
     whole = plain or layer(reference.lltm, both=True)
     if 2 * steps >= len(x):
@@ -105,7 +107,7 @@ def check_both_ways(
 
 
 def in_algorithm(algorithm: str, cell: str = "lltm") -> Callable[..., Any]:
-    """One layer, the planner's choice or an algorithm that is forced, as a function of tensors."""
+    """One layer as a function of tensors, with the planner's choice or a forced algorithm."""
     op = torch.ops.treadle.recurrent_layer.default
 
     def call(x: Tensor, h0: Tensor, *rest: Tensor) -> Any:
@@ -123,7 +125,7 @@ def chosen(function: Callable[..., Any], args: Args) -> str:
     bindings = _build.bindings()
     bindings.take_launches()
     bindings.record_launches(True)
-    # The check that follows refuses a call that raises, and gives the reason.
+    # If the call raises, the check that follows refuses it and gives the reason.
     with suppress(RuntimeError):
         function(*args)
     bindings.record_launches(False)
@@ -134,7 +136,8 @@ def chosen(function: Callable[..., Any], args: Args) -> str:
 def module(
     kind: type[nn.Module], shape: Shape, device: str, dtype: torch.dtype, backward: bool
 ) -> tuple[Callable[..., Any], Args]:
-    """treadle.nn.LLTM or nn.LSTM as users call it, and arguments that end with its parameters."""
+    """treadle.nn.LLTM or nn.LSTM as a function of arguments that end with its parameters, and
+    these."""
     net = kind(shape.i, shape.h, device=device, dtype=dtype).requires_grad_(backward)
     net.train(backward)
     x, h0, c0 = arguments(shape, device, dtype, backward)[:3]

@@ -1,8 +1,8 @@
-"""A training call of a recurrent state-space model, whose cell stands between other layers.
+"""A training call of a recurrent state-space model, whose cell is between other layers.
 
 The model is Dreamer's with a Gaussian state: a step computes the GRU's state from the last action
 and sample, a prior from the state, a posterior from the state and the observation's features, and
-draws the next sample from it. So no kernel can take all steps at once. All ways have the same
+draws the next sample from it. So no kernel can run all steps. All ways have the same
 parameters: a loop over torch's cell, the same loop compiled step by step, a loop over treadle's
 layer, and `make_training_step` of the whole loop (treadle) or of one step.
 """
@@ -63,6 +63,17 @@ class OneStep(nn.Module):
         return output
 
 
+def our_cell(cell: nn.GRUCell) -> nn.Module:
+    """treadle's cell, where this build has one, with the parameters of torch's."""
+    if not hasattr(treadle.nn, "GRUCell"):
+        return OneStep(cell)
+    kind = {"device": cell.weight_hh.device, "dtype": cell.weight_hh.dtype}
+    ours: nn.Module = treadle.nn.GRUCell(cell.input_size, cell.hidden_size, **kind)
+    for name, p in cell.named_parameters():
+        setattr(ours, name, p)
+    return ours
+
+
 class Model(nn.Module):
     """The recurrent state-space model; ``forward`` observes all steps."""
 
@@ -98,7 +109,7 @@ def looped(
 
 
 def plans(settings: Settings) -> Iterator[Plan]:
-    """On the CPU, where a step runs the function, only in a quick run."""
+    """All rows on CUDA; on the CPU, where a step only calls the function, rows of a quick run."""
     if settings.device == "cpu" and not settings.quick:
         return
     for dtype in DTYPES:
@@ -120,7 +131,7 @@ def arguments(settings: Settings, dtype: torch.dtype, sizes: Sizes) -> Args:
 
 
 def called(function: Callable[..., Args], count: int) -> Callable[..., Args]:
-    """The function without the parameters, which its module has."""
+    """The function, without the parameters, which its module has."""
     return lambda *args: function(*args[:count])
 
 
@@ -133,7 +144,7 @@ def case(settings: Settings, dtype: torch.dtype) -> Case:
     for name, p in theirs.named_parameters():
         module, _, last = name.rpartition(".")
         setattr(ours.get_submodule(module), last, p)
-    ours.cell = OneStep(ours.cell)
+    ours.cell = our_cell(ours.cell)
     inputs = arguments(settings, dtype, sizes)
     parameters = dict(theirs.named_parameters())
     args = (*inputs, *parameters.values())
@@ -164,7 +175,7 @@ def case(settings: Settings, dtype: torch.dtype) -> Case:
         timer=settings.wall(seconds=0.3, warmup=0.05, rounds=(5, 51)),
         yardsticks={name: calls(function, [args]) for name, function in beside.items()},
         target=at_most(OF_LOOP, LOOP) if settings.device == "cuda" else None,
-        # The loop runs the same kernels on the same numbers: rounding grows over the steps alike.
+        # The loop runs the same kernels on the same numbers, so rounding errors grow alike.
         check=partial(verify, op=SUITE, args=args, plain=beside_of(ours, plain, beside[OUR_LOOP])),
         check_baseline=checked,
         check_yardsticks={name: partial(checked, function) for name, function in beside.items()},

@@ -50,7 +50,7 @@ MOST_MEMORY = 0.5
 
 @dataclass(frozen=True)
 class Task:
-    name: str  # in keys and labels, also where a trial takes smaller sizes
+    name: str  # in keys and labels, also of trials, which run smaller sizes
     width: int
     hidden: int
     digits: str
@@ -67,7 +67,7 @@ class Task:
         return Wanted(self.what != LAPLACIAN, self.what != EIKONAL, training)
 
     def arguments(self, device: str) -> tuple[Tensor, ...]:
-        """Coordinates, the target of the Laplacian, and weight and bias of each layer."""
+        """The coordinates, the target of the Laplacian, and weight and bias of each layer."""
         coordinates = COORDINATES[self.what]
         made = drawn(device, [coordinates, *[self.width] * (self.hidden + 1), 1])
         params = [t.to(self.dtype).requires_grad_(self.wanted.training) for t in made]
@@ -77,7 +77,7 @@ class Task:
         return x, torch.randn(self.points, 1, device=device).to(self.dtype), *params
 
     def of(self, derive: Derive) -> Callable[..., Any]:
-        """The loss, or the derivatives without training, as a function of the arguments."""
+        """The loss or, without training, the derivatives, as a function of the arguments."""
 
         def call(x: Tensor, target: Tensor, *params: Tensor) -> Any:
             value, gradient, laplacian = derive(self.wanted, x, params)
@@ -123,7 +123,7 @@ def plans(settings: Settings) -> Iterator[Plan]:
 
 
 def ways(settings: Settings, task: Task) -> tuple[dict[str, Derive], list[str]]:
-    """The ways to time, ours first, and the reasons why some are missing."""
+    """The ways to time, with ours first, and the reasons why some are missing."""
     found: dict[str, Derive] = {
         OURS: jet_ways.by_jets,
         EAGER: jet_ways.by_autograd(reference.sine_linear),

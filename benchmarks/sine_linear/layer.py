@@ -28,7 +28,8 @@ AUTOTUNED = "torch.compile, max-autotune"
 # float32 without tf32: above this width tuning takes minutes and still selects cuBLAS.
 MOST_TUNED = 256
 UNTUNED = f"{AUTOTUNED} left out: it tunes for minutes, and cuBLAS was twice its best at width 512"
-# Shares of the faster compiler's speed, and the width at which both passes of half types are timed.
+# Targets as shares of the faster compiler's speed, and the width at which half types are timed in
+# both passes.
 OF_COMPILED, OF_COMPILED_HALF, HALF_WIDTH = 0.97, 1.3, 256
 OF_PLAIN, OF_PLAIN_SMALL, OF_PLAIN_CPU = 1.3, 1.5, 1.1
 

@@ -29,17 +29,17 @@ from treadle import reference
 
 COORDINATES = 2
 ROWS = {"cuda": 1 << 18, "cpu": 1 << 12}
-# Width, and how many hidden layers follow the first.
+# The width, and the number of hidden layers after the first.
 NETS = {"cuda": ((256, 3), (512, 5)), "cpu": ((64, 3), (256, 3))}
 LOSSES = ("values", "Laplacian")
-# Speed of the compiled net and of plain PyTorch; memory of plain PyTorch.
+# Targets relative to the compiled net's speed, plain PyTorch's speed and plain PyTorch's memory.
 OF_COMPILED, OF_PLAIN, OF_PLAIN_CPU = 1.0, 1.3, 1.1
 OF_MEMORY = {torch.float32: 0.8, torch.bfloat16: 1.0}
 
 
 @dataclass(frozen=True)
 class Net:
-    name: str  # in keys and labels, also where a trial takes smaller sizes
+    name: str  # in keys and labels, also of trials, which run smaller sizes
     width: int
     hidden: int
     dtype: torch.dtype

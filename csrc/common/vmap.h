@@ -54,7 +54,7 @@ class BatchedCall {
   const c10::IValue& value(size_t position) const { return arguments_[position]; }
 
   bool any() const { return any_; }              // whether any argument is batched
-  bool only_rows() const { return only_rows_; }  // and only arguments with rows
+  bool only_rows() const { return only_rows_; }  // whether only arguments with rows are batched
   bool has_rows(const Argument& a) const { return (rows_ >> a.position & 1) != 0; }
   const c10::SymInt& size() const { return size_; }  // of the batch
 

@@ -1,6 +1,6 @@
-// snake: x + sin(alpha x)^2 / (beta + eps), x [N, C, ...], alpha and beta [C] or [1]; without beta
-// it is alpha, and without eps as well the limit form of kernels/math/snake.h. Each backend brings
-// a kernel and a backward pass.
+// snake: x + sin(alpha x)^2 / (beta + eps), x [N, C, ...], alpha and beta [C] or [1]; without beta,
+// the divisor is alpha + eps, and without both it is the limit form of kernels/math/snake.h. Each
+// backend has a kernel and a backward pass.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace treadle {
 
-// alpha and beta as they broadcast with x, and the dtype of the result.
+// alpha and beta in shapes that broadcast with x, and the dtype of the result.
 struct SnakeOperands {
   Tensor alpha, beta;
   ScalarType compute;
@@ -21,12 +21,12 @@ inline SnakeForm snake_form(bool has_beta, std::optional<double> eps, bool logsc
   return {eps.value_or(0), /*limit=*/!has_beta && !eps, logscale};
 }
 
-// Channels of a shape; without a dimension 1 there is one, as in torch.prelu.
+// The number of channels of a shape. Without a dimension 1 it is 1, as in torch.prelu.
 c10::SymInt snake_channels(c10::SymIntArrayRef x);
 void check_snake_parameter(const char* op, const char* argument, c10::SymIntArrayRef shape,
                            const c10::SymInt& channels);
 
-// A parameter as it broadcasts with x.
+// A parameter in a shape that broadcasts with x.
 Tensor along_channels(const Tensor& parameter, const Tensor& x);
 
 // `out` is undefined, or the tensor that is written.
@@ -37,7 +37,7 @@ SnakeOperands check_snake_backward(const Tensor& grad, const Tensor& x, const Te
 
 // A backward pass.
 struct SnakeBackend {
-  // The number of chunks that a backward pass is divided into, and the pass itself.
+  // The number of chunks into which a backward pass is divided, and the pass itself.
   int64_t (*chunks)(const SnakeBackwardArgs& args);
   void (*backward)(const SnakeBackwardArgs& args, at::Device device);
   bool short_rows;  // whether the backend handles rows of few elements itself

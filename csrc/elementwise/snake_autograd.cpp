@@ -85,7 +85,7 @@ struct SnakeCall {
     return cast(grad.reshape_symint(stored.sym_sizes()), stored.scalar_type());
   }
 
-  // Gradients with respect to x, alpha and beta where `mask` says so, one value an element.
+  // Gradients with respect to x, alpha and beta where `mask` says so, one value per element.
   Tensors3 gradients(const Tensor& grad, std::array<bool, 3> mask) const {
     const Tensor t = phase(), product = sine(t) * cosine(t);
     Tensor by_x, by_alpha, by_beta;

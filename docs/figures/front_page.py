@@ -1,6 +1,6 @@
 """Draws README.md's picture: front_page.png.
 
-    python docs/figures/front_page.py                 the picture beside this file
+    python docs/figures/front_page.py the picture beside this file
     python docs/figures/front_page.py --output DIR    the same in another folder
 
 Left: times of a training step of treadle.nn.LSTM and GRU and of torch's, over H, from the committed
@@ -45,7 +45,7 @@ SETTINGS = photograph.Settings(pixels=256, hidden=256, layers=3, batch=4096, ste
 
 
 def steps_of_layer(cell: str) -> dict[tuple[str, str], dict[int, float]]:
-    """µs a training step of one layer of B = 16: by (who, dtype), then by H."""
+    """µs per training step of one layer with B = 16: by (who, dtype), then by H."""
     found: dict[tuple[str, str], dict[int, float]] = {}
     for row in json.loads(RESULTS.read_text())["rows"]:
         shown = (row.get("suite"), row["op"], row.get("mode")) == ("sweep_cells", cell, "training")
@@ -100,7 +100,7 @@ def draw(path: Path, picture: NDArray[np.float32], gradient: NDArray[np.float32]
     handles, labels = lstm.get_legend_handles_labels()
     lstm.legend(handles[3:], labels[3:], fontsize=8, loc="upper left", frameon=False)
     gru.legend(handles[:3], labels[:3], fontsize=8, loc="upper left", frameon=False)
-    # The few extreme pixels do not darken the rest.
+    # A few extreme pixels must not darken the rest.
     steep = float(np.quantile(gradient, 0.99))
     images: list[tuple[str, Any, dict[str, Any]]] = [
         ("A field: a learnt photograph", picture, {}),

@@ -1,4 +1,5 @@
-"""Trains the same two programs with LLTM, LSTM and GRU: the table of losses in docs/recurrent.md.
+"""Trains the same two programs with LLTM, LSTM and GRU, for the table of losses in
+docs/recurrent.md.
 
     python docs/figures/recurrent_losses.py                 writes recurrent_losses.json beside it
     python docs/figures/recurrent_losses.py --output DIR    the same file in another folder
@@ -88,7 +89,7 @@ def largest(states: Any) -> dict[str, float]:
 
 
 def learn_text(text: str, cell: str, pull: float, rate: float, steps: int) -> dict[str, Any]:
-    """Bits a character of the held-out text."""
+    """Bits per character of the held-out text."""
     settings = replace(characters.Settings(), cell=cell, hidden=160, learning_rate=rate, pull=pull)
     training = characters.Training(settings, text, torch.device("cpu"))
     for _ in range(steps):

@@ -61,7 +61,7 @@ def random_floats(low: float, high: float, generator: torch.Generator) -> Tensor
 
 
 def exact_error(name: str, x: float, y: float) -> float:
-    """How far y is from sin(x) or cos(x), in distances of neighbouring floats there."""
+    """The error of y as sin(x) or cos(x), in distances between neighbouring floats there."""
     with mpmath.workprec(400):
         truth = {"sine": mpmath.sin, "cosine": mpmath.cos}[name](mpmath.mpf(x))
         at = torch.tensor([float(truth)], dtype=torch.float64)
@@ -92,7 +92,8 @@ def misrounded(name: str, who: str, dtype: torch.dtype) -> int:
     """How many finite numbers of a half type are not rounded to the nearest result."""
     every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
     x = every[every.isfinite()]
-    # float64 is near enough to say so: no half has a result that close to the middle of two.
+    # float64 is accurate enough for this: no half has a result so close to the middle between two
+    # halves.
     correct = FUNCTIONS[name]["torch"](x.double()).to(dtype)
     return int((FUNCTIONS[name][who](x) != correct).sum())
 
@@ -110,8 +111,8 @@ def halves() -> dict[str, Any]:
 def nearest() -> dict[str, float]:
     """The float from 1 up that is nearest to a multiple of pi / 2, found by trying all.
 
-    x = m 2^e: m times the 64 digits of 2^e 2 / pi behind its point, with what overflows left out,
-    says where in its quarter turn x is.
+    x = m 2^e: m times the first 64 digits of 2^e 2 / pi after the point, modulo 2^64, gives the
+    position of x in its quarter turn.
     """
     m = np.arange(2**23, 2**24, dtype=np.uint64)
     found = {"x": 1.0, "distance": 1.0}

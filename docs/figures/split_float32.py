@@ -1,6 +1,6 @@
 """Errors of float32 products by fp16x2, as in cluster/fp16x2_forward.cuh, and by fma: h W^T of 512
-units, K in four parts. The simulated tensor cores truncate what they add, a given number of bits
-behind the largest addend. 24 are float32's own; GPUs keep some more.
+units, K in four parts. The simulated tensor cores truncate addends a given number of bits after the
+largest one's first bit. float32 has 24 bits; GPUs keep a few more.
 
     python docs/figures/split_float32.py      # writes split_float32.json
 """
@@ -25,12 +25,12 @@ def halves(x: Array) -> tuple[Array, Array]:
 
 
 def cut(x: Array, exponent: Array) -> Array:
-    """Towards zero, to a multiple of 2^exponent."""
+    """Rounds towards zero to a multiple of 2^exponent."""
     return np.ldexp(np.trunc(np.ldexp(x, -exponent)), exponent)
 
 
 def add_products(total: Array, a: Array, b: Array, bits: int) -> Array:
-    """total [UNITS, ROWS] + a [UNITS, 16] b [ROWS, 16], as an instruction adds."""
+    """total [UNITS, ROWS] + a [UNITS, 16] b [ROWS, 16], added as by one instruction."""
     terms = np.concatenate([a[:, None] * b, total[..., None]], -1)
     exponent = np.frexp(np.abs(terms).max(-1))[1]
     found = cut(terms, (exponent - bits)[..., None]).sum(-1)
@@ -58,7 +58,7 @@ def split(w: Array, h: Array, bits: int, chunks: int) -> Array:
 
 
 def by_fma(w: Array, h: Array) -> Array:
-    """As cluster_fp32_forward adds: 32 of K a thread, then in pairs."""
+    """Adds in cluster_fp32_forward's order: 32 of K per thread, then in pairs."""
     sums = np.zeros((K // 32, ROWS, UNITS), np.float32)
     for k in range(K):
         sums[k // 32] = sums[k // 32].astype(np.float64) + h[:, k, None] * w[:, k]
@@ -94,7 +94,8 @@ def cases() -> dict[str, tuple[Array, Array]]:
 
 
 def errors() -> dict[str, dict[str, float]]:
-    """Root mean square, by that of the sums of magnitudes, in units of 2^-24."""
+    """The root mean square of the errors divided by that of the sums of magnitudes, in units of
+    2^-24."""
     found: dict[str, dict[str, float]] = {}
     for name, (w, h) in cases().items():
         exact = h @ w.T

@@ -121,7 +121,7 @@ class RecordingTrainer(Trainer):
 
 
 def bits(loss: Tensor | float) -> float:
-    """Bits a byte of a loss in nats."""
+    """Bits per byte, from a loss in nats."""
     return float(loss) / math.log(2)
 
 
@@ -154,7 +154,7 @@ def arguments(settings: Settings, device: torch.device, output: Path) -> Trainin
 def train(
     settings: Settings, kernels: str, text: str, device: torch.device, output: Path
 ) -> tuple[RecurrentForCausalLM, dict[str, Any]]:
-    """A model trained on ``text``, with losses in bits a byte, seconds, and held-out bits."""
+    """A model trained on ``text``, with losses in bits per byte, seconds, and held-out bits."""
     learnt, held_out = (Pieces(part, settings.length) for part in split(text))
     set_seed(settings.seed)
     model = RecurrentForCausalLM(settings.config(kernels))

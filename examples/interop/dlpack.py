@@ -37,7 +37,7 @@ def with_jax() -> str:
     import jax
     import jax.numpy as jnp
 
-    # A GPU that JAX sees and torch does not is left out.
+    # Skip a GPU that JAX can use but torch cannot.
     device = "cuda" if torch.cuda.is_available() and jax.default_backend() == "gpu" else "cpu"
     array = jax.device_put(
         jnp.linspace(-3, 3, 1024), jax.devices("gpu" if device == "cuda" else "cpu")[0]
@@ -47,7 +47,7 @@ def with_jax() -> str:
     # JAX's arrays never change: the tensor must only be read.
     result = treadle.sine(tensor)
     if device == "cuda":
-        torch.cuda.current_stream().synchronize()  # JAX has streams of its own
+        torch.cuda.current_stream().synchronize()  # JAX uses other streams
     back = jax.dlpack.from_dlpack(result, copy=False)
     assert back.unsafe_buffer_pointer() == result.data_ptr()
     assert bool(jnp.allclose(back, jnp.sin(array), rtol=0, atol=4e-7))

@@ -20,7 +20,7 @@ def add() -> None:
 
 def sine_in_place() -> None:
     base = np.linspace(-3, 3, 60, dtype=np.float32).reshape(6, 10)
-    view = base[::2, ::-3]  # every second row, columns from the end: strides say so
+    view = base[::2, ::-3]  # strides for every second row, and every third column from the end
     before, expected = base.copy(), np.sin(view)
     call("sine", kernels.device(), array(view), array(view))
     assert np.allclose(view, expected, rtol=0, atol=2e-7)
@@ -28,7 +28,7 @@ def sine_in_place() -> None:
 
 
 def gru_forward() -> None:
-    """One layer. NumPy makes the products over all steps, the kernel runs the steps."""
+    """One layer. NumPy computes the products over all steps, the kernel runs the steps."""
     steps, batch, inputs, hidden = 5, 3, 4, 8
     rng = np.random.default_rng(0)
 

@@ -1,4 +1,5 @@
-"""PyCUDA arrays: doubled in place by treadle_scale, and by a kernel that PyCUDA compiles of ours.
+"""PyCUDA arrays, doubled in place by treadle_scale and by a kernel that PyCUDA compiles from our
+header.
 
 The library uses CUDA's runtime, which works in a GPU's primary context, so PyCUDA must use it, too
 (pycuda.autoprimaryctx, not pycuda.autoinit). The second half needs nvcc and this repository.
@@ -42,7 +43,7 @@ def gpu() -> bool:
 
 
 def here(stream: Any) -> object:
-    """The GPU of the current context, as CUDA counts it, and a stream of it."""
+    """The index of the current context's GPU, and a stream of that GPU."""
     from pycuda import driver
 
     current, count = driver.Context.get_device(), driver.Device.count()

@@ -22,7 +22,7 @@ void check_device(const treadle_device* device);
 
 // Raises for a dtype without kernels. `field` names the caller's argument.
 Dtype dtype_of(const char* name, uint32_t dtype, const char* field = ".dtype");
-uint32_t number_of(Dtype dtype);  // and back
+uint32_t number_of(Dtype dtype);  // the inverse
 
 // "[2, 3]"
 std::string listed(const int64_t* numbers, int64_t count);

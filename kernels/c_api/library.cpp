@@ -58,7 +58,7 @@ int treadle_get_launch(int64_t index, treadle_launch* launch) {
         launch->struct_size, found.kernel.c_str(), {shape.grid_x, shape.grid_y, shape.grid_z},
         {shape.block, 1, 1}, shape.vector_width,   shape.elements_per_thread,
         found.registers,     found.blocks_per_sm,  found.shared_bytes,
-        found.local_bytes,   found.occupancy,      found.algorithm,
-        found.reason};
+        found.local_bytes,   found.occupancy,      found.family,
+        found.algorithm,     found.reason};
   });
 }

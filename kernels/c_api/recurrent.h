@@ -44,8 +44,6 @@ void backward_on_cpu(const CLayer& layer, const CBackward& call);
 
 // ---- CUDA; a build without it never calls these
 
-// The plan for the GPU; raises if it launches step by step.
-RecurrencePlan plan_on_cuda(const CLayer& layer, bool backward);
 size_t workspace_on_cuda(const CLayer& layer, bool backward);
 void forward_on_cuda(const CLayer& layer, const CForward& call);
 void backward_on_cuda(const CLayer& layer, const CBackward& call);

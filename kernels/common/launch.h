@@ -10,7 +10,7 @@ struct LaunchShape {
   unsigned grid_x, grid_y, grid_z;
   unsigned block;
   size_t shared_bytes;
-  int vector_width;         // elements a memory access
+  int vector_width;         // elements per memory access
   int elements_per_thread;  // at most
 };
 

@@ -13,12 +13,13 @@ namespace treadle {
 struct Launch {
   std::string kernel;  // demangled
   LaunchShape shape;
-  int registers;               // a thread
-  size_t shared_bytes;         // a block, static and dynamic
-  size_t local_bytes;          // a thread; more than 0 means spills or indexed arrays
-  int blocks_per_sm;           // resident at once, on the current device
-  double occupancy;            // resident warps over the most a multiprocessor holds
-  const char* algorithm = "";  // of the LaunchScope
+  int registers;            // per thread
+  size_t shared_bytes;      // per block, static and dynamic
+  size_t local_bytes;       // per thread; more than 0 means spills or indexed arrays
+  int blocks_per_sm;        // resident at once, on the current device
+  double occupancy;         // resident warps over the most a multiprocessor holds
+  const char* family = "";  // of the LaunchScope, as the next two
+  const char* algorithm = "";
   const char* reason = "";
 };
 
@@ -32,14 +33,17 @@ void add_launch(Launch launch);
 // The value of recording_launches(), for libtreadle.so.
 bool launches_recorded() TREADLE_EXPORTED(launches_recorded);
 
-// Launches of this thread are recorded as part of this algorithm, with its reason: both string
-// literals.
-void set_launch_scope(const char* algorithm, const char* reason) TREADLE_EXPORTED(set_launch_scope);
+// Launches of this thread are recorded as made for this family of kernels, as part of this
+// algorithm, with its reason: all string literals.
+void set_launch_scope(const char* family, const char* algorithm, const char* reason)
+    TREADLE_EXPORTED(set_launch_scope);
 
 class LaunchScope {
  public:
-  LaunchScope(const char* algorithm, const char* reason) { set_launch_scope(algorithm, reason); }
-  ~LaunchScope() { set_launch_scope("", ""); }
+  LaunchScope(const char* family, const char* algorithm, const char* reason) {
+    set_launch_scope(family, algorithm, reason);
+  }
+  ~LaunchScope() { set_launch_scope("", "", ""); }
   LaunchScope(const LaunchScope&) = delete;
   LaunchScope& operator=(const LaunchScope&) = delete;
 };

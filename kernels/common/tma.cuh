@@ -1,28 +1,15 @@
 // TMA descriptors of tensors, made on the host.
 #pragma once
 
-#include <cuda.h>
-#include <cuda_runtime_api.h>
-
+#include "kernels/common/driver.h"
 #include "kernels/common/dtype.h"
 
 namespace treadle {
 
 using EncodeMap = decltype(&cuTensorMapEncodeTiled);
 
-// A function of the driver, which is not linked.
 inline EncodeMap find_encode_map() {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult state{};
-#if CUDART_VERSION >= 12050
-  const auto error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000,
-                                                      cudaEnableDefault, &state);
-#else
-  const auto error =
-      cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &state);
-#endif
-  const bool ok = error == cudaSuccess && state == cudaDriverEntryPointSuccess;
-  return ok ? reinterpret_cast<EncodeMap>(found) : nullptr;
+  return find_driver_function<EncodeMap>("cuTensorMapEncodeTiled");
 }
 
 // Descriptor of a tensor of a half type or float: boxes with rows of 128 bytes in shared memory,

@@ -120,8 +120,8 @@ inline constexpr int kMostBlocks = 1536 / kBlockSize;
 inline constexpr int kMostBlocks = 2048 / kBlockSize;
 #endif
 
-// Resident blocks of a multiprocessor. Near phases gain from more blocks. Far phases of two
-// accesses, or an alpha that may be 0, need more registers, and so do these.
+// Resident blocks per multiprocessor. Near phases gain from more blocks. Far phases with two
+// accesses, or with an alpha that may be 0, need more registers, which allow fewer blocks.
 template <class scalar_t, int kBytes, bool kAligned>
 constexpr int row_blocks() {
   if (sizeof(scalar_t) == 8) return 0;
@@ -182,8 +182,8 @@ cudaError_t launch_rows_of(const SnakeRows<scalar_t, kBytes>& rows, cudaStream_t
   return launch(snake_rows<scalar_t, kBytes, kAligned>, shape, stream, rows);
 }
 
-// A thread of half types makes two accesses if that divides a row. The work that it does once for
-// its channel then costs relatively less.
+// In half types a thread makes two accesses if that divides a row. Its work per channel then
+// costs relatively less.
 template <class scalar_t>
 cudaError_t launch_rows_of(const ElementwiseArgs& args, const SnakeForm& form,
                            cudaStream_t stream) {

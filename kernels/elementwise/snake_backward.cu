@@ -22,7 +22,7 @@ constexpr int64_t kFewChunks = 64;
 // A block has `lanes` threads for each of kBlockSize / lanes neighbouring channels, and goes
 // through `rows` rows of them, or through a part of one.
 struct SnakeSplit {
-  uint32_t vectors;  // of a row
+  uint32_t vectors;  // per row
   int tail;          // elements of the last one
   int lanes;         // a power of 2, at most a warp; or a block
   uint32_t vectors_per_part, parts;

@@ -27,7 +27,7 @@ template <class scalar_t, int n>
 __device__ __forceinline__ bool any_far(const Vector<scalar_t, n>& in) {
 #if __CUDA_ARCH__ >= 800  // older GPUs have no arithmetic of bfloat16
   if constexpr (std::is_same_v<scalar_t, BFloat16> && n % 2 == 0) {
-    // Packed pairs, squared instead of abs: at 2 bytes an element instructions are the limit.
+    // Packed pairs, squared instead of abs: at 2 bytes per element instructions are the limit.
     const auto& pairs = reinterpret_cast<const Vector<__nv_bfloat162, n / 2>&>(in).value;
     __nv_bfloat162 squares = __hmul2_rn(pairs[0], pairs[0]);
 #pragma unroll

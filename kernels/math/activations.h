@@ -1,6 +1,6 @@
 // sigmoid, tanh and elu with their derivatives, for host and device, float and double.
 // Twin in plain PyTorch: torch.sigmoid, torch.tanh, torch.nn.functional.elu.
-// NaN and inf appear where they do there: sigmoid is 0 where 1 / (1 + exp(-x)) overflows.
+// NaN and inf appear in the same places as there: sigmoid is 0 where 1 / (1 + exp(-x)) overflows.
 #pragma once
 
 #include "kernels/math/exp.h"

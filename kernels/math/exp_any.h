@@ -1,5 +1,5 @@
-// exp(x) for any x. float: 0.66 ulp, and the same bits on every device, since every step is
-// rounded as exact.h says. exp.h has a faster one, for x <= 0 only.
+// exp(x) for any x. For float its error is at most 0.66 ulp, with the same bits on every device,
+// because exact.h rounds every step. exp.h has a faster function for x <= 0.
 #pragma once
 
 #include "kernels/math/exact.h"
@@ -10,8 +10,8 @@
 
 namespace treadle::math {
 
-// x = n ln 2 + r with |r| <= ln(2) / 2. 2^n is two factors, since it may be infinite where exp(x)
-// is not, or subnormal.
+// x = n ln 2 + r with |r| <= ln(2) / 2. 2^n is applied as two factors, because 2^n itself may be
+// infinite or subnormal where exp(x) is neither.
 TREADLE_HD float exp_any(float x) {
   // Beyond these the result is inf or 0. NaN stays.
   x = select(x > 90.0f, 90.0f, x);
@@ -19,7 +19,8 @@ TREADLE_HD float exp_any(float x) {
   constexpr float kRound = 0x1.8p+23f;  // adding it rounds to an integer, in the low bits
   const float shifted = fma_rn(x, 0x1.715476p+0f, kRound);
   const float k = sub_rn(shifted, kRound);
-  // 15 bits of ln 2 have an exact product with k, and so `high` is exact. r + rest is not rounded.
+  // The product of 15 bits of ln 2 with k is exact, and so is `high`. The reduced argument is r
+  // + rest, unrounded.
   constexpr float kLow = -0x1.7f7d1cp-20f;
   const float high = fma_rn(k, -0x1.62e4p-1f, x), r = fma_rn(k, kLow, high);
   const float rest = fma_rn(k, kLow, sub_rn(high, r));

@@ -22,7 +22,7 @@ template <class scalar_t>
 inline constexpr acc_t<scalar_t> kNear = 0x1p+17f;
 template <>
 inline constexpr float kNear<BFloat16> = 0x1p+22f;
-// Every Half is near; inf gives NaN there, too.
+// Every Half is near. inf gives NaN by that path, too.
 template <class scalar_t>
 inline constexpr bool kHasFar = !std::is_same_v<scalar_t, Half>;
 

@@ -3,8 +3,8 @@
 //   float            16 bits that give cos(u) from y, within 4e-8 of the rounded cosine
 //   double           u
 // float: |cos(u)| = sqrt((1 - y) (1 + y)), with an error that grows where |cos| is small. Down to
-// kSmall the bits are the sign and a correction of the root; below, cos(u) in fixed point. y tells
-// which. A NaN is in y; of half types a reserved phase, kNaN, encodes it, too.
+// kSmall the bits are the sign and a correction of the root; below, cos(u) in fixed point. y
+// decides which. NaN is in y; in half types a reserved phase, kNaN, also encodes it.
 #pragma once
 
 #include "kernels/math/sine_double.h"
@@ -115,8 +115,8 @@ TREADLE_HD float decode_cosine(float y, int32_t code) {
 
 }  // namespace detail
 
-// How each stored type keeps and computes phases: phase_t (as stored), Phase (as computed), the
-// inputs of the derivatives' cosine and sine, and their formulas.
+// The phases of each stored type: phase_t (as stored), Phase (as computed), the inputs of the
+// derivatives' cosine and sine, and their formulas.
 template <class scalar_t>
 struct SineLinear {
   using phase_t = int16_t;

@@ -1,8 +1,9 @@
 // snake: out = x + sin(t)^2 / b with t = alpha x. Its derivatives: 1 + 2 alpha / b sin(t) cos(t)
-// for x, 2 x / b sin(t) cos(t) for alpha, -sin(t)^2 / b^2 for beta. b is beta + eps, inverted first
-// as in the models that use it. In the limit form b is alpha: with w = sin(t) / alpha, which is x
-// where alpha is 0, out = x + alpha w^2, and the derivative for alpha is w (2 x cos(t) - w).
-// Forward: the same bits on every device, but for float64. Twin: treadle.reference.snake.
+// for x, 2 x / b sin(t) cos(t) for alpha, -sin(t)^2 / b^2 for beta. b is beta + eps; its inverse is
+// computed first, as in the models that use snake. In the limit form b is alpha: with w = sin(t) /
+// alpha, which is x where alpha is 0, out = x + alpha w^2, and the derivative for alpha is w (2 x
+// cos(t) - w). Forward, the bits are the same on every device, except in float64. Twin:
+// treadle.reference.snake.
 #pragma once
 
 #include "kernels/math/sine_double.h"
@@ -23,7 +24,7 @@ inline constexpr acc kSnakeTiny = sizeof(acc) == 4 ? acc(0x1p-12) : acc(0x1p-27)
 TREADLE_HD bool snake_is_small(float alpha) { return magnitude(alpha) < 0x1p-126f; }
 TREADLE_HD bool snake_is_small(double alpha) { return magnitude(alpha) < 0x1p-1022; }
 
-// sin(t) and cos(t), or both with the other sign: no result depends on that.
+// sin(t) and cos(t), or both negated, on which no result depends.
 template <class acc>
 struct SnakeWaves {
   acc sine, cosine;

@@ -19,7 +19,7 @@ enum class CellKind { kLltm, kLstm, kGru };
 struct CellInfo {
   const char* name;
   int gates, input_first, input_gates, state_first, state_gates;
-  // Rolling torch's weight_hh and bias_hh by `torch_shift` blocks gives this order of the gates.
+  // Rolling torch's weight_hh and bias_hh by `torch_shift` blocks gives this order of gates.
   int torch_shift;
 
   // Whether every gate has both products.

@@ -19,10 +19,10 @@ struct FusedForward {
   RecurrenceStep step = {}, next = {};
   const void* now_h = nullptr;
   void* next_h = nullptr;
-  bool follows = false;  // another step came before, so the kernels that write the input have ended
+  bool follows = false;  // not the first step, so the kernels that write the input have ended
 };
 
-// run(args of one step) for each step that has rows.
+// Calls run(args of one step) for each step that has rows.
 template <class Error, class F>
 Error each_fused_step(FusedForward args, Error success, const F& run) {
   int now = 0;
@@ -35,6 +35,7 @@ Error each_fused_step(FusedForward args, Error success, const F& run) {
     const Error error = run(args);
     if (error != success) return error;
     args.follows = true;
+    args.layer.first_c = nullptr;
     now ^= 1;
   }
   return success;

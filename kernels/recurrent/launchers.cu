@@ -2,7 +2,6 @@
 #include "kernels/common/launch.cuh"
 #include "kernels/common/tma.cuh"
 #include "kernels/recurrent/cell_launchers.h"
-#include "kernels/recurrent/engine/shapes.h"
 #include "kernels/recurrent/launchers.h"
 #include "kernels/recurrent/step/step_group.h"
 
@@ -47,54 +46,29 @@ cudaError_t launch_tiles_forward(const FusedForward& args, int processors, cudaS
 
 bool tiles_supported() { return compiled_for(900) && find_encode_map() != nullptr; }
 
-cudaError_t launch_cluster_forward(const PersistentForward& args, const ClusterPlan& plan,
-                                   cudaStream_t stream) {
+cudaError_t launch_persistent_forward(const PersistentForward& args, const RecurrencePlan& plan,
+                                      cudaStream_t stream) {
   return visit_cell(args.sizes.cell, [&](auto cell) {
-    return launch_cluster_forward<typename decltype(cell)::type>(args, plan, stream);
+    return run_persistent<typename decltype(cell)::type>(&args, {args.sizes, plan, stream});
   });
 }
 
-cudaError_t launch_cluster_backward(const PersistentBackward& args, const ClusterPlan& plan,
-                                    cudaStream_t stream) {
+cudaError_t launch_persistent_backward(const PersistentBackward& args, const RecurrencePlan& plan,
+                                       cudaStream_t stream) {
   return visit_cell(args.sizes.cell, [&](auto cell) {
-    return launch_cluster_backward<typename decltype(cell)::type>(args, plan, stream);
+    return run_persistent<typename decltype(cell)::type>(&args, {args.sizes, plan, stream});
   });
 }
 
-cudaError_t clusters_at_once(CellKind cell, Dtype dtype, bool backward, const ClusterPlan& plan,
-                             int* count) {
-  return visit_cell(cell, [&](auto type) {
-    using Kind = typename decltype(type)::type;
-    return backward ? backward_clusters_at_once<Kind>(dtype, plan, count)
-                    : forward_clusters_at_once<Kind>(dtype, plan, count);
-  });
-}
-
-cudaError_t launch_grid_forward(const PersistentForward& args, int rows, cudaStream_t stream) {
-  return visit_cell(args.sizes.cell, [&](auto cell) {
-    return launch_grid_forward<typename decltype(cell)::type>(args, rows, stream);
-  });
-}
-
-cudaError_t launch_grid_backward(const PersistentBackward& args, int rows, cudaStream_t stream) {
-  return visit_cell(args.sizes.cell, [&](auto cell) {
-    return launch_grid_backward<typename decltype(cell)::type>(args, rows, stream);
-  });
-}
-
-cudaError_t grid_fits(bool backward, const PersistentSizes& sizes, int rows, bool* fits) {
+cudaError_t persistent_fits(bool backward, const PersistentSizes& sizes, const RecurrencePlan& plan,
+                            bool* fits) {
+  const PersistentCall call{sizes, plan, nullptr, fits};
+  *fits = false;
   return visit_cell(sizes.cell, [&](auto cell) {
-    return grid_fits<typename decltype(cell)::type>(backward, sizes, rows, fits);
+    using Kind = typename decltype(cell)::type;
+    return backward ? run_persistent<Kind>(static_cast<const PersistentBackward*>(nullptr), call)
+                    : run_persistent<Kind>(static_cast<const PersistentForward*>(nullptr), call);
   });
-}
-
-size_t grid_exchange_bytes(const PersistentSizes& sizes, int rows, bool backward) {
-  const CellInfo& cell = cell_info(sizes.cell);
-  const GridShape& shape =
-      cell_shapes(cell.gates, cell.state_gates)
-          .grid_of(sizes.dtype, sizes.hidden, sizes.tf32, sizes.setmaxnreg, backward);
-  const size_t steps = kGridRing + (backward ? 0 : 1);
-  return steps * grid_groups(sizes, rows) * (rows / 8) * shape.tile_bytes;
 }
 
 cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream) {

@@ -14,6 +14,7 @@
 namespace treadle {
 
 struct RecurrenceDevice;
+struct RecurrencePlan;
 
 // Describes the GPU of this index for the planner (plan/plan.h), or the one that
 // TREADLE_IMPOSED_GPU names.
@@ -33,7 +34,7 @@ cudaError_t launch_warp_forward(const FusedForward& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_warp_forward);
 
 // ---- tiles: the same, on this many multiprocessors. Only for sm_90, half types, and float32
-// rounded to tf32. Bases, rows of the input and of weights are multiples of 16 bytes.
+// rounded to tf32. Bases, and rows of the input and of weights, are multiples of 16 bytes.
 
 cudaError_t launch_tiles_forward(const FusedForward& args, int processors, cudaStream_t stream)
     TREADLE_EXPORTED(launch_tiles_forward);
@@ -41,35 +42,22 @@ cudaError_t launch_tiles_forward(const FusedForward& args, int processors, cudaS
 // Whether the library has code for them, and the driver supports them.
 bool tiles_supported() TREADLE_EXPORTED(tiles_supported);
 
-// ---- cluster: all steps in one launch. For sm_90 and later; those of one block, and grid, for
-// sm_80 and later.
+// ---- cluster and grid: all steps in one launch of the kernel that the plan names. Clusters are
+// for sm_90 and later; a single block, and grid, for sm_80 and later. run.h makes the calls.
 
-cudaError_t launch_cluster_forward(const PersistentForward& args, const ClusterPlan& plan,
-                                   cudaStream_t stream) TREADLE_EXPORTED(launch_cluster_forward);
-cudaError_t launch_cluster_backward(const PersistentBackward& args, const ClusterPlan& plan,
-                                    cudaStream_t stream) TREADLE_EXPORTED(launch_cluster_backward);
+cudaError_t launch_persistent_forward(const PersistentForward& args, const RecurrencePlan& plan,
+                                      cudaStream_t stream)
+    TREADLE_EXPORTED(launch_persistent_forward);
+cudaError_t launch_persistent_backward(const PersistentBackward& args, const RecurrencePlan& plan,
+                                       cudaStream_t stream)
+    TREADLE_EXPORTED(launch_persistent_backward);
 
-// The number of clusters of the plan's kernel that can be resident on the current device: 0 if it
-// cannot run there.
-cudaError_t clusters_at_once(CellKind cell, Dtype dtype, bool backward, const ClusterPlan& plan,
-                             int* count) TREADLE_EXPORTED(clusters_at_once);
+// Whether the current device, or the part of it that this process may use, has room for such a
+// launch: for one cluster, or for all blocks of the grid at once.
+cudaError_t persistent_fits(bool backward, const PersistentSizes& sizes, const RecurrencePlan& plan,
+                            bool* fits) TREADLE_EXPORTED(persistent_fits);
 
-// ---- grid: all blocks are resident, and a group of them keeps the weights of one direction
-
-cudaError_t launch_grid_forward(const PersistentForward& args, int rows, cudaStream_t stream)
-    TREADLE_EXPORTED(launch_grid_forward);
-cudaError_t launch_grid_backward(const PersistentBackward& args, int rows, cudaStream_t stream)
-    TREADLE_EXPORTED(launch_grid_backward);
-
-// Whether all blocks of such a launch can be resident on the current device.
-cudaError_t grid_fits(bool backward, const PersistentSizes& sizes, int rows, bool* fits)
-    TREADLE_EXPORTED(grid_fits);
-
-// Bytes of its workspace.
-size_t grid_exchange_bytes(const PersistentSizes& sizes, int rows, bool backward)
-    TREADLE_EXPORTED(grid_exchange_bytes);
-
-// ---- for all of them
+// ---- for all algorithms
 
 cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_c_states);

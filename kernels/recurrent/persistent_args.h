@@ -10,7 +10,6 @@
 
 #include "kernels/common/dtype.h"
 #include "kernels/recurrent/cell_info.h"
-#include "kernels/recurrent/cluster/kernels.h"
 #include "kernels/recurrent/step_args.h"
 
 namespace treadle {
@@ -24,8 +23,6 @@ struct PersistentSizes {
   const int64_t* starts;
   int64_t first_row, row_count;  // the rows of the batch that this launch computes
   bool half_c;                   // c0, c_n and their gradients have `dtype`, else acc
-  bool tf32;                     // grid, backward: may round products of floats to TF32
-  bool setmaxnreg;               // grid: uses the layouts that need it
 };
 
 // The number of groups of a grid if each takes this many rows.
@@ -41,7 +38,8 @@ struct PersistentForward {
   const void* weight_hh;  // [D, G_h H, H] contiguous
   // [D, G_i H] and [D, G_h H] contiguous; each may be null.
   const void *bias_ih, *bias_hh;
-  const void* h0;  // [D, B, H] contiguous
+  // [D, B, H] contiguous. For a single block h0 and c0 may be null, which means zeros.
+  const void* h0;
   void* h;         // [D, B, H]: after each row's last step
   const void* c0;  // [D, B, H] contiguous
   void* c;         // [D, B, H]: after each row's last step
@@ -84,12 +82,6 @@ struct PersistentCStates {
   int64_t c_direction, c_row;
   int direction;  // the first of `directions`: "step" runs one at a time
   RecurrenceResets resets = {};
-};
-
-struct ClusterPlan {
-  ClusterShape shape;
-  int rows;    // of the batch a cluster
-  bool dense;  // uses a kernel for dense batches (cluster/kernels.h), else one for any batch
 };
 
 }  // namespace treadle

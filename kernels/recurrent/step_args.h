@@ -66,6 +66,8 @@ struct RecurrenceForward {
   // The resets of this direction. On CUDA each step writes the replaced states for the next one, so
   // steps[step_count] must exist, and the caller replaces the states of the first step.
   RecurrenceResets resets = {};
+  // CUDA: what the first step reads in place of c, or null. The first step then has all rows.
+  const void* first_c = nullptr;
 };
 
 // Steps in the order in which the backward pass takes them: reversed.
@@ -75,7 +77,7 @@ struct RecurrenceBackward {
   int64_t batch, hidden;
   const RecurrenceStep* steps;
   int64_t step_count;
-  const void* gates;       // as forward saves them
+  const void* gates;       // as saved by the forward pass
   const void* c_states;    // [S, H] acc, contiguous: c before each step
   MatrixView grad_output;  // [S, H] or missing
   MatrixView grad_h;       // [B, H] acc, state, in and out
@@ -88,7 +90,7 @@ struct RecurrenceBackward {
 };
 
 // Recomputes c before each step from the saved gates, for the backward pass. c [B, H] acc: the
-// the state before the first step, on return that after the last.
+// state before the first step, and on return the state after the last step.
 struct RecurrenceCStates {
   CellKind cell;
   Dtype dtype;

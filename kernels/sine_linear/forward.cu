@@ -7,7 +7,7 @@
 namespace treadle {
 namespace {
 
-// Instead of a number of inputs: the product is read, not computed.
+// A value for the number of inputs: the kernel reads the product and does not compute it.
 constexpr int kGiven = -1;
 
 // x W^T for kWidth columns from `column` on.

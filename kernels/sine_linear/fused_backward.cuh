@@ -9,13 +9,13 @@ namespace treadle::sine_fused_backward {
 
 inline constexpr int kTileRows = 64;
 inline constexpr int kAcross = 64;   // columns of a 128-byte row
-inline constexpr int kInputs = 128;  // of a block
+inline constexpr int kInputs = 128;  // per block
 inline constexpr int kWarpgroup = 128;
 inline constexpr int kThreads = 4 * kWarpgroup;
 // Warpgroups: two accumulate grad_weight, one multiplies for grad_input, one produces grad_z.
 inline constexpr int kAccumulators = 2;
-inline constexpr int kStages = 2;       // of grad_z
-inline constexpr int kInputStages = 2;  // of x
+inline constexpr int kStages = 2;       // stages of grad_z
+inline constexpr int kInputStages = 2;  // stages of x
 
 // For a layer of up to kOut columns, with kBlocks blocks for the same rows. Offsets in bytes.
 template <int kOut, int kBlocks>
@@ -121,7 +121,7 @@ struct GradZProducer {
   const char *grads, *phases;
   int rows;
   int ahead = 0;             // the next slot
-  int row_bytes, tile_rows;  // from one of its rows, or tiles, to the next
+  int row_bytes, tile_rows;  // distances between its rows and between tiles
   int64_t tile_bytes;
   float sum[8] = {};
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kRowBytes = 128, kTileBytes = kTile * kRowBytes;
 constexpr int kStages = 6;
-constexpr int kBlocks = 2;  // of a cluster
+constexpr int kBlocks = 2;  // per cluster
 constexpr int kConsumers = 2;
 template <class T>
 constexpr int kDepth = kRowBytes / sizeof(T);  // inputs of a stage
@@ -39,13 +39,13 @@ constexpr int kThreads = kConsumers * kConsumerThreads<kGroups> + kWarpgroup;
 template <int kGroups>
 constexpr int kHalves = 2 / kGroups;  // a warpgroup's share of a tile, in halves of 64 rows
 template <int kGroups>
-constexpr int kConsumerRegisters = kGroups == 1 ? 240 : 112;  // a thread
+constexpr int kConsumerRegisters = kGroups == 1 ? 240 : 112;  // per thread
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 using Turn = ptx::Ring<kStages>;
 
-constexpr int kProducerRegisters = 24;  // a thread
+constexpr int kProducerRegisters = 24;  // per thread
 
 struct Shared {
   uint32_t first;
@@ -183,7 +183,7 @@ cudaError_t launch_grouped(const SineLinearForward& args, int processors, cudaSt
   const auto columns = static_cast<cuuint64_t>(args.columns);
   const auto inputs = static_cast<cuuint64_t>(args.inputs);
   const auto row_bytes = static_cast<cuuint64_t>(args.row_stride) * sizeof(T);
-  const cuuint64_t weight_bytes = inputs * sizeof(T);  // of a row
+  const cuuint64_t weight_bytes = inputs * sizeof(T);  // per row
   // wgmma gives a thread two columns of every eight; n consecutive ones come of kEights eights.
   constexpr int n = kWide<T>, kEights = n / 2;
   CUtensorMap x, w;

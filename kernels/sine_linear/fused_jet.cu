@@ -20,7 +20,7 @@ namespace {
 constexpr int kRowBytes = 128, kTileBytes = kTile * kRowBytes;
 template <class T>
 constexpr int kDepth = kRowBytes / sizeof(T);  // inputs of a stage
-constexpr int kBlocks = 2;                     // of a cluster
+constexpr int kBlocks = 2;                     // per cluster
 constexpr int kConsumers = 2, kWarpgroup = 128;
 constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
 // Registers of a thread. Code for other GPUs does not use them.

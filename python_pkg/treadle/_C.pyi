@@ -1,4 +1,4 @@
-"""What is not a tensor op: see csrc/bindings.cpp."""
+"""The functions of csrc/bindings.cpp, which are not tensor ops."""
 
 class Launch:
     kernel: str
@@ -11,14 +11,17 @@ class Launch:
     local_bytes: int
     blocks_per_sm: int
     occupancy: float
+    family: str
     algorithm: str
     reason: str
 
 class RecurrencePlan:
     algorithm: str
+    kernel: str
     reason: str
     steps_per_chunk: int
     transposed: bool
+    weight_by_columns: bool
     clusters: tuple[int, int, int, int]
     grid_rows: int
 
@@ -41,4 +44,5 @@ def plan_recurrence(
     ragged: bool = False,
     shared_bytes: int = ...,
     clock_mhz: int = ...,
+    resets: bool = False,
 ) -> RecurrencePlan: ...

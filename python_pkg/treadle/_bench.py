@@ -1,6 +1,6 @@
 """Times treadle.nn.LSTM and GRU against torch's on this machine: ``python -m treadle --bench``.
 
-treadle's authors judge GPUs that they do not have by these layers. Results are compared with
+treadle's authors use these results for GPUs that they do not have. Results are compared with
 torch's float32 layer first: a row whose error is too large gets no time.
 """
 

@@ -1,10 +1,10 @@
 """The build facts of this package, and whether they fit the running torch and Python.
 
 ``lib/libtreadle_kernels.so`` is for any torch, ``lib/torch-2.11/libtreadle.so`` for one minor of
-it, together with the build's facts. With CUDA that needs torch's CUDA libraries, so a wheel also
-has ``lib/torch-2.11-cpu``, for torch without CUDA. ``load`` finds the folder of the running torch
-and compares the facts before it opens the library, so that a mismatch raises one sentence and never
-an undefined symbol.
+it, together with the build's facts. A library with CUDA needs torch's CUDA libraries, so a wheel
+also has ``lib/torch-2.11-cpu``, for torch without CUDA. ``load`` finds the folder of the running
+torch and compares the facts before it opens the library, so that a mismatch raises a readable error
+and never an undefined symbol.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from typing import Any
 
 PACKAGE = Path(__file__).resolve().parent
 LIB = PACKAGE / "lib"
-CPU = "-cpu"  # at the end of a folder of LIB: for torch without CUDA
+CPU = "-cpu"  # the end of a folder's name in LIB if it is for torch without CUDA
 OLDEST = "2.11"  # the oldest torch that treadle can be built for
-TREE = PACKAGE.parents[1]  # the repository, where treadle is imported from one
+TREE = PACKAGE.parents[1]  # the repository, if treadle is imported from one
 
 
 def library_path() -> str:
@@ -170,10 +170,9 @@ def _named(of: dict[str, Any]) -> str:
 def check() -> None:
     """Raise ImportError, with both versions and the command that rebuilds, if they do not fit.
 
-    A library fits any patch release of the torch minor that it was built against. One built with
-    CUDA also needs a torch of the same CUDA major; one built without fits either. It must have been
-    built with the kernels that are here. In a repository it must also have the ops that the Python
-    files there call.
+    A library fits any patch release of the torch minor that it was built against. A library with
+    CUDA also needs a torch of the same CUDA major; one without CUDA fits any. It must have been
+    built with these kernels. In a repository it must also have the ops that the Python files call.
     """
     built, now = facts(), running()
     kernels = kernels_info()["sources"]

@@ -47,7 +47,8 @@ def covers(archs: list[str], capability: tuple[int, int]) -> bool:
         number = arch.removesuffix("+PTX")
         major, minor = (int(part) for part in number.rstrip("af").split("."))
         if number[-1] in "af":
-            # Code for one architecture (a) or its family (f) runs nowhere else; exact is safe.
+            # Code for one architecture (a) or a family (f) may not run elsewhere, so only an
+            # exact match is safe.
             if (major, minor) == capability:
                 return True
             continue

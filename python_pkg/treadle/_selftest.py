@@ -136,7 +136,7 @@ def _exact_float32() -> Iterator[None]:
 
 
 def _map(change: Callable[[Tensor], Tensor], args: Any) -> Any:
-    """The arguments with every floating-point tensor changed, those in lists too."""
+    """The arguments with every floating-point tensor changed, also in lists."""
     if isinstance(args, list):
         return [_map(change, a) for a in args]
     return change(args) if isinstance(args, Tensor) and args.is_floating_point() else args

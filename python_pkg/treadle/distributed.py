@@ -44,7 +44,8 @@ class ColwiseParallel(parallel.ColwiseParallel):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         if not isinstance(module, SineLinear):
             return super()._apply(module, device_mesh)
-        # distribute_module passes on what these functions return, whatever its annotations say.
+        # distribute_module passes on what these functions return, although its annotations do not
+        # say so.
         take: Any = self._take_input
         give: Any = self._give_output
         return distribute_module(module, device_mesh, self._cut_parameters, take, give)

@@ -86,7 +86,8 @@ def _are_plain(b: Tensor | float, alpha: float) -> bool:
     return (isinstance(b, Tensor) or is_plain(b)) and is_plain(alpha)
 
 
-# Called within `except`; the checks run after it, so that torch's long error is not their context.
+# Called within `except`. The checks run after the block, so that torch's long error is not their
+# context.
 def _are_tensors(first: Any, out: Any = None) -> bool:
     return bool(is_tensor_like(first) and (out is None or is_tensor_like(out)))  # type: ignore[no-untyped-call]
 
@@ -98,7 +99,8 @@ def _check_tensors(op: str, name: str, first: Any, out: Any = None) -> None:
 
 
 def _numbers(op: str, b: Tensor | float, alpha: float) -> tuple[Any, Any]:
-    """b and alpha as the ops take them: NumPy's numbers and a 0-dim alpha become Python's."""
+    """b and alpha in the form that ops accept: NumPy's numbers and a 0-dim alpha become Python
+    numbers."""
     number = b if isinstance(b, Tensor) else as_number(op, "b", b)
     return number, as_number(op, "alpha", alpha)
 
@@ -168,7 +170,7 @@ def scale(x: Tensor, factor: Tensor | float, *, out: Tensor | None = None) -> Te
 
 
 def _scalar(op: str, x: Tensor, factor: Tensor) -> Tensor:
-    """``factor``, if torch multiplies by this tensor as by a number."""
+    """Returns ``factor`` after a check that torch can multiply ``x`` by it as by a number."""
     check_tensor(op, "x", x)
     if factor.dim() != 0:
         shape = list(factor.shape)

@@ -22,6 +22,7 @@ _FIELDS = (
     "local_bytes",
     "blocks_per_sm",
     "occupancy",
+    "family",
     "algorithm",
     "reason",
 )
@@ -40,9 +41,9 @@ def launch_info(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list
         ``kernel``, ``grid`` and ``block`` (x, y, z), ``vector_width`` (elements a memory access),
         ``elements_per_thread``, ``registers`` (a thread), ``shared_bytes`` (a block),
         ``local_bytes`` (a thread; 0 unless it spills), ``blocks_per_sm`` and ``occupancy`` (of the
-        resident threads a multiprocessor can hold); for recurrent layers ``algorithm`` and the
-        ``reason`` for it, otherwise empty strings. The list is empty if nothing was launched on a
-        GPU.
+        resident threads a multiprocessor can hold); for recurrent layers the ``family`` of kernels
+        that the plan names (``cluster_dense``), its ``algorithm`` and the ``reason`` for it,
+        otherwise empty strings. The list is empty if nothing was launched on a GPU.
 
     Raises:
         ValueError: if there is no op of this name.

@@ -31,7 +31,7 @@ TensorDict = Any  # mypy knows no types of tensordict
 
 
 class _Fused:
-    """TorchRL's module, but for the forward pass over whole sequences."""
+    """TorchRL's module, except for the forward pass over whole sequences."""
 
     _layers_name: str
     in_keys: list[Any]
@@ -139,11 +139,11 @@ class LSTMModule(_Fused, theirs.LSTMModule):  # type: ignore[misc]
 
     In recurrent mode a trajectory that begins in the middle of a row becomes a reset of
     :func:`treadle.lstm`, to the states in the tensordict at that step. Nothing is split, padded or
-    packed, and the host does not wait. Single steps run treadle's layers, too. Layers in two
-    directions, with projections or in Python (``python_based``) run in TorchRL's own way.
+    packed, and the host does not wait. Single steps run treadle's layers, too. TorchRL's own code
+    runs layers in two directions, with projections or in Python (``python_based``).
 
     Args:
-        recurrent_backend: "treadle"; ``torchrl.modules.LSTMModule`` has the others.
+        recurrent_backend: "treadle"; ``torchrl.modules.LSTMModule`` has other backends.
         recurrent_recompute: "full" keeps less for the backward pass: ``recompute`` of
             :func:`treadle.lstm`.
         inner_cells: whether to also return c where a trajectory ends before the last step, which
@@ -177,10 +177,10 @@ class LSTMModule(_Fused, theirs.LSTMModule):  # type: ignore[misc]
 
 
 class GRUModule(_Fused, theirs.GRUModule):  # type: ignore[misc]
-    """``torchrl.modules.GRUModule`` on treadle's kernels; all as :class:`LSTMModule` says.
+    """``torchrl.modules.GRUModule`` on treadle's kernels; see :class:`LSTMModule`.
 
     Args:
-        recurrent_backend: "treadle"; ``torchrl.modules.GRUModule`` has the others.
+        recurrent_backend: "treadle"; ``torchrl.modules.GRUModule`` has other backends.
         recurrent_recompute: "full" keeps less for the backward pass: ``recompute`` of
             :func:`treadle.gru`.
         gru: becomes treadle's in place, as by :func:`treadle.nn.replace`.

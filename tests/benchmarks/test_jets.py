@@ -1,4 +1,5 @@
-"""The suite jets times the same derivatives computed in every way, and the named losses."""
+"""All ways in the suite jets compute the same derivatives, and its losses are what their names
+say."""
 
 from __future__ import annotations
 
@@ -128,7 +129,8 @@ def test_the_most_bytes_of_a_step_on_a_cpu() -> None:
 
 @pytest.mark.parametrize("d", [2, 3])
 def test_products_are_as_many_as_the_page_says(d: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/jets.md counts them for a point and a layer, without coordinates and the last layer."""
+    """docs/jets.md counts products per point and layer, except for coordinates and the last
+    layer."""
     for what, own, theirs in (
         (jets.LAPLACIAN, 3 * (d + 2), 6 * (d + 1)),
         (jets.NO_TRAINING, d + 2, 2 * (d + 1)),

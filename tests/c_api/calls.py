@@ -39,7 +39,7 @@ class Call:
         self.kept: list[Any] = []
 
     def tensor(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """A tensor with room after it, so that tests may move it by some bytes."""
+        """A tensor in larger memory, so that tests can move it by a few bytes."""
         size = torch.Size(shape).numel()
         memory = (torch.arange(size + 64) % 97).to(dtype).to(self.place)
         self.memory.append(memory)

@@ -142,6 +142,7 @@ class Launch(Sized):
         ("shared_bytes", c_uint64),
         ("local_bytes", c_uint64),
         ("occupancy", c_double),
+        ("family", c_char_p),
         ("algorithm", c_char_p),
         ("reason", c_char_p),
     ]

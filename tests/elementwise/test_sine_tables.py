@@ -1,4 +1,4 @@
-"""The tables of sine and cosine are those that the tool makes, and its claims hold."""
+"""kernels/math/sine_tables.h equals the tool's output, and the tool's claims hold."""
 
 from __future__ import annotations
 

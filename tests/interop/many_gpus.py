@@ -113,7 +113,8 @@ def ddp(process: Process, name: str, parts: int = 1, **options: Any) -> Results:
 
 
 def fsdp(process: Process, name: str, **options: Any) -> Results:
-    """FSDP2: every child and the net are sharded; a sharded checkpoint, which stays."""
+    """FSDP2: every child and the net are sharded. The checkpoint is sharded, too, and is not
+    deleted."""
     # Named explicitly: with a GPU, the default mesh has GPUs even for a net on the CPU.
     mesh = init_device_mesh(process.device.partition(":")[0], (process.world,))
     path = process.folder / f"fsdp {name}{' in bfloat16' if options else ''}"

@@ -1,5 +1,5 @@
 """Tools that know torch's LSTM and GRU, on a model after treadle.nn.replace: the table of
-docs/torch_tools.md. Those of other packages skip where these are not installed."""
+docs/torch_tools.md. Tests of other packages' tools are skipped if the package is not installed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from treadle.nn import replace
 
 
 class OneStep(nn.Module):
-    """As rsl_rl exports a policy: a copy of its layer, whose state is kept in buffers."""
+    """Exports a policy as rsl_rl does: with a copy of its layer, whose state is in buffers."""
 
     def __init__(self, rnn: nn.Module, states: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class OneStepLSTM(OneStep):
 @EACH
 @pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_scripts(kind: str) -> None:
-    """TorchScript reads torch's forward pass, and nothing of the model changes."""
+    """TorchScript reads torch's forward pass, and the model does not change."""
     net, plain = replaced(kind), Net(kind)
     script = torch.jit.script(net)
     assert is_ours(net) and isinstance(net.rnn, getattr(treadle.nn, kind))
@@ -97,7 +97,7 @@ def test_script_modules(kind: str) -> None:
 @EACH
 @pytest.mark.filterwarnings("ignore")
 def test_int8(kind: str) -> None:
-    """Weights become int8 as those of torch's layers do."""
+    """Weights become int8, like those of torch's layers."""
     ao = torch.ao.quantization
     net, plain = replaced(kind).eval(), Net(kind).eval()
     layers = {nn.LSTM, nn.GRU, nn.Linear}
@@ -113,9 +113,9 @@ def test_int8(kind: str) -> None:
 
 
 @EACH
-@pytest.mark.filterwarnings("ignore:`torch:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore")
 def test_int8_of_modules_made_as_ours(kind: str) -> None:
-    """They stay as they are, with a warning, until they are restored."""
+    """Modules made as treadle.nn.LSTM do not change, with a warning, until they are restored."""
     quantize = torch.ao.quantization.quantize_dynamic
     net = nn.Sequential(getattr(treadle.nn, kind)(I, H))
     words = f"{kind}: torch.ao.quantization leaves this .* treadle.nn.restore"
@@ -163,7 +163,8 @@ def test_counters(kind: str, count: Callable[[Net], Any]) -> None:
 @EACH
 @pytest.mark.filterwarnings("ignore")
 def test_opacus(kind: str) -> None:
-    """Its validator names the layer, fix makes its own of it, and that one trains privately."""
+    """Opacus' validator reports the layer, its fix replaces it by Opacus' own layer, and that one
+    trains privately."""
     opacus = pytest.importorskip("opacus")
     validators = pytest.importorskip("opacus.validators")
     net = replaced(kind)
@@ -177,6 +178,23 @@ def test_opacus(kind: str) -> None:
         one = net(X[n : n + 1]).sum()
         wanted = torch.autograd.grad(one, net.rnn.weight_hh_l0)[0]
         torch.testing.assert_close(fixed.rnn.weight_hh_l0.grad_sample[n], wanted)
+
+    private = validators.ModuleValidator.fix(net)
+    optimizer = torch.optim.SGD(private.parameters(), lr=0.1)
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X), batch_size=B)
+    private, optimizer, data = opacus.PrivacyEngine().make_private(
+        module=private,
+        optimizer=optimizer,
+        data_loader=data,
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        poisson_sampling=False,
+    )
+    before = private.rnn.weight_hh_l0.detach().clone()
+    for (x,) in data:
+        private(x).sum().backward()
+        optimizer.step()
+    assert not torch.equal(private.rnn.weight_hh_l0, before)
 
 
 # ---- ONNX
@@ -223,9 +241,9 @@ FORMS: list[dict[str, Any]] = [
 
 @EACH
 @pytest.mark.parametrize("form", FORMS, ids=str)
-@pytest.mark.parametrize("dynamo", [True, False])
-def test_onnx_without_the_table(kind: str, form: dict[str, Any], dynamo: bool) -> None:
-    """The file has ONNX's own nodes and takes other sizes than the example's."""
+@pytest.mark.parametrize("way", ["any steps", "steps of the example", "dynamo=False"])
+def test_onnx_without_the_table(kind: str, form: dict[str, Any], way: str) -> None:
+    """The file has ONNX's own nodes, and accepts batches of other sizes than the example's."""
     net = Acts(kind, **form)
     replace(net)
     count = net.rnn.num_layers * (2 if net.rnn.bidirectional else 1)
@@ -234,22 +252,30 @@ def test_onnx_without_the_table(kind: str, form: dict[str, Any], dynamo: bool) -
         shape = (rows, steps, I) if net.rnn.batch_first else (steps, rows, I)
         return (torch.randn(shape), torch.randn(count, rows, H), torch.randn(count, rows, H))
 
-    options: dict[str, Any] = {"dynamo": dynamo, "input_names": ["x", "h", "c"]}
-    if dynamo:
+    options: dict[str, Any] = {"dynamo": way != "dynamo=False", "input_names": ["x", "h", "c"]}
+    if options["dynamo"]:
         size = torch.export.Dim.DYNAMIC
-        options["dynamic_shapes"] = {"x": {0: size, 1: size}, "h": {1: size}, "c": {1: size}}
+        sizes = {0: size, 1: size}
+        if way == "steps of the example":
+            del sizes[1 if net.rnn.batch_first else 0]
+        options["dynamic_shapes"] = {"x": sizes, "h": {1: size}, "c": {1: size}}
     else:
         options["dynamic_axes"] = {"x": {0: "a", 1: "b"}, "h": {1: "rows"}, "c": {1: "rows"}}
     file = onnx_file(net, given(4, 3), **options)
-    assert kind in {
-        node.op_type for node in pytest.importorskip("onnx").load_from_string(file).graph.node
-    }
-    for steps, rows in ((4, 3), (7, 2)):
+    nodes = pytest.importorskip("onnx").load_from_string(file).graph.node
+    assert kind in {node.op_type for node in nodes}
+    for steps, rows in ((4, 3), (4 if way == "steps of the example" else 7, 2)):
         inputs = given(steps, rows)
         with torch.no_grad():
             torch.testing.assert_close(
                 run_onnx(file, *inputs), list(net(*inputs)), rtol=1e-4, atol=1e-5
             )
+
+
+@EACH
+def test_onnx_verifies(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    onnx_file(replaced(kind), (X,), dynamo=True, verify=True)
+    assert not [each for each in caplog.messages if "difference" in each]
 
 
 @EACH

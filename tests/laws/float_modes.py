@@ -22,13 +22,13 @@ import torch
 import treadle
 
 CELLS = ("LSTM", "GRU", "LLTM")
-# T, B and H: products in one thread, and products that threads share.
+# T, B and H. Small products run in one thread, larger ones in several.
 SIZES = ((1, 1, 4), (1, 3, 16), (17, 3, 16), (17, 8, 40), (3, 64, 128))
 Calls = Iterator[tuple[str, Callable[[], Any]]]
 
 
 def flushed() -> bool:
-    """Whether any thread of the pool, of BLAS or of the caller flushes subnormals."""
+    """Whether any thread of the pool or of BLAS, or the caller's thread, flushes subnormals."""
     tiny = torch.full((1 << 17,), 1.1753312e-38)
     product = torch.full((64, 8), 1.1753312e-38) @ torch.full((8, 64), 2.0**-10)
     return bool(((tiny * 0.5) == 0).any()) or bool((product == 0).any())

@@ -23,7 +23,7 @@ COMPILER = pytest.mark.skipif(shutil.which(CXX) is None, reason="needs a C++ com
 
 
 class Everything(nn.Module):
-    """Every op that makes a new tensor; aoti_runner.cpp computes the same."""
+    """Every op that returns a new tensor; aoti_runner.cpp computes the same."""
 
     def forward(self, x: Tensor, weights: Tensor, bias: Tensor, h: Tensor) -> Tensor:
         new_h, new_cell = treadle.lltm_cell(x, weights, bias, h, h)
@@ -43,7 +43,7 @@ class Decoder(nn.Module):
 
 
 class Written(nn.Module):
-    """The forms that write into an argument, and a number as addend."""
+    """Ops that write into an argument, and a sum with a number."""
 
     def forward(self, x: Tensor) -> Tensor:
         y = treadle.vector_add(x, 2, alpha=3)
@@ -128,7 +128,7 @@ def test_export_of_a_module_that_can_be_trained(device: str) -> None:
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The path of a compiled package by device, each made at its first use."""
+    """The paths of compiled packages by device. Each package is made at its first use."""
     folder = tmp_path_factory.mktemp("aoti")
 
     class Made(dict[str, str]):

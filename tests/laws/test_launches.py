@@ -262,12 +262,13 @@ def test_launch_info_says_how_a_layer_is_run(lengths: tuple[int, ...] | None, ce
         for launch in launches:
             others = "warp" if reason == alone else "step"
             assert launch["algorithm"] == ("cluster" if reason == of_clusters else others)
+            assert launch["family"] == ("block" if reason == of_clusters else others)
             assert launch["reason"] == reason
     for op, *arguments in launch_calls().values():
         if op in CELLS:
             continue
         for launch in treadle.launch_info(op, *arguments):
-            assert launch["algorithm"] == launch["reason"] == "", op
+            assert launch["family"] == launch["algorithm"] == launch["reason"] == "", op
 
 
 @BINDINGS

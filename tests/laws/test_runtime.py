@@ -1,4 +1,5 @@
-"""Inference mode, version counters, symbolic numbers, huge tensors: torch's rules, kept by ours."""
+"""Our ops follow torch's rules for inference mode, version counters, symbolic numbers and huge
+tensors."""
 
 from __future__ import annotations
 
@@ -79,7 +80,8 @@ def test_a_write_to_what_backward_needs_is_noticed(name: str, device: str) -> No
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("position", range(6))
 def test_a_write_to_what_the_cell_saved_is_noticed(position: int, device: str) -> None:
-    """The five arguments, and new_cell, of which the backward takes tanh."""
+    """Writes to the five arguments and to new_cell, whose tanh the backward pass needs, are
+    noticed."""
     arguments = [t * 1 for t in cell(device, requires_grad=True)]
     new_h, new_cell = treadle.lltm_cell(*arguments)
     with torch.no_grad():
@@ -99,7 +101,8 @@ def test_new_h_may_be_overwritten(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", WRITES)
 def test_writes_and_leaves(name: str, device: str) -> None:
-    """A leaf that requires grad, a view of one, a view from unbind: ours raise as torch does."""
+    """Ours raise, as torch does, for a leaf that requires grad, a view of it, and a view from
+    unbind."""
 
     def leaf() -> Tensor:
         return torch.zeros(2, 3, device=device, requires_grad=True)
@@ -229,7 +232,8 @@ def windows(size: int) -> list[slice]:
 @pytest.mark.usefixtures("much_memory")
 @pytest.mark.parametrize("device", DEVICES)
 def test_more_elements_than_32_bits_count(device: str) -> None:
-    """Elements of one byte, in place: 2 GiB. On a GPU also 2^32 elements, dense and with a gap."""
+    """In place, over 2 GiB of one-byte elements; on a GPU also over 2^32 elements, dense and with a
+    gap."""
     if free_memory(device) < 4 << 30:
         pytest.skip("needs 4 GiB of free memory")
     size = 2**31 + 1000

@@ -145,8 +145,8 @@ class Sound:
 
 
 class Record:
-    """A JSON of when, where and how each mutant was killed, written after each of them. It forgets
-    those that no table has any more."""
+    """A JSON file that says when, where and how each mutant was killed; written after each one.
+    Entries of mutants that no table has are removed."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -285,7 +285,8 @@ def main() -> int:
     skipped = [mutant.name for mutant in mutants if mutant.needs_cuda and not gpus]
     mutants = [mutant for mutant in mutants if gpus or not mutant.needs_cuda]
     bad = 0
-    # Three builds: a header of a CPU mutant would have its CUDA files compiled, too.
+    # Three builds, because a build with CUDA would also compile the CUDA files that include a CPU
+    # mutant's header.
     for cuda, full in ((False, False), (True, False), (True, True)):
         share = [m for m in mutants if (m.needs_cuda, "full" in m.needs) == (cuda, full)]
         used = gpus if cuda else []

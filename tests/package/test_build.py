@@ -259,6 +259,7 @@ def test_units_are_folders_or_equal_parts_of_them(
     """An edit must recompile few files, and a new file must not move others to another unit."""
     monkeypatch.chdir(tmp_path)
     files = {"one": 7, "one/cuda": 2, "one/part": 1, "one/part/cuda": 1, "two": 8, "": 1}
+    files |= {"three/cuda": 8}
     for folder, count in files.items():
         (tmp_path / "csrc" / folder).mkdir(parents=True, exist_ok=True)
         for k in range(count):
@@ -266,7 +267,7 @@ def test_units_are_folders_or_equal_parts_of_them(
     for name in units.APART:
         (tmp_path / "csrc" / name).touch()
     found = {name: len(files) for name, files in units.units().items()}
-    parts = {"one-part": 1, "two-1": 4, "two-2": 4}
+    parts = {"one-part": 1, "two-1": 4, "two-2": 4, "three-1-cuda": 4, "three-2-cuda": 4}
     assert found == {"common": 1, "one": 7, "one-cuda": 3, **parts}
 
 

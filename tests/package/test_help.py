@@ -1,4 +1,4 @@
-"""help() and notebooks show arguments, defaults, and texts that need no
+"""help() and notebooks show arguments and defaults, and the texts make sense without the
 repository."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def test_signatures_have_arguments_with_types(name: str) -> None:
     described = inspect.getdoc(function) or ""
     missing = [p.name for p in parameters if not re.search(rf"\b{p.name}\b", described)]
     assert not missing or "Arguments and errors: :func:" in described, missing
-    # What pydoc prints, as help() does.
+    # help() shows what pydoc renders.
     assert f"{parameters[0].name}: " in pydoc.plain(pydoc.render_doc(function)).split("\n")[2]
 
 
@@ -65,7 +65,8 @@ def test_classes_have_arguments_with_types(name: str) -> None:
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_shown_signature_is_the_ops(name: str) -> None:
-    """Names, order and defaults of torch.ops.treadle's schema, and return_cells, which chooses."""
+    """Names, order and defaults are those of torch.ops.treadle's schema, plus return_cells, which
+    selects the overload."""
     schema = getattr(torch.ops.treadle, name).input._schema
     own = [(a.name, a.default_value if a.has_default_value() else EMPTY) for a in schema.arguments]
     chosen = [] if name == "gru" else [("return_cells", False)]

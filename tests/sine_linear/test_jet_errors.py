@@ -31,7 +31,7 @@ def zeros(*shape: int, **options: Any) -> Callable[[str], Tensor]:
 
 
 GRADIENT = f"jet.gradient must have shape [..., O, d] = [{N}, {I}, d] with d of at least 1, got"
-# A jet's wrong part, the error's class, and its text after the name of the function.
+# A jet with a wrong part, the error's class, and its text after the function's name.
 JETS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no gradient": (
         {"gradient": None},
@@ -236,7 +236,7 @@ def test_weights_that_do_not_fit(device: str) -> None:
 @pytest.mark.parametrize("device", WHERE)
 @pytest.mark.parametrize("omega", [0.0, math.inf, math.nan])
 def test_omega_of_a_jet(omega: float, device: str) -> None:
-    """The op's rule; a module takes 0 in a first layer, but has no jet then."""
+    """A jet cannot have an omega of 0. A module accepts 0 in a first layer, but then has no jet."""
     packed, weight = torch.zeros(3, N, I, device=device), torch.zeros(4, I, device=device)
     found = {0.0: "0", math.inf: "inf"}.get(omega, "nan")
     said = f"sine_linear_jet: omega must be finite and not 0 in float32, got {found}"

@@ -1,5 +1,5 @@
-"""A result of the layer may be written over (`y *= factor`), as torch.sin's may: gradients are
-bitwise equal to those of `y = y * factor`; higher derivatives sum in another order."""
+"""The layer's result may be overwritten (`y *= factor`), like torch.sin's. Gradients are bitwise
+equal to those of `y = y * factor`; higher derivatives sum in another order."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Net(nn.Module):
         return self.last(x)
 
     def derivatives(self, order: int) -> list[Tensor]:
-        """Derivatives of a loss of the value, of its gradient, or of second derivatives."""
+        """Derivatives of a loss that uses the value, its gradient, or second derivatives."""
         value = self(self.x)
         for _ in range(order - 1):
             (slope,) = torch.autograd.grad(value.sum(), self.x, create_graph=True)
@@ -96,7 +96,7 @@ def test_derivatives(
 
 
 def test_written_over_between_two_derivatives() -> None:
-    """Tensors that the first derivative saved were written over before the second."""
+    """Tensors that the first derivative saved are overwritten before the second derivative."""
     found = []
     for write in (times_, times):
         net = Net(write, "cpu")
@@ -129,7 +129,7 @@ def test_within_autocast() -> None:
 
 @pytest.mark.parametrize("layers", [False, True])
 def test_func_transforms(layers: bool) -> None:
-    """vmap over rows, or over the weights of N layers, of forward over reverse derivatives."""
+    """Forward-over-reverse derivatives under vmap, over rows or over the weights of N layers."""
     found = []
     for write in (times_, times):
         net = Net(write, "cpu")
@@ -182,7 +182,8 @@ def test_compiled_autograd() -> None:
 
 
 def test_an_argument_that_was_written_over_still_raises() -> None:
-    """The output would be recomputed from it; torch's own ops raise, too."""
+    """An overwritten argument raises, as in torch's own ops, because the output would be recomputed
+    from it."""
     net = Net(times, "cpu")
     x = net.x * 1
     y = net.first(x)

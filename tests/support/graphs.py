@@ -1,4 +1,5 @@
-"""CUDA graphs of launches: which may overlap the previous launch, and copies without overlap.
+"""CUDA graphs of launches: finds launches that may overlap the previous one, and removes the
+overlap.
 
 Capture turns the attribute for early launch into a kind of edge, which the driver reports. So tests
 need neither a second build nor timing.
@@ -29,7 +30,7 @@ class EdgeData(ctypes.Structure):
 
 
 def captured(call: Callable[[], Any], times: int) -> torch.cuda.CUDAGraph:
-    """A graph of `times` calls, not instantiated yet. One call before it loads kernels."""
+    """A graph of `times` calls, not instantiated yet. A first call loads the kernels."""
     call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph(keep_graph=True)

@@ -11,7 +11,8 @@ import pytest
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """A folder that all processes share, filled by `make`; raises in all if it raised in one."""
+    """A folder that all processes share, filled by `make`. If `make` raises in one process, this
+    raises in all."""
     root = factory.getbasetemp()
     # Each worker has its own folder inside the folder of the run.
     shared = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root

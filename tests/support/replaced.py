@@ -1,4 +1,4 @@
-"""A net after treadle.nn.replace, for tests of what the rest of the world makes of it."""
+"""A net after treadle.nn.replace, for tests of copies and of tools."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def replaced(kind: str) -> Net:
 
 
 def nodes(node: Any) -> list[Any]:
-    """The nodes of autograd that this one leads to."""
+    """The autograd nodes that are reachable from this one."""
     found, waiting = set(), [node]
     while waiting:
         one = waiting.pop()

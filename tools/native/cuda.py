@@ -50,8 +50,8 @@ class Toolkit:
         return flags
 
     def checking_flags(self) -> list[str]:
-        """Flags that make a build for checking: they leave weights out of registers, and compile
-        in a third of the time."""
+        """Flags for a build that is only for checking: weights do not stay in registers, and
+        compiling takes a third of the time."""
         return ["-Ofc=mid"] if int(self.version.split(".")[0]) >= 13 else []
 
     def libraries(self, torch: Torch) -> list[Path]:
@@ -84,7 +84,7 @@ class Missing:
     expected: bool = False  # reported in one line, not in a box
 
 
-# Why a wheel's library for torch without CUDA has none.
+# Why a wheel's library for torch without CUDA has no CUDA.
 TORCH_WITHOUT = Missing("this torch is built without CUDA", "install torch with CUDA 13")
 
 
@@ -170,7 +170,8 @@ def _dotted(number: str) -> str:
 
 
 def _archs(torch: Torch, nvcc: Path) -> tuple[str, ...]:
-    """$TORCH_CUDA_ARCH_LIST, else the GPUs of this machine, else what torch itself carries."""
+    """$TORCH_CUDA_ARCH_LIST, else this machine's GPUs, else the architectures of torch's own
+    kernels."""
     listed = _run([str(nvcc), "--list-gpu-code"]).split()
     numbers = sorted(int(code.removeprefix("sm_")) for code in listed if code.startswith("sm_"))
     known = [_dotted(str(number)) for number in numbers]

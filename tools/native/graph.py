@@ -2,7 +2,7 @@
 
 - libtreadle_kernels.so: kernels/, without torch and Python. Made once for all torch versions.
 - libtreadle.so: csrc/, the ops of one torch version. With CUDA it needs torch's CUDA libraries, so
-  a wheel has a second one for the same torch without CUDA, which shares all objects of csrc/ but
+  a wheel has a second one for the same torch without CUDA, which shares all objects of csrc/ except
   those of the cuda folders.
 - _C: csrc/bindings.cpp, one for each Python version.
 - libtreadle_jax.so: kernels/jax/, the handlers of treadle.jax; only where JAX is installed.
@@ -58,14 +58,14 @@ rule link
 
 @dataclass
 class Graph:
-    """The build of one set of binaries below `base`."""
+    """The build of one set of binaries, in the folder `base`."""
 
     torch: host.Torch
     toolkit: cuda.Toolkit | cuda.Missing
     base: Path
     version: str
     pythons: list[host.Python] = field(default_factory=lambda: [host.Python.running()])
-    also_cpu: bool = False  # also a library for this torch without CUDA
+    also_cpu: bool = False  # whether to build a library for this torch without CUDA, too
     lines: list[str] = field(default_factory=list)
 
     @property
@@ -100,7 +100,7 @@ class Graph:
 
     @property
     def cpu_library(self) -> Path:
-        """It has the name of `library`, which programs know."""
+        """The same file name as `library`, because programs link to that name."""
         return self.folder / "without-cuda" / self.library.name
 
     def module(self, python: host.Python) -> Path:
@@ -187,7 +187,7 @@ class Graph:
     def torch_flags(self) -> list[str]:
         """The flags of a file that includes torch, in addition to `own_flags`."""
         flags = ["-O2", f"-std=c++{self.torch.cxx_standard}"]
-        # at::parallel_for is a header, and serial without it.
+        # Without this, at::parallel_for, which is in a header, would be serial.
         flags.append("-fopenmp")
         flags.append(f"-D_GLIBCXX_USE_CXX11_ABI={int(self.torch.cxx11_abi)}")
         # Torch's checks put __FILE__ into the binary, so remove the build machine's path from it.
@@ -279,7 +279,7 @@ class Graph:
         ]
 
     def _missing_object(self, missing: cuda.Missing) -> list[Path]:
-        """Linked last: it registers a kernel for every op that the others define."""
+        """Linked last, because it registers a kernel for every op that the other objects define."""
         source = Path("csrc/cuda_missing.cpp")
         if not source.exists():
             return []
@@ -298,12 +298,13 @@ class Graph:
         return [*flags, CXX_RUNTIME, "-lpthread", *from_env("LDFLAGS")]
 
     def _library_flags(self, library: Path, toolkit: cuda.Toolkit | cuda.Missing) -> list[str]:
-        # By its file name, so that the linker takes the runtime that torch brings and loads.
+        # Named by file, so that the linker uses the runtime that torch ships and loads.
         libraries = [str(self.kernels), CXX_RUNTIME, "-lc10", "-ltorch_cpu", "-l:libgomp.so.1"]
         if isinstance(toolkit, cuda.Toolkit):
             libraries += ["-lc10_cuda", "-ltorch_cuda"]
             libraries += map(str, toolkit.libraries(self.torch))
-        # In the package the library lies in a folder of its torch version, below the kernels'.
+        # In the package, the library is in its torch version's folder, below the folder of the
+        # kernels.
         start = [*LINK_FLAGS, f"-Wl,-soname,{library.name}", "-Wl,-rpath,$ORIGIN/.."]
         start.append("-Wl,--version-script=tools/native/local.map")
         return [*start, f"-L{self.torch.lib_dir}", *libraries, *from_env("LDFLAGS")]

@@ -60,7 +60,7 @@ class Torch:
     cuda: str | None  # as torch.version.cuda: "13.0", or None for a CPU-only torch
     cxx11_abi: bool
     root: Path
-    arch_list: tuple[str, ...]  # what torch itself carries: "sm_90", ...
+    arch_list: tuple[str, ...]  # the architectures of torch's own kernels: "sm_90", ...
 
     @classmethod
     def installed(cls) -> Torch:

@@ -51,4 +51,5 @@ def _split(folder: str, files: list[Path]) -> list[tuple[str, list[Path]]]:
     if parts == 1:
         return [(folder, files)]
     ends = [len(files) * part // parts for part in range(parts + 1)]
-    return [(f"{folder}-{k + 1}", files[ends[k] : ends[k + 1]]) for k in range(parts)]
+    name, suffix = folder.removesuffix("-cuda"), "-cuda" if folder.endswith("-cuda") else ""
+    return [(f"{name}-{k + 1}{suffix}", files[ends[k] : ends[k + 1]]) for k in range(parts)]

@@ -1,4 +1,5 @@
-// A direction of algorithm "step" as a StepGraph: the launches of one step, forward and backward.
+// Runs a direction of algorithm "step" as a StepGraph: the launches of one step, forward and
+// backward.
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
 
@@ -8,6 +9,13 @@
 #include "recurrent/cuda/step_groups.h"
 
 namespace treadle {
+
+// All steps of a graph read the states that the previous step wrote, so the first states are
+// copied there.
+static void begin_with(void* state, const void* first, int64_t bytes, cudaStream_t stream) {
+  if (first == nullptr) return;
+  C10_CUDA_CHECK(cudaMemcpyAsync(state, first, bytes, cudaMemcpyDeviceToDevice, stream));
+}
 
 void run_grouped_forward(const char* op, const RecurrenceForward& args, const GroupedSteps& steps,
                          const at::Tensor& input, const at::Tensor& weight_ih,
@@ -31,7 +39,7 @@ void run_grouped_forward(const char* op, const RecurrenceForward& args, const Gr
   };
   const MatrixView all_products = laid_out(products, chunk * batch, width);
   const MatrixView state_products = laid_out(of_h, batch, state_width);
-  int64_t products_row = 0;  // the row of S at which `products` begins
+  int64_t products_row = 0;  // the row of S with which `products` begins
   const auto step = [&](const Gemm& gemm, int64_t first_row, const int64_t* base,
                         cudaStream_t stream) {
     gemm.multiply(matrix_of(state_products, batch, state_width, acc_bytes(args.dtype)),
@@ -41,9 +49,10 @@ void run_grouped_forward(const char* op, const RecurrenceForward& args, const Gr
     RecurrenceForward own = args;
     own.steps = one;
     own.step_count = 1;
+    own.first_c = nullptr;
     own.products = all_products;
     own.state_products = state_products;
-    // Moves the pointer to where row 0 of S would be, because the steps count rows from there.
+    // Moves the pointer to where row 0 of S would be, because the steps count rows from row 0.
     if (base == nullptr) {
       own.products.data = static_cast<const char*>(all_products.data) -
                           products_row * all_products.row_stride * acc_bytes(args.dtype);
@@ -51,10 +60,8 @@ void run_grouped_forward(const char* op, const RecurrenceForward& args, const Gr
     check_launch(op, launch_grouped_forward(own, {base, nullptr}, stream));
   };
   StepGroups groups(op, args.dtype, tf32, steps, input.device(), stream, step);
-  if (first_h != nullptr) {
-    C10_CUDA_CHECK(cudaMemcpyAsync(args.h, first_h, batch * hidden * size_of(args.dtype),
-                                   cudaMemcpyDeviceToDevice, stream));
-  }
+  begin_with(args.h, first_h, batch * hidden * size_of(args.dtype), stream);
+  begin_with(args.c, args.first_c, batch * hidden * acc_bytes(args.dtype), stream);
   for (int64_t begin = 0; begin < args.step_count; begin += chunk) {
     const int64_t count = std::min(chunk, args.step_count - begin);
     products_row = std::min(args.steps[begin].start, args.steps[begin + count - 1].start);

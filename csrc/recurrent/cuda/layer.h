@@ -11,22 +11,28 @@ inline void check_units(const char* op, int64_t batch, int64_t hidden) {
               batch, " * ", hidden);
 }
 
-// f(stream) on the device.
-template <class F>
-void with_stream(at::Device device, const F& f) {
-  const c10::cuda::CUDAGuard guard(device);
-  const cudaStream_t stream = at::cuda::getCurrentCUDAStream().stream();
-  f(stream);
-}
+// ---- all of these on the current device and stream
 
-// ---- for algorithms that run all steps in one launch: persistent.cpp
+// a b, all of the layer's dtype.
+void multiply_cuda(const LayerRun& run, const Matrix& out, const Matrix& a, const Matrix& b);
 
-void c_states_cuda(const RecurrenceCStates& args, int64_t d, const Sequence& sequence,
-                   at::Device device);
-void persistent_forward_cuda(PersistentForward args, const Sequence& sequence, at::Device device,
-                             const RecurrencePlan& plan);
-void persistent_backward_cuda(PersistentCStates c_states, PersistentBackward args,
-                              const Sequence& sequence, at::Device device,
-                              const RecurrencePlan& plan);
+// Algorithms "tiles" and "warp": all steps of a direction.
+void fused_forward_cuda(const LayerRun& run, const ForwardDirection& direction,
+                        cudaStream_t stream);
+
+// Algorithms "cluster" and "grid".
+LayerSaved persistent_forward_cuda(const LayerRun& run, bool save, cudaStream_t stream);
+LayerGradients persistent_backward_cuda(const BackwardPass& pass, const StateGradients& states,
+                                        cudaStream_t stream);
+
+// c before every step of a direction.
+void c_states_cuda(const LayerRun& run, const BackwardDirection& direction, cudaStream_t stream);
+
+// Adds to `found` what direction d has; `grad_gates` [S, GH] contiguous. `known_h` is
+// pass.previous_h(d), or undefined if it is not known yet. `bias_sums` [parts, GH], whose sum is
+// that of grad_gates, or undefined.
+void add_parameters_cuda(const BackwardPass& pass, int64_t d, const Tensor& grad_gates,
+                         const Tensor& known_h, const Tensor& bias_sums, LayerGradients& found,
+                         cudaStream_t stream);
 
 }  // namespace treadle

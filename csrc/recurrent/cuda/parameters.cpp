@@ -1,15 +1,12 @@
-// The gradients of the input and the parameters of a direction on CUDA: cuBLAS products with two
-// kernels between them.
-#include "recurrent/cuda/parameters.h"
-
+// The gradients of the input and the parameters on CUDA, from those of the gates: products by
+// cuBLAS, and two kernels between them. They are written in place: views of tensors would take
+// longer than the products of a short sequence.
 #include <ATen/Functions.h>
-#include <ATen/OpMathType.h>
 
-#include "common/check.h"
 #include "common/cuda/gemm.h"
-#include "common/cuda/launch.h"
+#include "kernels/recurrent/gradients/gradients_args.h"
 #include "kernels/recurrent/launchers.h"
-#include "recurrent/layer/check.h"
+#include "recurrent/cuda/layer.h"
 
 namespace treadle {
 namespace {
@@ -20,13 +17,21 @@ constexpr int64_t kManyStates = int64_t{1} << 19;
 // Above this many rows torch's reduction, which distributes rows over blocks, is faster.
 constexpr int64_t kRowsOfOneBlock = 2048;
 
-at::TensorOptions options_of(at::Device device, Dtype dtype) {
-  const auto type = dtype == Dtype::kHalf       ? at::kHalf
-                    : dtype == Dtype::kBFloat16 ? at::kBFloat16
-                    : dtype == Dtype::kFloat    ? at::kFloat
-                                                : at::kDouble;
-  return at::TensorOptions(device).dtype(type);
-}
+// One direction. A Matrix with null data: that gradient is not needed.
+struct ParameterGradients {
+  CellKind cell;
+  Dtype dtype;
+  int64_t direction, batch, hidden;
+  Matrix grad_gates;        // [S, GH]
+  Matrix bias_sums;         // [parts, GH], whose sum is the sum of grad_gates; or none
+  Matrix input, weight_ih;  // [S, I], [G_i H, I]
+  Matrix previous_h;        // [S, H], h before each step; none: use the next two
+  Matrix h0, output;        // [B, H], [S, H], if every row takes every step
+  Matrix of_input;          // [S, I]
+  bool adds;                // whether to add to of_input or to overwrite it
+  Matrix of_weight_ih, of_weight_hh;
+  void *of_bias_ih, *of_bias_hh;
+};
 
 // The columns of the gates [S, GH] to which h's product contributes, or the input's.
 Matrix state_window(const ParameterGradients& args) {
@@ -113,24 +118,82 @@ struct Products {
   }
 };
 
+// Direction d of a weight of `layer` or its gradient, or of a state.
+Matrix direction_of(const Tensor& t, int64_t d, bool one_direction) {
+  if (!t.defined()) return {};
+  if (one_direction) return matrix_of(t);
+  const auto size = static_cast<int64_t>(t.element_size());
+  const auto* const data = static_cast<const char*>(t.const_data_ptr()) + d * t.stride(0) * size;
+  return Matrix::of(data, t.size(1), t.size(2), t.stride(1), t.stride(2), size);
+}
+
+void* bias_grad_data(const Tensor& bias, int64_t d, bool one_direction) {
+  if (!bias.defined()) return nullptr;
+  auto* const data = static_cast<char*>(bias.mutable_data_ptr());
+  return one_direction ? data : data + d * bias.size(1) * static_cast<int64_t>(bias.element_size());
+}
+
+void make(bool needed, const Tensor& like, Tensor& found) {
+  if (needed && !found.defined()) found = at::empty(like.sizes(), like.options());
+}
+
+// Also returns a gradient for a missing bias.
+void make_bias(bool needed, const Tensor& weight, Tensor& found) {
+  if (!needed || found.defined()) return;
+  found = at::empty(weight.sizes().slice(0, weight.dim() - 1), weight.options());
+}
+
 }  // namespace
 
-void multiply_cuda(const Matrix& out, const Matrix& a, const Matrix& b, Dtype dtype,
-                   at::Device device, std::optional<bool> tf32) {
-  const c10::cuda::CUDAGuard guard(device);
-  Gemm(dtype, tf32).multiply(out, a, b, /*add=*/false);
+void multiply_cuda(const LayerRun& run, const Matrix& out, const Matrix& a, const Matrix& b) {
+  Gemm(run.sizes.dtype, run.tf32).multiply(out, a, b, /*add=*/false);
 }
 
-void pad_rows_cuda(const PadRows& args, at::Device device) {
-  const c10::cuda::CUDAGuard guard(device);
-  check_launch(layer_op_name(), launch_pad_rows(args, at::cuda::getCurrentCUDAStream()));
-}
-
-void parameters_cuda(const ParameterGradients& args, at::Device device) {
-  const c10::cuda::CUDAGuard guard(device);
-  const Gemm gemm(args.dtype, args.tf32);
-  const Products products{args, gemm, options_of(device, args.dtype),
-                          at::cuda::getCurrentCUDAStream()};
+void add_parameters_cuda(const BackwardPass& pass, int64_t d, const Tensor& grad_gates,
+                         const Tensor& known_h, const Tensor& bias_sums, LayerGradients& found,
+                         cudaStream_t stream) {
+  const LayerRun& run = pass.run;
+  const LayerArguments& a = run.arguments;
+  const LayerMask& mask = pass.mask;
+  const bool one = a.one_direction(), adds = found.input.defined();
+  const int64_t hidden = run.sizes.hidden;
+  make(mask[0], a.input, found.input);
+  make(mask[3], a.weight_ih, found.weight_ih);
+  make(mask[4], a.weight_hh, found.weight_hh);
+  make_bias(mask[5], a.weight_ih, found.bias_ih);
+  make_bias(mask[6], a.weight_hh, found.bias_hh);
+  const Tensor input = with_matrix(a.input);
+  const Tensor weight = one ? with_matrix(a.weight_ih) : a.weight_ih.contiguous();
+  const Tensor h0 = a.h0.contiguous(), states = pass.output.contiguous();
+  const auto size = static_cast<int64_t>(input.element_size());
+  ParameterGradients args{};
+  args.cell = run.sizes.cell;
+  args.dtype = run.sizes.dtype;
+  args.direction = d;
+  args.batch = run.sizes.batch;
+  args.hidden = hidden;
+  args.grad_gates =
+      Matrix::of(grad_gates.const_data_ptr(), run.sequence.rows, run.width(), run.width(), 1, size);
+  if (bias_sums.defined()) args.bias_sums = matrix_of(bias_sums);
+  args.input = matrix_of(input);
+  args.weight_ih = direction_of(weight, d, one);
+  // Only needed here. All others read h before each step from parts of the output.
+  const bool moved = a.batch_sizes.defined() || run.resets.marks.defined();
+  const Tensor previous = mask[4] && moved && !known_h.defined() ? pass.previous_h(d) : known_h;
+  if (previous.defined()) {
+    args.previous_h = matrix_of(previous);
+  } else {
+    args.h0 = direction_of(h0, d, /*one_direction=*/false);
+    args.output = matrix_of(states).columns_from(d * hidden, hidden);
+  }
+  if (mask[0]) args.of_input = matrix_of(found.input);
+  args.adds = adds;
+  args.of_weight_ih = direction_of(found.weight_ih, d, one);
+  args.of_weight_hh = direction_of(found.weight_hh, d, one);
+  args.of_bias_ih = bias_grad_data(found.bias_ih, d, one);
+  args.of_bias_hh = bias_grad_data(found.bias_hh, d, one);
+  const Gemm gemm(args.dtype, run.tf32);
+  const Products products{args, gemm, a.input.options(), stream};
   const Matrix of_input = input_window(args);
   if (args.of_input.data != nullptr) {
     gemm.multiply(args.of_input, of_input, args.weight_ih, args.adds);

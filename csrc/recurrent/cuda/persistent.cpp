@@ -1,26 +1,104 @@
-// The launches of recurrent_layer on CUDA that run all steps: c states, and algorithms "cluster"
-// and "grid". csrc/recurrent/run/persistent.cpp calls them.
+// recurrent_layer on CUDA where all steps and directions are one launch: algorithms "cluster" and
+// "grid"; and the c states. Around kernels/recurrent/run.h: the input product of all steps, and
+// copies of what is not aligned for the kernels' 16-byte loads.
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
+#include "kernels/recurrent/block/word_halves.h"
 #include "kernels/recurrent/launchers.h"
+#include "kernels/recurrent/run.h"
 #include "recurrent/cuda/layer.h"
 
 namespace treadle {
 namespace {
 
+// Elements that the kernels load at a time. Kernels of a single block load them one by one.
+int64_t chunk(const LayerRun& run) { return run.plan.one_block() ? 1 : 8; }
+
+// H padded to whole chunks.
+int64_t padded_width(const LayerRun& run) {
+  return (run.sizes.hidden + chunk(run) - 1) / chunk(run) * chunk(run);
+}
+
+// Whether the last word of t's elements extends past the end of t's memory.
+bool ends_within_a_word(const Tensor& t) {
+  if (t.numel() == 0) return false;
+  int64_t last = 0;
+  for (int64_t i = 0; i < t.dim(); ++i) last += (t.size(i) - 1) * t.stride(i);
+  const auto at = reinterpret_cast<uintptr_t>(t.const_data_ptr()) + 2 * last;
+  const auto begin = reinterpret_cast<uintptr_t>(t.storage().data());
+  return word_of(at) + 4 > begin + t.storage().nbytes();
+}
+
+// Whether the kernels' loads of t stay in its memory and are aligned.
+bool aligned(const LayerRun& run, const Tensor& t) {
+  if (run.reads_words()) return !ends_within_a_word(t);
+  return run.plan.one_block() || begins_at_16_bytes(t);
+}
+
+// Allocates room for the last word if kernels read words of two elements.
+Tensor empty_words(const LayerRun& run, at::IntArrayRef sizes, const at::TensorOptions& options) {
+  const int64_t elements = c10::multiply_integers(sizes);
+  if (!run.reads_words() || elements % 2 == 0) return at::empty(sizes, options);
+  return at::empty({elements + 1}, options).narrow(0, 0, elements).view(sizes);
+}
+
+// t, which consists of contiguous rows of `columns`, with each row padded by zeros.
+Tensor widened(const LayerRun& run, const Tensor& given, int64_t columns, int64_t width) {
+  const Tensor t = given.contiguous();
+  const int64_t rows = columns == 0 ? 0 : t.numel() / columns;
+  const Tensor wide = empty_words(run, {rows, width}, t.options());
+  check_launch(layer_op_name(),
+               launch_pad_rows({static_cast<int>(t.element_size()), rows, columns, width,
+                                t.const_data_ptr(), wide.mutable_data_ptr()},
+                               at::cuda::getCurrentCUDAStream()));
+  return wide;
+}
+
+// x W_ih^T of all steps [D, S, G * width], in `gates` [D, S, GH] if that has room and the kernel
+// may overwrite each product by its gate.
+Tensor products_of_all_steps(const LayerRun& run, int64_t width, const Tensor& gates) {
+  const LayerArguments& a = run.arguments;
+  const int64_t directions = run.sizes.directions, hidden = run.sizes.hidden;
+  const int64_t rows = run.sequence.rows, row = run.cell.gates * width, features = a.input.size(-1);
+  const bool padded = width != hidden;
+  const bool in_place = gates.defined() && !padded && !run.reads_words();
+  const Tensor products =
+      in_place ? gates : empty_words(run, {directions, rows, row}, a.input.options());
+  Tensor weights = a.weight_ih;
+  const int64_t blocks = run.cell.input_gates;
+  // Each block of H rows is copied as one row.
+  if (padded) weights = widened(run, weights, hidden * features, width * features);
+  const Tensor x = with_matrix(a.input);
+  weights = a.one_direction() && !padded ? with_matrix(weights) : weights.contiguous();
+  const auto size = static_cast<int64_t>(x.element_size());
+  const Matrix all = Matrix::of(products.const_data_ptr(), directions * rows, row, row, 1, size);
+  for (int64_t d = 0; d < directions; ++d) {
+    // The weights of all directions.
+    const Matrix weight = padded ? Matrix::of(weights.const_data_ptr(), directions * blocks * width,
+                                              features, features, 1, size)
+                                 : matrix_of(weights);
+    multiply_cuda(
+        run,
+        all.rows_from(d * rows, rows).columns_from(run.cell.input_first * width, blocks * width),
+        matrix_of(x), weight.rows_from(d * blocks * width, blocks * width).t());
+  }
+  return products;
+}
+
 // The first row of each step; undefined if that is t * batch.
-Tensor device_starts(const Sequence& sequence, int64_t batch, at::Device device,
-                     cudaStream_t stream) {
+Tensor device_starts(const LayerRun& run, cudaStream_t stream) {
+  const Sequence& sequence = run.sequence;
   const auto count = static_cast<int64_t>(sequence.steps.size());
-  if (sequence.rows == count * batch) return Tensor();
+  if (!run.sizes.packed) return Tensor();
   std::vector<int64_t> host;
   host.reserve(count + 1);
   for (const auto& step : sequence.steps) host.push_back(step.start);
   host.push_back(sequence.rows);
-  const Tensor starts = at::empty({count + 1}, at::TensorOptions(device).dtype(at::kLong));
+  const Tensor starts = at::empty({count + 1}, run.arguments.input.options().dtype(at::kLong));
   check_launch(layer_op_name(), launch_upload_table(host.data(), count + 1,
                                                     starts.mutable_data_ptr<int64_t>(), stream));
   return starts;
@@ -30,76 +108,152 @@ const int64_t* starts_of(const Tensor& starts) {
   return static_cast<const int64_t*>(const_data_of(starts));
 }
 
-// Calls launch(args) for as many rows of the batch at a time as the grid takes. Every byte of the
-// workspace, through which its blocks exchange values, is first set to 0xff: nothing has arrived.
-template <class Args, class Launch>
-void run_grid(const char* op, Args args, const RecurrencePlan& plan, bool backward,
-              at::Device device, cudaStream_t stream, const Launch& launch) {
-  const int64_t batch = args.sizes.batch, each = plan.grid_groups * plan.grid_rows;
-  set_grid(args.sizes, plan);
-  for (int64_t first = 0; first < batch; first += each) {
-    args.sizes.first_row = first;
-    args.sizes.row_count = std::min(each, batch - first);
-    const size_t bytes = grid_exchange_bytes(args.sizes, plan.grid_rows, backward);
-    const Tensor exchange =
-        at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions(device).dtype(at::kByte));
-    args.exchange = exchange.mutable_data_ptr();
-    C10_CUDA_CHECK(cudaMemsetAsync(args.exchange, 0xff, bytes, stream));
-    check_launch(op, launch(args, plan.grid_rows, stream));
+PersistentSizes sizes_of(const LayerRun& run, const Tensor& starts) {
+  const LayerArguments& a = run.arguments;
+  PersistentSizes sizes =
+      persistent_sizes(run.sizes, /*half_c=*/a.c0.scalar_type() == a.input.scalar_type());
+  sizes.starts = starts_of(starts);
+  return sizes;
+}
+
+// What the blocks of a grid exchange.
+Tensor workspace_of(const LayerRun& run) {
+  const auto bytes = static_cast<int64_t>(workspace_bytes(run.sizes, run.plan));
+  return bytes == 0 ? Tensor() : at::empty({bytes}, run.arguments.input.options().dtype(at::kByte));
+}
+
+// The gates [D, S, GH]: those that were saved, or computed again where their gradients `result`
+// will lie, if the kernels let that be.
+Tensor whole_gates(const BackwardPass& pass, const Tensor& result) {
+  const LayerRun& run = pass.run;
+  if (!pass.recompute) return pass.gates;
+  const Tensor again = run.reads_words() ? at::empty_like(result) : result;
+  for (int64_t d = 0; d < run.sizes.directions; ++d) {
+    again[d].copy_(pass.recompute_gates(d, pass.previous_h(d)));
   }
+  return again;
+}
+
+// [D, parts, GH], of the gradients of the gates: where the grid adds them up; or undefined.
+Tensor new_bias_sums(const BackwardPass& pass, const Tensor& grad_gates) {
+  const LayerRun& run = pass.run;
+  const bool sums = run.plan.kernel == KernelId::kGridFp16x2 && (pass.mask[5] || pass.mask[6]);
+  if (!sums || run.sizes.batch == 0) return Tensor();
+  const int64_t parts = (run.sizes.batch - 1) / run.plan.rows + 1;
+  return at::empty({run.sizes.directions, parts, run.width()}, grad_gates.options());
+}
+
+// Sets what steps and c states read of the gradients of the output, `rows` being those of all steps
+// as a matrix, or undefined; returns what must outlive them.
+Tensor set_grad_output(const LayerRun& run, const Tensor& rows, int64_t width,
+                       PersistentBackward& args) {
+  if (!rows.defined()) return rows;
+  Tensor grad = rows;
+  const Matrix own = matrix_of(grad);
+  args.grad_row = own.row_stride;
+  if (width != run.sizes.hidden || !aligned(run, grad) || own.column_stride != 1 ||
+      own.row_stride % chunk(run) != 0 ||
+      own.row_stride > std::numeric_limits<int>::max()) {  // the kernels keep it in an int
+    grad = widened(run, grad, run.sizes.hidden, width);
+    args.grad_row = run.sizes.directions * width;
+  }
+  args.grad_output = grad.const_data_ptr();
+  return grad;
 }
 
 }  // namespace
 
-void c_states_cuda(const RecurrenceCStates& args, int64_t d, const Sequence& sequence,
-                   at::Device device) {
-  constexpr const char* op = "recurrent_layer_backward";
-  check_units(op, args.batch, args.hidden);
-  with_stream(device, [&](cudaStream_t stream) {
-    const Tensor starts = device_starts(sequence, args.batch, device, stream);
-    PersistentCStates one{};
-    one.sizes = persistent_sizes(
-        {args.cell, args.step_count, args.batch, args.hidden, /*directions=*/1, args.dtype},
-        /*half_c=*/false);
-    one.sizes.starts = starts_of(starts);
-    one.direction = static_cast<int>(d);
-    one.gates = args.gates;
-    one.c0 = args.c;
-    one.c_states = args.c_states;
-    one.c_row = args.hidden;
-    one.resets = args.resets;
-    check_launch(op, launch_c_states(one, stream));
-  });
+void c_states_cuda(const LayerRun& run, const BackwardDirection& direction, cudaStream_t stream) {
+  const Tensor starts = device_starts(run, stream);
+  const RecurrenceCStates& args = direction.c_states;
+  PersistentCStates one{};
+  one.sizes = persistent_sizes(run.sizes, /*half_c=*/false);
+  one.sizes.directions = 1;
+  one.sizes.starts = starts_of(starts);
+  one.direction = static_cast<int>(direction.d);
+  one.gates = args.gates;
+  one.c0 = args.c;
+  one.c_states = args.c_states;
+  one.c_row = args.hidden;
+  one.resets = args.resets;
+  check_launch("recurrent_layer_backward", launch_c_states(one, stream));
 }
 
-void persistent_forward_cuda(PersistentForward args, const Sequence& sequence, at::Device device,
-                             const RecurrencePlan& plan) {
-  const char* const op = layer_op_name();
-  check_units(op, args.sizes.batch, args.sizes.hidden);
-  with_stream(device, [&](cudaStream_t stream) {
-    const Tensor starts = device_starts(sequence, args.sizes.batch, device, stream);
-    args.sizes.starts = starts_of(starts);
-    if (plan.is("cluster")) {
-      return check_launch(op, launch_cluster_forward(args, plan.clusters, stream));
-    }
-    run_grid(op, args, plan, /*backward=*/false, device, stream, launch_grid_forward);
-  });
+LayerSaved persistent_forward_cuda(const LayerRun& run, bool save, cudaStream_t stream) {
+  const LayerArguments& a = run.arguments;
+  const auto [output, h, c, gates] = new_outputs(run, save);
+  const int64_t width = padded_width(run);
+  const Tensor products = products_of_all_steps(run, width, gates),
+               starts = device_starts(run, stream);
+  const Tensor weight = a.weight_hh.contiguous();
+  const Tensor h0 = run.null_states() ? Tensor() : a.h0.contiguous();
+  const Tensor c0 = run.null_states() ? Tensor() : a.c0.contiguous();
+  const Tensor bias_ih = contiguous(a.bias_ih), bias_hh = contiguous(a.bias_hh);
+  PersistentForward args =
+      forward_arguments(sizes_of(run, starts), run.sequence.rows, width, run.cell.gates);
+  args.products = products.const_data_ptr();
+  args.weight_hh = weight.const_data_ptr();
+  args.bias_ih = const_data_of(bias_ih);
+  args.bias_hh = const_data_of(bias_hh);
+  args.h0 = const_data_of(h0);
+  args.h = h.mutable_data_ptr();
+  args.c0 = const_data_of(c0);
+  args.c = c.mutable_data_ptr();
+  args.output = output.mutable_data_ptr();
+  args.gates = data_of(gates);
+  args.resets = run.resets.from(0);
+  const Tensor workspace = workspace_of(run);
+  check_launch(layer_op_name(), run_forward(args, run.plan, data_of(workspace), stream));
+  return {output, h, c, gates};
 }
 
-void persistent_backward_cuda(PersistentCStates c_states, PersistentBackward args,
-                              const Sequence& sequence, at::Device device,
-                              const RecurrencePlan& plan) {
-  constexpr const char* op = "recurrent_layer_backward";
-  check_units(op, args.sizes.batch, args.sizes.hidden);
-  with_stream(device, [&](cudaStream_t stream) {
-    const Tensor starts = device_starts(sequence, args.sizes.batch, device, stream);
-    c_states.sizes.starts = args.sizes.starts = starts_of(starts);
-    check_launch(op, launch_c_states(c_states, stream));
-    if (plan.is("cluster")) {
-      return check_launch(op, launch_cluster_backward(args, plan.clusters, stream));
-    }
-    run_grid(op, args, plan, /*backward=*/true, device, stream, launch_grid_backward);
-  });
+LayerGradients persistent_backward_cuda(const BackwardPass& pass, const StateGradients& states,
+                                        cudaStream_t stream) {
+  const LayerRun& run = pass.run;
+  const LayerArguments& a = run.arguments;
+  const int64_t rows = run.sequence.rows, directions = run.sizes.directions;
+  const int64_t hidden = run.sizes.hidden, width = padded_width(run);
+  const bool padded = width != hidden;
+  const Tensor grad_gates = at::empty({directions, rows, run.width()}, a.input.options());
+  const Tensor gates = whole_gates(pass, grad_gates), bias_sums = new_bias_sums(pass, grad_gates);
+  const Tensor chunks = padded || !aligned(run, gates) ? widened(run, gates, hidden, width) : gates;
+  const Tensor c0 = a.c0.contiguous(), weight = a.weight_hh.contiguous();
+  // The kernels also load the padding, but ignore it.
+  const auto options = a.input.options().dtype(run.acc);
+  const Tensor c = padded ? at::zeros({directions, rows, width}, options)
+                          : at::empty({directions, rows, width}, options);
+  const Tensor starts = device_starts(run, stream);
+  BackwardArguments args = backward_arguments(sizes_of(run, starts), rows, width);
+  args.c_states.gates = gates.const_data_ptr();
+  args.c_states.c0 = c0.const_data_ptr();
+  args.c_states.c_states = c.mutable_data_ptr();
+  args.c_states.resets = run.resets.from(0);
+  PersistentBackward& steps = args.steps;
+  steps.gates = chunks.const_data_ptr();
+  const LayerOutputs& grads = pass.grads;
+  const Tensor grad = set_grad_output(
+      run, grads.output.defined() ? with_matrix(grads.output) : Tensor(), width, steps);
+  const Tensor grad_h_n = contiguous(grads.h_n), grad_c_n = contiguous(grads.c_n);
+  steps.weight_hh = weight.const_data_ptr();
+  steps.grad_h_n = const_data_of(grad_h_n);
+  steps.grad_c_n = const_data_of(grad_c_n);
+  steps.grad_h0 = data_of(states.h0);
+  steps.grad_c0 = data_of(states.c0);
+  steps.grad_gates = grad_gates.mutable_data_ptr();
+  if (bias_sums.defined()) {
+    steps.bias_sums = bias_sums.mutable_data_ptr<float>();
+    steps.bias_parts = bias_sums.size(1);
+  }
+  steps.resets = run.resets.from(0, states.reset_h, states.reset_c);
+  const Tensor workspace = workspace_of(run);
+  check_launch("recurrent_layer_backward",
+               run_backward(args, run.plan, data_of(workspace), stream));
+  LayerGradients found;
+  for (int64_t d = 0; d < directions; ++d) {
+    add_parameters_cuda(pass, d, run.rows(grad_gates, d), Tensor(), of_direction(bias_sums, d),
+                        found, stream);
+  }
+  return found;
 }
 
 }  // namespace treadle

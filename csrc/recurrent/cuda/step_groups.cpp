@@ -16,7 +16,7 @@ namespace {
 
 // A graph costs the host as much as about twenty steps.
 constexpr int64_t kLeastSteps = 64;
-// Microseconds of a product for which the GPU takes as long as the host for a step.
+// If a product takes the GPU this many microseconds, a step takes it as long as the host.
 constexpr double kLongProduct = 16;
 
 bool is_captured(cudaStream_t stream) {

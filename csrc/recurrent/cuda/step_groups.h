@@ -13,8 +13,8 @@
 
 namespace treadle {
 
-// A view of `rows` and `columns`, for a product. Strides are kept even for one row or column,
-// because cuBLAS chooses its algorithm by them.
+// A view of `rows` and `columns`, for a product. It keeps strides even for a single row or column,
+// because cuBLAS's choice of an algorithm depends on them.
 inline Matrix matrix_of(const MatrixView& view, int64_t rows, int64_t columns,
                         int64_t element_size) {
   return {static_cast<char*>(const_cast<void*>(view.data)),
@@ -28,8 +28,8 @@ inline Matrix matrix_of(const MatrixView& view, int64_t rows, int64_t columns,
 // Steps of a StepGraph.
 inline constexpr int64_t kGroupSteps = 8;
 
-// A sequence with enough short steps to pay for a graph. Only the sizes decide whether steps are
-// grouped, so that a captured call gives the same bits.
+// Whether a sequence has enough short steps to pay for a graph. This depends only on sizes, so
+// that a captured call gives the same bits.
 struct GroupedSteps {
   bool any = false;
   int64_t batch = 0;

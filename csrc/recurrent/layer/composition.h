@@ -31,7 +31,8 @@ class LayerDirection {
         h_(steps.count()),
         c_(steps.count()) {}
 
-  // The tangents of the results, from those of the arguments; those of the gates only on request.
+  // The tangents of the results, from those of the arguments. The gates' tangents are only
+  // computed on request.
   LayerOutputs jvp(const LayerArguments& tangents, bool with_gates) {
     const auto own = [&](Tensor LayerArguments::* member) {
       return Dual{of_direction(arguments_.*member, d_), of_direction(tangents.*member, d_)};
@@ -63,8 +64,8 @@ class LayerDirection {
         with_gates ? steps_.join_steps(gates_, &Dual::tangent, hidden_ * info_.gates) : Tensor()};
   }
 
-  // Call it once, after jvp: the tangents of the gradients of the arguments, from gradients g of
-  // the results and the tangents of g.
+  // The tangents of the arguments' gradients, from gradients g of the results and the tangents
+  // of g. Call it once, after jvp.
   LayerArguments vjp_tangent(const LayerOutputs& g, const LayerOutputs& g_tangent) {
     const Dual output{g.output, g_tangent.output};
     Dual h{of_direction(g.h_n, d_), of_direction(g_tangent.h_n, d_)};
@@ -129,7 +130,7 @@ class LayerDirection {
     return steps_.rows_like(mark, t);
   }
 
-  // Zeros in the rows `where`.
+  // t, with zeros in the rows `where`.
   static Tensor without(const Tensor& t, const Tensor& where) {
     return t.defined() ? t.masked_fill(where, 0) : t;
   }
@@ -168,7 +169,7 @@ class LayerDirection {
     return sum;
   }
 
-  // Embeds a window of the gates into all gates, and extracts one.
+  // The first puts a window of the gates into all gates, the second extracts it.
   Dual all_gates(const Dual& window, int first, int count) const {
     if (count == info_.gates) return window;
     const std::array<c10::SymInt, 2> pad = {hidden_ * first,
@@ -183,7 +184,7 @@ class LayerDirection {
     return columns(gates, hidden_ * info_.state_first, hidden_ * info_.state_gates);
   }
 
-  // [S, ...] of a sequence.
+  // A sequence as [S, ...].
   static Dual as_rows(const Dual& sequence) {
     return sequence.map([](const Tensor& t) {
       return t.defined() && t.dim() == 3
@@ -274,7 +275,7 @@ class LayerComposition {
 
  private:
   ScalarType dtype_;
-  bool one_direction_;  // whether the caller's parameters lack the dimension D that they have here
+  bool one_direction_;  // whether the caller's parameters lack the dimension D
   LayerArguments arguments_;
   LayerSteps steps_;
   std::vector<LayerDirection> directions_;
@@ -286,7 +287,8 @@ class LayerComposition {
     }
   }
 
-  // Arguments in the dtype of derivatives, with D, and with blocks in the order of the gates.
+  // The arguments in the dtype of derivatives, with dimension D and with blocks in the order of
+  // the gates.
   LayerArguments ordered(const LayerArguments& a, const LayerArguments& layer) const {
     LayerArguments found = a.map([&](const Tensor& t) { return cast(t, dtype_); });
     if (one_direction_) each_parameter(found, [](const Tensor& t) { return t.unsqueeze(0); });

@@ -86,7 +86,8 @@ Tensor packed_cells(const LayerArguments& a, const Tensor& output) {
 }  // namespace
 
 Tensor direction_cells(const LayerArguments& a, const Tensor& output, int64_t d) {
-  // Everything already has the layer's dtype; under autocast torch's products could change it.
+  // Everything already has the layer's dtype, which torch's products could change under
+  // autocast.
   const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
   const ScalarType dtype = output.scalar_type(), wide = at::toOpMathType(dtype);
   const c10::SymInt hidden = a.h0.sym_size(-1);

@@ -1,6 +1,6 @@
 // c_t of every step (`return_cells=True`), recomputed from input and output. c_t is linear in
 // c_{t-1}, with factors that follow from the gates, and the gates follow from the input and
-// h_{t-1}. So two products and one pass over the steps (scan/affine_scan.h) give every c_t, with
+// h_{t-1}. So two products and one pass over the steps (run/affine_scan.h) give every c_t, with
 // all derivatives.
 #pragma once
 

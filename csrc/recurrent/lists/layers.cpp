@@ -4,12 +4,12 @@
 #include "recurrent/lists/layers.h"
 
 #include <ATen/Functions.h>
-#include <ATen/OpMathType.h>
 
 #include "common/check.h"
 #include "recurrent/layer/autocast.h"
 #include "recurrent/lists/cells.h"
 #include "recurrent/lists/lengths.h"
+#include "recurrent/lists/stack.h"
 #include "recurrent/run/dispatch.h"
 
 namespace treadle {
@@ -18,31 +18,6 @@ namespace {
 const auto& single_layer_op() {
   static const auto op = find_op<LayerSignature>("treadle::recurrent_layer");
   return op;
-}
-
-// Tensors k, k + each, ... of a layer's parameters, one per direction: stacked, or unchanged if
-// there is one direction.
-Tensor of_directions(at::TensorList params, int64_t each, int64_t k) {
-  if (k >= each) return Tensor();
-  if (static_cast<int64_t>(params.size()) > each) return at::stack({params[k], params[each + k]});
-  // A wrong shape only gains a dimension; the op then refuses it.
-  return params[k].dim() == (k < 2 ? 2 : 1) ? params[k] : params[k].unsqueeze(0);
-}
-
-// The states [D, ...] of a layer, from those of all layers; undefined if there are none.
-Tensor of_layer(const Layers& a, const Tensor& states, int64_t layer) {
-  if (!states.defined() || a.num_layers == 1) return states;
-  return states.narrow(0, layer * a.directions(), a.directions());
-}
-
-// c of the given states. A GRU's c is h before rounding. Under autocast torch's LSTM has c in the
-// lower precision; the LLTM's c keeps its dtype, because it accumulates.
-Tensor given_c(const Layers& a, at::TensorList states, bool packed) {
-  if (states.empty()) return Tensor();
-  if (a.cell == CellKind::kGru) return cast(states[0], at::toOpMathType(states[0].scalar_type()));
-  const Tensor& c = states[1];
-  if (a.cell != CellKind::kLstm || c.scalar_type() != at::kFloat) return c;
-  return cast(c, autocast_dtype(a.cell, packed, c).value_or(at::kFloat));
 }
 
 LayersResults call_layer(const LayerArguments& a, bool recompute) {
@@ -86,14 +61,19 @@ LayersResults run_layer(const LayerArguments& given, bool recompute, bool cells,
   return found;
 }
 
-LayersResults run(const Tensor& input, const OptionalTensor& batch_sizes, const Layers& a) {
-  const LayerCaller caller(a.op());
-  check_layers(input, batch_sizes, a);
-  const int64_t directions = a.directions(), each = a.each();
-  const bool packed = batch_sizes.has_value();
-  const Tensor c0 = given_c(a, a.hx, packed), reset_c = given_c(a, a.reset_hx, packed);
-  const Tensor reset = a.reset ? a.reset->unsqueeze(-1) : Tensor();
-  const Tensor reset_h = a.reset_hx.empty() ? Tensor() : a.reset_hx[0];
+// ---- all layers
+
+// One layer's part of tensors [L*D, ...]; undefined if there are none.
+Tensor of_layer(const Layers& a, const Tensor& states, int64_t layer) {
+  if (!states.defined() || a.num_layers == 1) return states;
+  return states.narrow(0, layer * a.directions(), a.directions());
+}
+
+// Calls recurrent_layer for each layer, so derivatives, transforms and modes work.
+LayersResults run_dispatched(const Tensor& input, const OptionalTensor& batch_sizes,
+                             const Layers& a) {
+  const int64_t each = a.each();
+  const GivenStates states(a, batch_sizes.has_value());
   std::optional<RowLengths> lengths;
   if (a.lengths) lengths.emplace(*a.lengths, input.sym_size(0));
   LayersResults found;
@@ -101,19 +81,18 @@ LayersResults run(const Tensor& input, const OptionalTensor& batch_sizes, const 
   std::vector<Tensor> h_n, c_n;
   for (int64_t layer = 0; layer < a.num_layers; ++layer) {
     if (layer > 0 && a.dropout != 0 && a.train) x = at::dropout(x, a.dropout, a.train);
-    const int64_t first = layer * directions;
-    const auto own = a.params.slice(first * each, directions * each);
+    const auto own = a.params_of(layer);
     const LayerArguments given{x,
-                               of_layer(a, a.hx[0], layer),
-                               of_layer(a, c0, layer),
+                               of_layer(a, states.h0, layer),
+                               of_layer(a, states.c0, layer),
                                of_directions(own, each, 0),
                                of_directions(own, each, 1),
                                of_directions(own, each, 2),
                                of_directions(own, each, 3),
-                               of_layer(a, reset_h, layer),
-                               of_layer(a, reset_c, layer),
+                               of_layer(a, states.reset_h, layer),
+                               of_layer(a, states.reset_c, layer),
                                value_or_undefined(batch_sizes),
-                               reset,
+                               states.reset,
                                a.cell};
     const bool cells = a.cells && layer + 1 == a.num_layers;
     found = lengths ? run_layer(given, a.recompute, cells, *lengths)
@@ -124,6 +103,21 @@ LayersResults run(const Tensor& input, const OptionalTensor& batch_sizes, const 
   }
   if (a.num_layers == 1) return found;
   return {x, at::cat(h_n), a.has_c() ? at::cat(c_n) : Tensor(), found.cells};
+}
+
+LayersResults run(const Tensor& input, const OptionalTensor& batch_sizes, const Layers& a) {
+  const LayerCaller caller(a.op());
+  check_layers(input, batch_sizes, a);
+  if (is_plain(input, batch_sizes, a)) {
+    const LayerInference run_layer = layer_inference(input.device().type());
+    if (run_layer != nullptr) return run_stack(run_layer, input, batch_sizes, a);
+  }
+  if (!a.hx.empty()) return run_dispatched(input, batch_sizes, a);
+  const Tensor zeros = input.new_zeros_symint(states_shape(input, batch_sizes, a));
+  const std::vector<Tensor> hx(a.states(), zeros);
+  Layers from_zeros = a;
+  from_zeros.hx = hx;
+  return run_dispatched(input, batch_sizes, from_zeros);
 }
 
 LayersResults run_input(const Tensor& input, bool batch_first, Layers a) {
@@ -212,6 +206,35 @@ Tensors2 gru_data(const Tensor& data, const Tensor& batch_sizes, const Tensor& h
   return {found.output, found.h_n};
 }
 
+std::vector<Tensor> layers_from_zeros(const Tensor& input, const OptionalTensor& batch_sizes,
+                                      at::TensorList params, bool has_biases, int64_t num_layers,
+                                      double dropout, bool train, bool bidirectional,
+                                      bool batch_first, c10::string_view cell, bool recompute,
+                                      const OptionalTensor& reset, OptionalList reset_hx,
+                                      const OptionalTensor& lengths, bool cells) {
+  const Layers a{find_cell("layers_from_zeros", cell),
+                 /*hx=*/{},
+                 params,
+                 has_biases,
+                 num_layers,
+                 dropout,
+                 train,
+                 bidirectional,
+                 recompute,
+                 reset,
+                 reset_hx.value_or(at::TensorList()),
+                 lengths,
+                 cells,
+                 /*zeros=*/true};
+  TORCH_CHECK(!cells || a.has_c(), a.op(), ": cells must be False, got True: a GRU has none");
+  const LayersResults found =
+      batch_sizes ? run_data(input, *batch_sizes, a) : run_input(input, batch_first, a);
+  std::vector<Tensor> results{found.output, found.h_n};
+  if (a.has_c()) results.push_back(found.c_n);
+  if (cells) results.push_back(found.cells);
+  return results;
+}
+
 template <CellKind cell>
 void register_pair(torch::Library& m, const std::string& name) {
   m.impl((name + ".input").c_str(), pair_input<cell, false>);
@@ -225,6 +248,7 @@ void register_layers(torch::Library& m) {
   register_pair<CellKind::kLstm>(m, "lstm");
   m.impl("gru.input", gru_input);
   m.impl("gru.data", gru_data);
+  m.impl("layers_from_zeros", layers_from_zeros);
 }
 
 }  // namespace

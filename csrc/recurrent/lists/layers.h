@@ -8,7 +8,7 @@ namespace treadle {
 // The arguments that all overloads of an op share.
 struct Layers {
   CellKind cell;
-  at::TensorList hx;  // for GRU only h0
+  at::TensorList hx;  // for GRU only h0; empty: zeros
   at::TensorList params;
   bool has_biases;
   int64_t num_layers;
@@ -20,18 +20,38 @@ struct Layers {
   at::TensorList reset_hx;      // may be empty
   OptionalTensor lengths = {};  // [B], not of a packed batch
   bool cells = false;           // whether to return the cell states
+  bool zeros = false;           // whether hx may be empty
 
   const char* op() const { return cell_info(cell).name; }
   bool has_c() const { return cell != CellKind::kGru; }
   int64_t directions() const { return bidirectional ? 2 : 1; }
+  size_t states() const { return has_c() ? 2 : 1; }
   // The number of parameters of a layer and direction.
   int64_t each() const { return !has_biases ? 2 : has_bias_hh(cell) ? 4 : 3; }
+  at::TensorList params_of(int64_t layer) const {
+    const int64_t count = directions() * each();
+    return params.slice(layer * count, count);
+  }
 };
 
 // Results of one layer, or of all. cells [T, B, D*H] or [S, D*H] are undefined unless requested.
 struct LayersResults {
   Tensor output, h_n, c_n, cells;
 };
+
+// The initial states of all layers and the resets, in recurrent_layer's form, but [L*D, ...].
+struct GivenStates {
+  Tensor h0, c0, reset_h, reset_c, reset;
+
+  GivenStates(const Layers& layers, bool packed);
+};
+
+// [L*D, B, H]
+c10::SymDimVector states_shape(const Tensor& input, const OptionalTensor& batch_sizes,
+                               const Layers& layers);
+
+// Parameter k of a layer, which has `each`: unchanged for one direction, stacked for two.
+Tensor of_directions(at::TensorList params, int64_t each, int64_t k);
 
 // `input` is the packed data if there are `batch_sizes`.
 void check_layers(const Tensor& input, const OptionalTensor& batch_sizes, const Layers& layers);

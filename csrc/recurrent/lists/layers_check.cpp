@@ -7,7 +7,7 @@ namespace treadle {
 
 static void check_reset_hx(const Layers& a) {
   const char* const op = a.op();
-  const size_t states = a.has_c() ? 2 : 1;
+  const size_t states = a.states();
   TORCH_CHECK(a.reset_hx.empty() || a.reset_hx.size() == states, op,
               ": reset_hx must be two tensors, of h and of c, got ", a.reset_hx.size());
   const char* names[] = {"reset_hx[0]", "reset_hx[1]"};
@@ -24,8 +24,9 @@ static void check_reset_hx(const Layers& a) {
 static void check_lists(const Layers& a) {
   const char* const op = a.op();
   const int64_t directions = a.directions(), each = a.each();
-  if (a.has_c()) {
-    TORCH_CHECK(a.hx.size() == 2, op, ": hx must be two tensors, h0 and c0, got ", a.hx.size());
+  if (!(a.zeros && a.hx.empty())) {
+    TORCH_CHECK(a.hx.size() == a.states(), op, ": hx must be ",
+                a.has_c() ? "two tensors, h0 and c0" : "one tensor, h0", ", got ", a.hx.size());
   }
   TORCH_CHECK(a.num_layers >= 1, op, ": num_layers must be at least 1, got ", a.num_layers);
   const int64_t count = a.num_layers * directions * each;

@@ -55,7 +55,7 @@ LayerArguments with_lengths(LayerArguments a, const RowLengths& lengths) {
   a.c0 = a.c0.masked_fill(lengths.empty, 0);
   if (a.reset.defined()) a.reset = a.reset.logical_and(lengths.padding.logical_not());
   if (a.h0.sym_size(0) == 1) return a;
-  // The mark also resets the first direction, but only in the padding.
+  // This mark also resets the first direction, but only in the padding.
   const Tensor first_after = lengths.first_after();
   if (!a.reset.defined()) {
     a.reset = first_after;
@@ -99,7 +99,7 @@ LayerArguments keep_cells(LayerArguments a, const RowLengths& lengths) {
 
 void set_last_states(Tensor& h_n, Tensor& c_n, const LayerArguments& given, const Tensor& output,
                      const Tensor& cells, const RowLengths& lengths) {
-  // For the second direction the layer's own last states are right.
+  // The second direction's last states are already right.
   const auto with_first = [](const Tensor& first, const Tensor& states) {
     if (states.sym_size(0) == 1) return first.unsqueeze(0);
     return at::stack({first, states.select(0, 1)});

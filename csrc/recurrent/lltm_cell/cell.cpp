@@ -261,7 +261,7 @@ TORCH_LIBRARY_IMPL(treadle, Meta, m) {
   m.impl("lltm_cell_backward", lltm_cell_backward_meta);
 }
 
-// Rows are independent: where only input, old_h and old_cell (0, 3, 4) are batched, the batch folds
+// Rows are independent: if only input, old_h and old_cell (0, 3, 4) are batched, the batch folds
 // into the rows. A backward sums over rows for weights, so it never folds.
 TORCH_LIBRARY_IMPL(treadle, FuncTorchBatched, m) {
   m.impl("lltm_cell", TREADLE_RULE(cell_batch_rule<0b11001, /*rank=*/2>));

@@ -106,7 +106,7 @@ static void affine_scan_cpu(const AffineScan& args, at::Device) {
 
 // ---- autograd: the gradients run through the same steps in reverse
 
-// The result before each step; 0 where a reset keeps it from being read.
+// The result before each step; 0 where it is not read because of a reset.
 static Tensor results_before(const Tensor& result, const Tensor& start, const Tensor& reset,
                              bool reverse) {
   const Tensor first = start.unsqueeze(0);
@@ -121,8 +121,8 @@ static Tensor passing(const Tensor& product, const Tensor& reset) {
   return reset.defined() ? product.masked_fill(reset, 0) : product;
 }
 
-// The gradients of all results, including contributions through later ones, [T, B, H], and that of
-// start, [B, H].
+// The gradients of all results, [T, B, H], including what comes through later results, and the
+// gradient of start, [B, H].
 static Tensors2 sums_of_gradients(const Tensor& grad, const Tensor& keep, const Tensor& start,
                                   const Tensor& reset, bool reverse) {
   const Tensor none = at::zeros_like(start), row = none.unsqueeze(0);

@@ -1,4 +1,4 @@
-// recurrent_layer on the CPU: ATen computes products over all steps, cpu/rows.cpp runs the steps.
+// recurrent_layer on the CPU: products over all steps by ATen, steps by kernels/recurrent/cpu.
 // Twin: cuda/layer.cpp.
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "common/gemm.h"
 #include "kernels/common/cpu/subnormals.h"
 #include "kernels/recurrent/cpu/rows.h"
 #include "recurrent/run/run.h"
@@ -15,18 +16,15 @@ namespace treadle {
 namespace {
 
 RecurrencePlan plan_cpu(const RecurrenceSizes& sizes, at::Device, std::string_view algorithm,
-                        bool backward) {
+                        bool backward, std::optional<bool>*) {
   RecurrenceDevice device;
-  // Limits the chunks of the input product: larger ones are not faster.
+  // Limits the chunks of the input product, because larger ones are not faster.
   device.l2_bytes = 32 << 20;
-  return make_plan(layer_op_name(), sizes, device, algorithm, backward);
+  return make_plan(layer_op_name(), sizes, device, planned(algorithm), backward);
 }
 
-std::optional<bool> tf32_cpu(CellKind, Dtype) { return {}; }
-
-Tensor product_in_acc_cpu(const Tensor& a, const Tensor& b) {
-  const auto acc = at::toOpMathType(a.scalar_type());
-  return a.to(acc).mm(b.to(acc));
+Tensor product_cpu(const LayerRun& run, const Tensor& a, const Tensor& b) {
+  return a.to(run.acc).mm(b.to(run.acc));
 }
 
 Tensor empty_panels(const Tensor& weight_hh) {
@@ -44,7 +42,7 @@ void over_rows(const Args& args, int64_t step_work, const F& f) {
   // The minimum work of a thread: about 50 us of multiplications.
   constexpr int64_t kWork = int64_t{1} << 21, kRows = cpu::kRowBlock;
   const int64_t blocks = (args.batch + kRows - 1) / kRows;
-  // before[b]: the steps that blocks 0 .. b - 1 take.
+  // before[b]: the number of steps of blocks 0 .. b - 1.
   std::vector<int64_t> before(blocks + 1);
   for (int64_t s = 0; s < args.step_count; ++s) ++before[(args.steps[s].rows + kRows - 1) / kRows];
   for (int64_t b = blocks - 1; b > 0; --b) before[b] += before[b + 1];
@@ -77,12 +75,11 @@ bool packs(const Args& args) {
          args.resets.marks != nullptr;
 }
 
-// [rows, H] of the state that `data` points to.
-Tensor state_rows(void* data, int64_t rows, int64_t hidden, const at::TensorOptions& options) {
-  return at::from_blob(data, {rows, hidden}, options);
+Tensor matrix_at(void* data, int64_t rows, int64_t columns, const at::TensorOptions& options) {
+  return at::from_blob(data, {rows, columns}, options);
 }
 
-void forward_packed(const RecurrenceForward& args, const Tensor& weight_hh) {
+void packed_steps(const RecurrenceForward& args, const Tensor& weight_hh) {
   const Tensor panels = empty_panels(weight_hh);
   cpu::recurrent_pack_forward(args.cell, args.dtype, matrix_view(weight_hh), args.hidden,
                               panels.data_ptr());
@@ -91,10 +88,9 @@ void forward_packed(const RecurrenceForward& args, const Tensor& weight_hh) {
   });
 }
 
-void forward_cpu(const RecurrenceForward& args, const Tensor& weight_hh, const void*) {
-  if (packs(args)) return forward_packed(args, weight_hh);
-  const Tensor h = state_rows(args.h, args.steps[0].rows, args.hidden, weight_hh.options());
-  const Tensor products = product_in_acc_cpu(h, weight_hh.t());
+void single_step(const LayerRun& run, const RecurrenceForward& args, const Tensor& weight_hh) {
+  const Tensor h = matrix_at(args.h, args.steps[0].rows, args.hidden, weight_hh.options());
+  const Tensor products = product_cpu(run, h, weight_hh.t());
   RecurrenceForward step = args;
   step.state_products = matrix_view(products);
   over_rows(step, 64 * args.hidden, [&](int64_t begin, int64_t end) {
@@ -102,27 +98,27 @@ void forward_cpu(const RecurrenceForward& args, const Tensor& weight_hh, const v
   });
 }
 
-void backward_packed(const RecurrenceBackward& args, const Tensor& weight_hh) {
-  const Tensor panels = empty_panels(weight_hh);
-  cpu::recurrent_pack_backward(args.cell, args.dtype, matrix_view(weight_hh), args.hidden,
-                               panels.data_ptr());
-  over_rows(args, weight_hh.numel(), [&](int64_t begin, int64_t end) {
-    cpu::recurrent_layer_backward(args, panels.data_ptr(), begin, end);
-  });
+LayerSaved forward_cpu(const LayerRun& run, bool save) {
+  return forward_by_steps(
+      run, save, /*reads_h0=*/false, /*reads_c0=*/false, [&](const ForwardDirection& direction) {
+        const Tensor& weight_hh = direction.weight_hh;
+        in_chunks(run, direction, [&](const RecurrenceForward& args, bool) {
+          packs(args) ? packed_steps(args, weight_hh) : single_step(run, args, weight_hh);
+        });
+      });
 }
 
-void backward_cpu(const RecurrenceBackward& args, const Tensor& weight_hh) {
-  if (packs(args)) return backward_packed(args, weight_hh);
+void single_step_backward(const BackwardDirection& direction) {
+  RecurrenceBackward args = direction.all;
+  args.c_states = direction.c_states.c;  // the step begins with c0
   over_rows(args, 64 * args.hidden, [&](int64_t begin, int64_t end) {
     cpu::recurrent_layer_backward(args, nullptr, begin, end);
   });
   const CellInfo& cell = cell_info(args.cell);
   const int64_t rows = args.steps[0].rows, hidden = args.hidden;
-  const auto acc = at::toOpMathType(weight_hh.scalar_type());
-  const auto options = weight_hh.options().dtype(acc);
-  const Tensor weight = weight_hh.to(acc);
-  Tensor grad_h = state_rows(const_cast<void*>(args.grad_h.data), rows, hidden, options);
-  const Tensor gates = state_rows(args.grad_gates, rows, cell.gates * hidden, options)
+  const Tensor weight = direction.weight_hh.to(direction.grad_h.scalar_type());
+  Tensor grad_h = direction.grad_h.narrow(0, 0, rows);
+  const Tensor gates = matrix_at(args.grad_gates, rows, cell.gates * hidden, grad_h.options())
                            .narrow(1, cell.state_first * hidden, cell.state_gates * hidden);
   // The gates are W_hh's blocks of rows, rolled.
   const int64_t moved = cell.torch_shift * hidden, rest = cell.state_gates * hidden - moved;
@@ -130,18 +126,98 @@ void backward_cpu(const RecurrenceBackward& args, const Tensor& weight_hh) {
   if (moved > 0) grad_h.addmm_(gates.narrow(1, 0, moved), weight.narrow(0, rest, moved));
 }
 
-void c_states_cpu(const RecurrenceCStates& args, int64_t, const Sequence&, at::Device) {
-  over_rows(args, 64 * args.hidden,
-            [&](int64_t begin, int64_t end) { cpu::recurrent_layer_c_states(args, begin, end); });
+void steps_backward_cpu(const BackwardDirection& direction) {
+  const RecurrenceBackward& args = direction.all;
+  if (!packs(args)) return single_step_backward(direction);
+  over_rows(direction.c_states, 64 * args.hidden, [&](int64_t begin, int64_t end) {
+    cpu::recurrent_layer_c_states(direction.c_states, begin, end);
+  });
+  const Tensor panels = empty_panels(direction.weight_hh);
+  cpu::recurrent_pack_backward(args.cell, args.dtype, matrix_view(direction.weight_hh), args.hidden,
+                               panels.data_ptr());
+  over_rows(args, direction.weight_hh.numel(), [&](int64_t begin, int64_t end) {
+    cpu::recurrent_layer_backward(args, panels.data_ptr(), begin, end);
+  });
 }
 
-constexpr RecurrenceBackend kCpuBackend{
-    /*widens_half=*/true,        plan_cpu,           tf32_cpu,
-    /*multiply=*/nullptr,        product_in_acc_cpu, forward_cpu,
-    /*grouped_forward=*/nullptr, backward_cpu,       c_states_cpu};
+// The gradients of the input and the parameters: of each direction, in `work`.
+struct ParametersCpu {
+  const BackwardPass& pass;
+  Tensor input;
+  std::vector<Tensor> weight_ih, weight_hh, bias_ih, bias_hh;
+
+  void add(int64_t d, const Tensor& grad_gates, const Tensor& known_h) {
+    const LayerRun& run = pass.run;
+    const LayerArguments& a = run.arguments;
+    const LayerMask& mask = pass.mask;
+    const Tensor of_input = run.input_window(grad_gates), of_state = run.state_window(grad_gates);
+    if (mask[0]) {
+      const Tensor w = cast(parameter_of(a, a.weight_ih, d), run.work);
+      const Tensor own = mm_few_columns(of_input, w);
+      input = input.defined() ? input.add_(own) : own;
+    }
+    if (mask[3]) {
+      weight_ih.push_back(mm_few_columns(of_input.t(), cast(run.rows(a.input), run.work)));
+    }
+    if (mask[4]) {
+      const Tensor previous = known_h.defined() ? known_h : pass.previous_h(d);
+      const Tensor h = cast(previous, run.work);
+      weight_hh.push_back(of_weight_hh(of_state, h));
+    }
+    if (!mask[5] && !mask[6]) return;
+    const Tensor total = grad_gates.sum(0);
+    // Each has separate memory that holds nothing else.
+    const bool whole = run.cell.same_gates();
+    const Tensor of_bias = run.input_window(total);
+    if (mask[5]) bias_ih.push_back(whole ? of_bias : of_bias.clone());
+    if (mask[6]) bias_hh.push_back(run.state_window(mask[5] && whole ? total.clone() : total));
+  }
+
+  // The gradient of W_hh, whose blocks are those of `of_state` in another order. Rolling them
+  // afterwards would write it twice, which takes longer than the product of a few rows.
+  Tensor of_weight_hh(const Tensor& of_state, const Tensor& h) const {
+    const LayerRun& run = pass.run;
+    const int64_t rows = of_state.size(1), moved = run.cell.torch_shift * run.sizes.hidden;
+    if (moved == 0) return of_state.t().mm(h);
+    const Tensor found = at::empty({rows, h.size(1)}, h.options());
+    Tensor first = found.narrow(0, 0, rows - moved), last = found.narrow(0, rows - moved, moved);
+    at::mm_out(first, of_state.narrow(1, moved, rows - moved).t(), h);
+    at::mm_out(last, of_state.narrow(1, 0, moved).t(), h);
+    return found;
+  }
+
+  // Joins the gradients of a parameter to its shape.
+  Tensor stacked(const std::vector<Tensor>& t) const {
+    if (t.empty()) return Tensor();
+    const LayerArguments& a = pass.run.arguments;
+    const auto dtype = a.input.scalar_type();
+    if (a.one_direction()) return cast(t[0], dtype);
+    return cast(t.size() == 1 ? t[0].unsqueeze(0) : at::stack(t), dtype);
+  }
+
+  LayerGradients whole() const {
+    const LayerArguments& a = pass.run.arguments;
+    Tensor of_input;
+    if (pass.mask[0]) of_input = cast(input, a.input.scalar_type()).view(a.input.sizes());
+    return {of_input, stacked(weight_ih), stacked(weight_hh), stacked(bias_ih),
+            from_gate_order(stacked(bias_hh), a)};
+  }
+};
+
+LayerGradients backward_cpu(const BackwardPass& pass, const StateGradients& states) {
+  ParametersCpu parameters{pass, {}, {}, {}, {}, {}};
+  backward_by_steps(pass, states, steps_backward_cpu,
+                    [&](int64_t d, const Tensor& grad_gates, const Tensor& previous) {
+                      parameters.add(d, grad_gates, previous);
+                    });
+  return parameters.whole();
+}
+
+constexpr RecurrenceBackend kCpuBackend{/*widens_half=*/true, plan_cpu, product_cpu, forward_cpu,
+                                        backward_cpu};
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(treadle, CPU, m) { register_recurrent_layer<kCpuBackend>(m); }
+TORCH_LIBRARY_IMPL(treadle, CPU, m) { register_recurrent_layer<kCpuBackend>(m, at::kCPU); }
 
 }  // namespace treadle

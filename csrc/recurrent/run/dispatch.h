@@ -15,6 +15,28 @@ struct LayerBackwardCall {
   LayerMask mask;
 };
 
+// Raises for an unknown cell.
+inline LayerArguments layer_arguments(const char* op, const Tensor& input,
+                                      const OptionalTensor& batch_sizes, const Tensor& h0,
+                                      const Tensor& c0, const Tensor& weight_ih,
+                                      const Tensor& weight_hh, const OptionalTensor& bias_ih,
+                                      const OptionalTensor& bias_hh, c10::string_view cell,
+                                      const OptionalTensor& reset, const OptionalTensor& reset_h,
+                                      const OptionalTensor& reset_c) {
+  return {input,
+          h0,
+          c0,
+          weight_ih,
+          weight_hh,
+          value_or_undefined(bias_ih),
+          value_or_undefined(bias_hh),
+          value_or_undefined(reset_h),
+          value_or_undefined(reset_c),
+          value_or_undefined(batch_sizes),
+          value_or_undefined(reset),
+          find_cell(op, cell)};
+}
+
 // Wraps f(before..., arguments, recompute, algorithm) as a kernel of recurrent_layer or of its
 // forward pass. Raises for an unknown cell.
 template <auto f, class... Before>
@@ -25,18 +47,9 @@ struct LayerKernel {
                    const OptionalTensor& bias_hh, c10::string_view cell, bool recompute,
                    c10::string_view algorithm, const OptionalTensor& reset,
                    const OptionalTensor& reset_h, const OptionalTensor& reset_c) {
-    const LayerArguments arguments{input,
-                                   h0,
-                                   c0,
-                                   weight_ih,
-                                   weight_hh,
-                                   value_or_undefined(bias_ih),
-                                   value_or_undefined(bias_hh),
-                                   value_or_undefined(reset_h),
-                                   value_or_undefined(reset_c),
-                                   value_or_undefined(batch_sizes),
-                                   value_or_undefined(reset),
-                                   find_cell(layer_op_name(), cell)};
+    const LayerArguments arguments =
+        layer_arguments(layer_op_name(), input, batch_sizes, h0, c0, weight_ih, weight_hh, bias_ih,
+                        bias_hh, cell, reset, reset_h, reset_c);
     return f(before..., arguments, recompute, algorithm);
   }
 };
@@ -55,18 +68,9 @@ struct LayerBackwardKernel {
                          const OptionalTensor& reset_c) {
     const LayerOutputs grads{value_or_undefined(grad_output), value_or_undefined(grad_h_n),
                              value_or_undefined(grad_c_n), Tensor()};
-    const LayerArguments arguments{input,
-                                   h0,
-                                   c0,
-                                   weight_ih,
-                                   weight_hh,
-                                   value_or_undefined(bias_ih),
-                                   value_or_undefined(bias_hh),
-                                   value_or_undefined(reset_h),
-                                   value_or_undefined(reset_c),
-                                   value_or_undefined(batch_sizes),
-                                   value_or_undefined(reset),
-                                   find_cell("recurrent_layer_backward", cell)};
+    const LayerArguments arguments =
+        layer_arguments("recurrent_layer_backward", input, batch_sizes, h0, c0, weight_ih,
+                        weight_hh, bias_ih, bias_hh, cell, reset, reset_h, reset_c);
     return f(before...,
              LayerBackwardCall{grads, arguments, output, gates, recompute, algorithm, mask});
   }

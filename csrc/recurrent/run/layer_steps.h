@@ -50,7 +50,8 @@ class LayerSteps {
                    0);
   }
 
-  // Extends marks of some rows to all rows of step t, [rows, 1], with false for the others.
+  // Extends the marks of some rows to all rows of step t, [rows, 1], with false for the other
+  // rows.
   Tensor rows_like(const Tensor& mark, int64_t t) const {
     if (!packed_) return mark;
     const int64_t rest = rows_[t] - mark.size(0);

@@ -1,17 +1,17 @@
-// One run of recurrent_layer, forward or backward, on any backend: the kernel (forward.cpp,
-// backward.cpp), checks (check.cpp), the plan (plan/plan.cpp), then the steps, one by one or, in
-// persistent.cpp, in one launch.
+// One run of recurrent_layer, forward or backward, on any backend: kernel (forward.cpp,
+// backward.cpp), checks (check.cpp), plan (plan/plan.cpp), then the backend's pass (cpu.cpp,
+// cuda/layer.cpp), which takes from here what passes that run step by step have in common.
 #pragma once
 
 #include <ATen/OpMathType.h>
 
 #include <algorithm>
+#include <functional>
 
-#include "common/gemm.h"
-#include "common/tf32.h"
-#include "kernels/common/launches.h"
+#include "kernels/recurrent/plan/scope.h"
 #include "recurrent/run/backend.h"
 #include "recurrent/run/dispatch.h"
+#include "recurrent/run/stack.h"
 
 namespace treadle {
 
@@ -38,30 +38,25 @@ struct LayerResets {
   }
 };
 
-// The `algorithm` of a call that runs torch's cell: "auto", with the TF32 setting of matrix
-// products.
-inline constexpr std::string_view kCellAlgorithm = "cell";
-
 // A layer with checked arguments, and how to run it.
 struct LayerRun {
   const RecurrenceBackend& backend;
   const LayerArguments& arguments;
   const CellInfo& cell;
-  AsMatrixProducts precision;
   Sequence sequence;
   RecurrenceSizes sizes;
-  ScalarType acc, work;  // dtypes of sums and of the products of grad_gates
-  RecurrencePlan plan;
-  LaunchScope scope;         // launches during this object's lifetime are part of the plan
+  ScalarType acc, work;      // dtypes of sums and of the products of grad_gates
   std::optional<bool> tf32;  // tf32 of products, if it differs from torch's setting
+  RecurrencePlan plan;
+  PlanScope scope;  // launches during this object's lifetime are part of the plan
   LayerResets resets;
+  StackStates stack;  // of a layer that is one of a stack
 
   LayerRun(const RecurrenceBackend& backend, const LayerArguments& a, std::string_view algorithm,
-           bool backward)
+           bool backward, const StackStates& stack = {})
       : backend(backend),
         arguments(a),
         cell(cell_info(a.cell)),
-        precision(algorithm == kCellAlgorithm),
         sequence(a.input, a.batch_sizes),
         sizes{a.cell,
               static_cast<int64_t>(sequence.steps.size()),
@@ -69,15 +64,14 @@ struct LayerRun {
               a.h0.size(2),
               a.h0.size(0),
               to_dtype(a.input.scalar_type()),
-              a.reset.defined() ||
-                  sequence.rows != static_cast<int64_t>(sequence.steps.size()) * a.h0.size(1)},
+              sequence.rows != static_cast<int64_t>(sequence.steps.size()) * a.h0.size(1),
+              a.reset.defined()},
         acc(at::toOpMathType(a.input.scalar_type())),
         work(backend.widens_half ? acc : a.input.scalar_type()),
-        plan(backend.plan(sizes, a.input.device(), algorithm == kCellAlgorithm ? "auto" : algorithm,
-                          backward)),
-        scope(plan.algorithm, plan.reason),
-        tf32(backend.tf32(a.cell, sizes.dtype)),
-        resets(a, acc) {}
+        plan(backend.plan(sizes, a.input.device(), algorithm, backward, &tf32)),
+        scope(sizes, backward, plan),
+        resets(a, acc),
+        stack(stack) {}
 
   int64_t width() const { return cell.gates * sizes.hidden; }  // GH
 
@@ -93,22 +87,21 @@ struct LayerRun {
     return gates.narrow(-1, first * sizes.hidden, count * sizes.hidden);
   }
 
-  // a b
-  Tensor mm(const Tensor& a, const Tensor& b) const {
-    if (!tf32) return mm_few_columns(a, b);
-    const Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
-    const Tensor of_a = with_matrix(a), of_b = with_matrix(b);
-    multiply(matrix_of(out), matrix_of(of_a), matrix_of(of_b));
-    return out;
-  }
-  // out = a b without a dispatcher call, for backends that have it.
-  void multiply(const Matrix& out, const Matrix& a, const Matrix& b) const {
-    backend.multiply(out, a, b, sizes.dtype, arguments.input.device(), tf32);
-  }
-
   // Whether there is nothing to compute.
   bool idle() const { return sequence.rows == 0 || sizes.hidden == 0; }
   bool persistent() const { return plan.persistent() && !idle(); }
+  // Whether the kernels get null for h0 and c0: these are zeros, and kernels of one block accept
+  // null.
+  bool null_states() const { return stack.zeros != nullptr && persistent() && plan.one_block(); }
+  // The destinations of the last states.
+  Tensor last_h() const {
+    const Tensor& h0 = arguments.h0;
+    return stack.h_n.defined() ? stack.h_n : at::empty(h0.sizes(), h0.options());
+  }
+  Tensor last_c() const {
+    const Tensor& c0 = arguments.c0;
+    return stack.c_n.defined() ? stack.c_n : at::empty(c0.sizes(), c0.options());
+  }
   // Whether the kernels read half types in pairs; the neighbour of a number must not be written
   // meanwhile.
   bool reads_words() const { return plan.one_block() && is_half(sizes.dtype); }
@@ -135,34 +128,71 @@ struct LayerRun {
   }
 };
 
-// All directions in one launch. output [S, D*H]; h, c [D, B, H] are written after the last steps;
-// gates [D, S, GH] or undefined.
-void persistent_forward(const LayerRun& run, const Tensor& output, const Tensor& h, const Tensor& c,
-                        const Tensor& gates);
+// ---- forward
 
-// The gradients of a layer's input and parameters, in the layer's shapes.
-struct LayerGradients {
-  Tensor input, weight_ih, weight_hh, bias_ih, bias_hh;
+// Direction d of a forward pass that runs step by step.
+struct ForwardDirection {
+  int64_t d;
+  std::vector<RecurrenceStep> steps;   // in order
+  Tensor input, weight_ih, weight_hh;  // [S, I], in `work`, of this direction
+  Tensor bias_ih, bias_hh;
+  Tensor h, c;              // [D, B, H]: the states that steps work in
+  Tensor first_h, first_c;  // [D, B, H]: what the first step reads instead; or undefined
+  Tensor gates;             // [S, GH], or undefined
+  RecurrenceForward all;    // of all steps, without products
+
+  // What the first step reads instead of all.h; or null.
+  const void* first_h_data(const LayerRun& run) const;
 };
 
-// Computes direction d's part of `found` by the backend's `parameters`; `grad_gates` [S, GH] is
-// contiguous. `previous`: h before each step [S, H], or undefined if every row takes every step and
-// none resets.
-void add_parameters(const LayerRun& run, const LayerMask& mask, int64_t d, const void* grad_gates,
-                    const Tensor& bias_sums, const Tensor& output, const Tensor& previous,
-                    LayerGradients& found);
+// Memory for the results of a layer; gates are undefined unless `save`.
+LayerSaved new_outputs(const LayerRun& run, bool save);
 
-// The gradients of initial states and of states after resets; each may be undefined.
-struct StateGradients {
-  Tensor h0, c0;            // [D, B, H]
-  Tensor reset_h, reset_c;  // [D, S, H] acc; zeros where no row resets
+// f(direction) for each of them. With `reads_h0` the first step reads h0 itself, and h begins as
+// anything; likewise c.
+LayerSaved forward_by_steps(const LayerRun& run, bool save, bool reads_h0, bool reads_c0,
+                            const std::function<void(const ForwardDirection&)>& f);
+
+// f(arguments, first) for chunks of the steps of a direction, with their products; of the first
+// chunk `first`.
+void in_chunks(const LayerRun& run, const ForwardDirection& direction,
+               const std::function<void(const RecurrenceForward&, bool first)>& f);
+
+// ---- backward
+
+// A backward pass: the gradients of the results, what the forward pass saved, and what is needed.
+struct BackwardPass {
+  const LayerRun& run;
+  const LayerOutputs& grads;
+  const Tensor &output, &gates;
+  bool recompute;
+  LayerMask mask;
+
+  // [S, H]: h before each step of direction d.
+  Tensor previous_h(int64_t d) const;
+  // Gates [S, GH] of direction d, from what h was before each step.
+  Tensor recompute_gates(int64_t d, const Tensor& previous_h) const;
 };
 
-// grad_gates [D, S, GH] may share the memory of gates. grads.output, whose rows form a matrix, and
-// grads.h_n and grads.c_n (contiguous) may be undefined.
-void persistent_backward(const LayerRun& run, const Tensor& gates, const LayerOutputs& grads,
-                         const StateGradients& states, const Tensor& grad_gates,
-                         const Tensor& bias_sums);
+// Direction d of a backward pass that runs step by step.
+struct BackwardDirection {
+  int64_t d;
+  const std::vector<RecurrenceStep>& steps;  // in the order of the pass
+  Tensor weight_hh;                          // of this direction
+  Tensor grad_h, grad_c;                     // [B, H] acc: of the last states, then of h0 and c0
+  RecurrenceCStates c_states;                // to be computed first
+  RecurrenceBackward all;
+};
+
+// What a backend computes of a direction: all steps; and the gradients of the input and the
+// parameters, from those of the gates [S, GH]. `previous` is previous_h(d), or undefined if it is
+// not known yet.
+using BackwardSteps = std::function<void(const BackwardDirection&)>;
+using ParameterSums =
+    std::function<void(int64_t d, const Tensor& grad_gates, const Tensor& previous)>;
+
+void backward_by_steps(const BackwardPass& pass, const StateGradients& states,
+                       const BackwardSteps& steps, const ParameterSums& parameters);
 
 // ---- kernels
 
@@ -175,8 +205,13 @@ LayerSaved recurrent_layer_forward_kernel(const RecurrenceBackend& backend,
 LayerGrads recurrent_layer_backward_kernel(const RecurrenceBackend& backend,
                                            const LayerBackwardCall& call);
 
+// Runs a layer of a stack, on the device of `backend`.
+Tensor recurrent_layer_inference(const RecurrenceBackend& backend, const LayerArguments& arguments,
+                                 const StackStates& states);
+
 template <const RecurrenceBackend& backend>
-void register_recurrent_layer(torch::Library& m) {
+void register_recurrent_layer(torch::Library& m, c10::DeviceType device) {
+  layer_inference(device) = bind<backend, recurrent_layer_inference>;
   m.impl("recurrent_layer", LayerKernel<bind<backend, recurrent_layer_kernel>>::call);
   m.impl("recurrent_layer_forward",
          LayerKernel<bind<backend, recurrent_layer_forward_kernel>>::call);

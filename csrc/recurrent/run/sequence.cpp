@@ -38,7 +38,7 @@ std::vector<RecurrenceStep> Sequence::in_order(int64_t d, bool reversed) const {
 
 Tensor Sequence::previous_h(const Tensor& h0, const Tensor& output, int64_t d) const {
   std::vector<Tensor> parts;
-  // Rows begin .. end of output: one part as long as they are adjacent.
+  // Rows begin .. end of output, in one part for each run of adjacent rows.
   int64_t begin = 0, end = 0;
   const auto flush = [&] {
     if (end > begin) parts.push_back(part(output, 0, begin, end - begin));

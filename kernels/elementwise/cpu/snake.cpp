@@ -92,7 +92,7 @@ struct SnakeOfElements {
         inverse[i] = found.value;
       }
     };
-    // Each with a constant, so that the loop has no branch.
+    // Each call passes a constant `limit`, so that the loop has no branch.
     form.limit ? invert({0, true, false}) : invert({form.eps, false, false});
     block_of_elements<scalar_t>(out, n, x, alphas, scale, inverse);
   }
@@ -129,8 +129,8 @@ void long_rows(const Tile2d& tile, const SnakeForm& form) {
   }
 }
 
-// Several rows in a block, or a part of one, with the factors of each of their elements: what
-// depends on a channel is computed once for a row, or once for a column of all rows.
+// Several rows in a block, or a part of one, with factors for each element. The factors, which
+// depend on the channel, are computed once per row, or once per column for all rows.
 template <class scalar_t>
 class SnakeBlocks {
  public:

@@ -271,7 +271,9 @@ typedef struct treadle_launch {
   uint64_t shared_bytes;       /* per block, static and dynamic */
   uint64_t local_bytes;        /* per thread; more than 0 means spills or indexed arrays */
   double occupancy;            /* resident warps / the most warps of a multiprocessor */
-  const char* algorithm;       /* for recurrent layers the algorithm, and why it ran; else "" */
+  /* For recurrent layers the planned family of kernels, its algorithm, and why it ran; else "". */
+  const char* family;
+  const char* algorithm;
   const char* reason;
 } treadle_launch;
 

@@ -2,17 +2,18 @@
 //   i = sigmoid(g0), o = sigmoid(g1), z = elu(g2); new_cell = old_cell + z i,
 //   new_h = tanh(new_cell) o
 // and its backward. Twin in plain PyTorch: treadle.reference.lltm_cell. state_t: the dtype in which
-// the composition computes the state (old_cell's); acc_t: ours, float at least. In a half state the
-// composition rounds gates to exactly 0 or 1, and 0 * inf is NaN: where we meet infinities we round
-// gates likewise, so that NaN appears where it does. Finite values never meet rounded gates.
+// the composition computes the state (old_cell's); acc_t: ours, float at least. With a half state,
+// the composition rounds gates to exactly 0 or 1, and 0 * inf is NaN. So if a value is infinite, we
+// round gates likewise, and NaN appears in the same places. With finite values gates are not
+// rounded.
 #pragma once
 
 #include "kernels/math/activations.h"
 
 namespace treadle::math {
 
-// Where the composition's gates round: to 0 up to `zero`, to 1 within `sigmoid_one` or `tanh_one`
-// of 1.
+// The limits of rounding in the composition: gates up to `zero` round to 0, and gates within
+// `sigmoid_one` or `tanh_one` of 1 round to 1.
 template <class state_t>
 struct GateRounding {
   static constexpr double zero = 0;
@@ -56,7 +57,7 @@ struct LltmCell {
     return {output(g1, new_cell), new_cell};
   }
 
-  // The same as forward with cheaper tanh and sigmoid, for a new_h that is rounded to a half type.
+  // Like forward, with cheaper tanh and sigmoid, for a new_h that is rounded to a half type.
   static TREADLE_HD State forward_of_halves(T g0, T g1, T g2, T old_cell) {
     const T new_cell = old_cell + through_gate(elu(g2).value, sigmoid_of_halves(g0));
     return {tanh_of_halves(new_cell) * sigmoid_of_halves(g1), new_cell};
@@ -122,7 +123,7 @@ struct LltmCell {
 template <class acc>
 struct LltmRecurrence {
   static constexpr int kGates = 3, kInputGates = 3, kStateGates = 3;
-  static constexpr bool kBounded = true;  // |h| is at most 1, whatever c is.
+  static constexpr bool kBounded = true;  // |h| is at most 1 for any c.
   static constexpr TREADLE_HD int weight_block(int gate) { return gate; }
 
   struct Gradients {
@@ -141,8 +142,8 @@ struct LltmRecurrence {
     return LltmCell<acc>::forward(g[0], g[1], g[2], old_cell);
   }
 
-  // A step as an affine map of the state, new_cell = keep * old_cell + add: maps compose before
-  // old_cell is known.
+  // A step as an affine map of the state, new_cell = keep * old_cell + add. Maps can be composed
+  // before old_cell is known.
   struct Link {
     acc keep, add;
   };
@@ -173,8 +174,9 @@ struct LltmRecurrence {
   }
 };
 
-// Forward for states that are rounded to a half type: the device's tanh has a relative error of
-// about 1e-5 where float16 keeps 5e-4, and the exact tanh takes a third of the time between steps.
+// Forward for states that are rounded to a half type. The device's tanh has a relative error of
+// about 1e-5, much less than float16's 5e-4; the exact tanh would take a third of the time between
+// steps.
 template <class acc>
 struct LltmRecurrenceOfHalves : LltmRecurrence<acc> {
   static TREADLE_HD auto forward(const acc (&g)[3], acc old_cell) {

@@ -12,7 +12,7 @@ namespace treadle::math {
 template <class acc>
 struct LstmRecurrence {
   static constexpr int kGates = 4, kInputGates = 4, kStateGates = 4;
-  static constexpr bool kBounded = true;  // |h| is at most 1, whatever c is.
+  static constexpr bool kBounded = true;  // |h| is at most 1 for any c.
   static constexpr TREADLE_HD int weight_block(int gate) { return gate; }
 
   struct State {

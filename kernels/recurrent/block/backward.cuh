@@ -66,8 +66,8 @@ __global__ void __launch_bounds__(2 * units, 1)
                       args.sizes, args.grad_row);
   Prefetched<T, Layout::kAhead> of_gates, of_grad;
   Prefetched<float, Layout::kAhead> of_c;
-  // Prefetches step s, 4 bytes a copy: each thread copies only what it reads itself, so wait_copies
-  // needs no barrier.
+  // Prefetches step s, 4 bytes per copy: each thread copies only what it reads itself, so
+  // wait_copies needs no barrier.
   const auto fetch = [&](int s) {
     if (own.runs(s)) {
       const uint32_t stage =
@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(2 * units, 1)
       for (int m = 0; m < kGates; ++m) {
         gates[m] = of_gates.get(stage + m * Layout::kThreads, m, args.gate_gate);
       }
-      // Computes everything that does not depend on the gradients before the product, whose latency
-      // hides it.
+      // Everything that does not depend on the gradients is computed before the product, whose
+      // latency hides it.
       const auto slopes = Cell::slopes(gates, of_c.get(stage + kGates * Layout::kThreads));
       const float grad_output =
           any_grad ? of_grad.get(stage + (kGates + 1) * Layout::kThreads) : 0.0f;

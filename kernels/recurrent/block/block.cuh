@@ -16,8 +16,8 @@ constexpr bool block_has_code(bool sm90, bool half, int units) {
   return !sm90 || !half || units <= kHalfBlockUnits;
 }
 
-// all_k: K of the layer; `sums`: outputs per unit; `arrays`: numbers per unit that are prefetched
-// each step.
+// all_k: K of the layer; `sums`: outputs per unit; `arrays`: numbers per unit that each step
+// prefetches.
 template <int units, int sums, int all_k, int arrays>
 struct Block {
   static constexpr int kThreads = 2 * units;
@@ -41,7 +41,7 @@ struct Block {
 // together they read 32 contiguous bytes.
 __device__ __forceinline__ constexpr int block_k(int i) { return i / 4 * 8 + i % 4; }
 
-// Loads a number as float; no store of this launch may change it.
+// Loads a number as float. No store of this launch may change it.
 template <class T>
 __device__ __forceinline__ float load_wide(const void* from, int64_t at) {
   if constexpr (is_half_type<T>) {
@@ -51,8 +51,8 @@ __device__ __forceinline__ float load_wide(const void* from, int64_t at) {
   }
 }
 
-// x rounded to T. For bfloat16 this uses the instruction for a pair, whose other number is 0,
-// because the one for a single number is slower.
+// x rounded to T. For bfloat16 this converts a pair whose other number is 0, because the
+// instruction for a single number is slower.
 template <class T>
 __device__ __forceinline__ float rounded_to(float x) {
   if constexpr (std::is_same_v<T, BFloat16>) {
@@ -85,7 +85,7 @@ struct Prefetched {
     if constexpr (is_half_type<T>) halves.note(reinterpret_cast<uintptr_t>(at));
   }
 
-  // Gate m of the current step, which is `ahead` - 1 steps before the last one copied.
+  // Gate m of the current step, which is `ahead` - 1 steps before the last copied step.
   __device__ __forceinline__ float get(const float* slot, int m = 0, int64_t apart = 0) const {
     if constexpr (is_half_type<T>) {
       return widen(reinterpret_cast<const T*>(slot)[halves.of_oldest(m, apart)]);
@@ -97,9 +97,9 @@ struct Prefetched {
 
 // The steps of one row of the batch, in the order in which they are computed.
 struct BlockRow {
-  bool backward;      // in time
-  int first, length;  // its first step, and their number
-  int64_t begin;      // its row of S at step 0
+  bool backward;      // whether time runs backward
+  int first, length;  // the first step, and the number of steps
+  int64_t begin;      // the index in S of its row at step 0
 
   __device__ __forceinline__ BlockRow(const GroupRows& rows, int row, int steps, bool real,
                                       bool backward_)
@@ -126,8 +126,8 @@ struct RowIterator {
     keep(step);
   }
 
-  // Moves to the step after the s-th. It is on the critical path; for dense batches it is one
-  // addition.
+  // Moves from the s-th step to the next. This is on the critical path; for dense batches it is
+  // one addition.
   __device__ __forceinline__ void advance(const BlockRow& row, const PersistentSizes& sizes,
                                           int s) {
     if (sizes.starts == nullptr) {

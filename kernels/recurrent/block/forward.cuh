@@ -48,8 +48,9 @@ __global__ void __launch_bounds__(2 * units, 1)
     __syncthreads();  // otherwise the compiler keeps the addresses of all gates, and spills
   }
   const int64_t own_state = (d * args.sizes.batch + rows.first + row) * hidden + unit;
-  T first_h = real ? static_cast<const T*>(args.h0)[own_state] : T{};
-  float c = real ? load_c<T>(args.c0, own_state, args.sizes.half_c) : 0.0f;
+  const bool given_states = real && args.h0 != nullptr;
+  T first_h = given_states ? static_cast<const T*>(args.h0)[own_state] : T{};
+  float c = given_states ? load_c<T>(args.c0, own_state, args.sizes.half_c) : 0.0f;
   const auto time = [&](int s) { return group.forward_time(s, steps); };
   const GroupResets<any_resets> resets{args.resets, args.sizes, group};
   PassMarks<any_resets, false, Layout::kRows> marks(resets, 1);
@@ -66,8 +67,8 @@ __global__ void __launch_bounds__(2 * units, 1)
   RowIterator from(static_cast<const T*>(args.products) + d * args.product_direction + unit, own,
                    args.sizes, args.product_row);
   Prefetched<T, Layout::kAhead> input;
-  // Prefetches step s, 4 bytes a copy: each thread copies only what it reads itself, so wait_copies
-  // needs no barrier.
+  // Prefetches step s, 4 bytes per copy: each thread copies only what it reads itself, so
+  // wait_copies needs no barrier.
   const auto fetch = [&](int s) {
     if (own.runs(s)) {
       const uint32_t stage =

@@ -1,10 +1,10 @@
-// Launches the single-block kernel (block/block.cuh) that a plan names in half types, for any cell;
-// cluster/fma_launch.cuh does so in float32.
+// Launches of the kernels of one block (block/block.cuh), for any cell, in half types;
+// cluster/fma_launch.cuh has those of float32.
 #pragma once
 
 #include "kernels/recurrent/block/backward.cuh"
 #include "kernels/recurrent/block/forward.cuh"
-#include "kernels/recurrent/cluster/launch.cuh"
+#include "kernels/recurrent/cluster/call.cuh"
 
 namespace treadle {
 
@@ -17,7 +17,7 @@ cudaError_t run_block(const PersistentForward* args, const ClusterCall& call) {
   using Layout = BlockForward<Cell, units>;
   static_assert(Layout::kSharedBytes <= kMostSharedBytes && Layout::kRows == kBlockRows);
   const auto kernel =
-      any_resets(args) ? block_forward<Cell, T, units, true> : block_forward<Cell, T, units, false>;
+      call.plan.resets ? block_forward<Cell, T, units, true> : block_forward<Cell, T, units, false>;
   return call(kernel, Layout::kThreads, Layout::kSharedBytes, args, kBlockCode<T, units>);
 }
 
@@ -25,7 +25,7 @@ template <class Cell, class T, int units>
 cudaError_t run_block(const PersistentBackward* args, const ClusterCall& call) {
   using Layout = BlockBackward<Cell, units>;
   static_assert(Layout::kSharedBytes <= kMostSharedBytes && Layout::kRows == kBlockRows);
-  const auto kernel = any_resets(args) ? block_backward<Cell, T, units, true>
+  const auto kernel = call.plan.resets ? block_backward<Cell, T, units, true>
                                        : block_backward<Cell, T, units, false>;
   return call(kernel, Layout::kThreads, Layout::kSharedBytes, args, kBlockCode<T, units>);
 }

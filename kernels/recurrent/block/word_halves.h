@@ -16,13 +16,13 @@ TREADLE_HD uintptr_t word_of(uintptr_t at) { return at & ~uintptr_t{3}; }
 
 template <int ahead>
 struct WordHalves {
-  uint32_t odd = 0;  // a bit per step, the highest for the last one
+  uint32_t odd = 0;  // one bit per step, the highest for the last step
 
   // The address of the next step's first gate.
   TREADLE_HD void note(uintptr_t at) { odd = odd >> 1 | static_cast<uint32_t>(at >> 1) << 31; }
 
-  // Which half of its word gate m of the oldest of `ahead` steps is, if gates are `apart` elements
-  // apart.
+  // Which half of its word holds gate m of the oldest of `ahead` steps, if gates are `apart`
+  // elements apart.
   TREADLE_HD uint32_t of_oldest(int m, int64_t apart) const {
     return (odd >> (32 - ahead) ^ (static_cast<uint32_t>(m) & static_cast<uint32_t>(apart))) & 1;
   }

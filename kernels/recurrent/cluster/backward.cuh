@@ -99,8 +99,8 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
     return;
   }
 
-  // ---- this thread's sends: 16-byte chunks by st.async, the same to each block. Not shared with
-  // the forward pass, because that changes the machine code.
+  // ---- this thread's sends: 16-byte chunks by st.async, the same ones to each block. Not
+  // shared with the forward pass, because that changes the machine code.
   uint32_t send_to[Layout::kSends], send_barrier[Layout::kSends];
   int send_from[Layout::kSends];  // in the outgoing state; -1: nothing to send
   const int chunks16 = kStateGates * units * stride / 8;
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
       store_sums(base + Layout::kSums + ((warp * units + m * 16 + g) * 8 + 2 * q) * 4,
                  sum[0][m][0]);
     }
-    // After this all warps have read their gradients, so the barriers of this parity may be armed
+    // Now all warps have read their gradients, so the barriers of this parity may be armed
     // again.
     ptx::sync_threads(1, Layout::kComputing);
     if (s > 0 && lane == 0) ptx::arrive_expecting(barrier, expected);
@@ -215,11 +215,11 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
       }
       const bool real = row < rows.count && first_unit + unit[i] < hidden;
       if constexpr (any_resets) {
-        // A gradient stops at the states of a row that reset. If requested, it is stored before the
-        // sums arrive.
+        // The gradient of a state that a reset replaced ends here. If requested, it is stored
+        // before the sums arrive.
         if (anew && real && resets.wanted()) {
           uint32_t t = own.time(s - 1), r = row, u = first_unit + unit[i];
-          keep(t), keep(r), keep(u);  // otherwise registers hold addresses
+          keep(t), keep(r), keep(u);  // otherwise the compiler keeps addresses in registers
           float all[kWarps];
 #pragma unroll
           for (int k = 0; k < kWarps; ++k) all[k] = parts[k];
@@ -290,7 +290,7 @@ cudaError_t run_cluster_any(const PersistentBackward* args, const ClusterCall& c
     } else {
       using Layout = ClusterBackwardOf<Cell, s.units, s.blocks>;
       static_assert(s.tiles == 1 && Layout::kResetsBytes <= kMostSharedBytes);
-      const bool resets = any_resets(args);
+      const bool resets = call.plan.resets;
       const auto kernel = resets ? cluster_backward<Cell, T, s.units, s.blocks, true>
                                  : cluster_backward<Cell, T, s.units, s.blocks, false>;
       return call(kernel, Layout::kThreads, resets ? Layout::kResetsBytes : Layout::kSharedBytes,

@@ -29,7 +29,7 @@ struct BackwardCopies {
     constexpr int units = Layout::kUnits, kRows = Layout::kRows, kGates = Layout::kGates;
     const int64_t hidden = args.sizes.hidden, d = group.direction, first_row = group.rows.first;
     const int64_t all_rows = group.rows.start(static_cast<int>(args.sizes.steps));
-    // Without grad_output nothing is fetched or read for it.
+    // Without grad_output, nothing is fetched or read for it.
     const int arrays = args.grad_output != nullptr ? kGates + 1 : kGates;
 #pragma unroll
     for (int i = 0; i < Layout::kChunks16; ++i) {
@@ -103,7 +103,7 @@ struct BackwardCopies {
     ptx::wait_copies<Layout::kAhead - 1>();
   }
 
-  // Called before the step barrier of step s: ensures that the stage of step s + 1 has arrived.
+  // Called before the step barrier of step s. Waits until the stage of step s + 1 has arrived.
   __device__ __forceinline__ void before() const { ptx::wait_copies<Layout::kAhead - 2>(); }
 
   // Called after the step barrier of step s.

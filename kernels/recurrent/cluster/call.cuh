@@ -1,7 +1,9 @@
-// Shared by the launchers of all cluster kernels: finds the kernel that a plan names, and calls it.
+// How a cluster kernel is launched, and the functions that find it for a cell: each is defined
+// beside its kernels, and instantiated in a translation unit of its own.
 #pragma once
 
 #include "kernels/recurrent/engine/resets.cuh"
+#include "kernels/recurrent/plan/plan.h"
 
 namespace treadle {
 
@@ -18,14 +20,14 @@ cudaError_t visit_shape(const ClusterShape& shape, const F& f) {
   }
 }
 
-// Calls f(Constant<int, n>) for the least n of RowCounts{bits} that is `rows` or more.
+// Calls f(Constant<int, rows>) for a count of RowCounts{bits}.
 template <unsigned bits, int n = 1, class F>
 cudaError_t visit_rows(int rows, const F& f) {
   if constexpr (n > RowCounts::kMost) {
     return cudaErrorInvalidValue;
   } else {
     if constexpr (RowCounts(bits).has(n)) {
-      if (n >= rows) return f(Constant<int, n>{});
+      if (n == rows) return f(Constant<int, n>{});
     }
     return visit_rows<bits, n + 1>(rows, f);
   }
@@ -41,24 +43,10 @@ cudaError_t allow_clusters(void (*kernel)(P...), size_t shared_bytes, int blocks
   return cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
 }
 
-// The number of resident blocks of a kernel without clusters.
-template <class... P>
-cudaError_t blocks_at_once(void (*kernel)(P...), const LaunchShape& shape, int* count) {
-  int device = 0, processors = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error != cudaSuccess) return error;
-  error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  if (error != cudaSuccess) return error;
-  error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-      count, kernel, static_cast<int>(shape.block), shape.shared_bytes);
-  *count *= processors;
-  return error;
-}
-
 // Runs a kernel or, with `at_once`, asks how many of its clusters can be resident. GPUs before
 // sm_90 support no clusters, not even of one block.
 struct ClusterCall {
-  const ClusterPlan& plan;
+  const RecurrencePlan& plan;
   cudaStream_t stream;
   int* at_once;  // null: run
 
@@ -75,7 +63,7 @@ struct ClusterCall {
       bool any = false;
       error = has_code(kernel, compiled, &any);
       if (error != cudaSuccess || !any) return error;
-      if (cluster == 1) return blocks_at_once(kernel, shape, at_once);
+      if (cluster == 1) return blocks_at_once(kernel, threads, shared_bytes, at_once);
       LaunchAttributes attributes = cluster_launch(cluster);
       const cudaLaunchConfig_t config = launch_config(shape, attributes);
       return cudaOccupancyMaxActiveClusters(at_once, kernel, &config);
@@ -85,9 +73,38 @@ struct ClusterCall {
         static_cast<unsigned>(ceil_div(sizes.row_count, int64_t{plan.rows}) * sizes.directions);
     shape.elements_per_thread = static_cast<int>(sizes.steps);
     const LaunchAttributes attributes =
-        cluster == 1 ? LaunchAttributes() : LaunchAttributes(cluster_launch(cluster));
+        cluster == 1 ? LaunchAttributes(overlapping_launch())
+                     : LaunchAttributes(cluster_launch(cluster), overlapping_launch());
     return launch_with(kernel, shape, stream, attributes, *args, plan.rows);
   }
 };
+
+// Half types, any batch: cluster/forward.cuh, cluster/backward.cuh.
+template <class Kind>
+cudaError_t run_cluster_any(Dtype dtype, const PersistentForward* args, const ClusterCall& call);
+template <class Kind>
+cudaError_t run_cluster_any(Dtype dtype, const PersistentBackward* args, const ClusterCall& call);
+
+// Half types, dense batches: cluster/dense_forward.cuh, cluster/dense_backward.cuh.
+template <class Kind>
+cudaError_t run_cluster_dense(Dtype dtype, const PersistentForward* args, const ClusterCall& call);
+template <class Kind>
+cudaError_t run_cluster_dense(Dtype dtype, const PersistentBackward* args, const ClusterCall& call);
+
+// Half types, shapes of one block: block/launch.cuh.
+template <class Kind>
+cudaError_t run_half_block(Dtype dtype, const PersistentForward* args, const ClusterCall& call);
+template <class Kind>
+cudaError_t run_half_block(Dtype dtype, const PersistentBackward* args, const ClusterCall& call);
+
+// Float32, any batch, shapes of one block with them: cluster/fma_launch.cuh.
+template <class Kind>
+cudaError_t run_cluster_fp32(const PersistentForward* args, const ClusterCall& call);
+template <class Kind>
+cudaError_t run_cluster_fp32(const PersistentBackward* args, const ClusterCall& call);
+
+// Float32, dense batches: cluster/fp16x2_forward.cuh.
+template <class Kind>
+cudaError_t run_cluster_split(const PersistentForward* args, const ClusterCall& call);
 
 }  // namespace treadle

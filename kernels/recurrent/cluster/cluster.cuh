@@ -35,19 +35,19 @@ __device__ __forceinline__ void init_barriers(uint32_t barriers, uint32_t bytes)
   for (int i = 0; i < count; ++i) ptx::arrive_expecting(barriers + 8 * i, bytes);
 }
 
-// The code of the exchange is duplicated in cluster/{forward,backward}.cuh, because a shared struct
-// changes their machine code. In both:
+// The code of the exchange is duplicated in cluster/{forward,backward}.cuh, because sharing a
+// struct changes their machine code. In both:
 //
-// A thread sends its share of the block's data (16-byte chunks by st.async, the same to every
+// A thread sends its share of the block's data (16-byte chunks by st.async, the same ones to every
 // block), and a warp waits for its part of K. st.async counts its bytes on an mbarrier of the
-// receiving block: data and signal are one message, no fence is needed. Two buffers, by the parity
-// of the step, are enough: a block sends h_t only after it has received all of h_{t-1}, and each
-// sender had then finished reading the buffer of h_{t-2}, which h_t overwrites.
+// receiving block. Data and signal are one message, so no fence is needed. Two buffers, by the
+// parity of the step, are enough: a block sends h_t only after it has received all of h_{t-1}, and
+// each sender had then finished reading the buffer of h_{t-2}, which h_t overwrites.
 //
 // Step s waits for phase (s - 1) / 2 of its mbarrier, by that phase's parity. One thread arms the
-// barrier again, once all warps of this part of K have passed the wait. The bytes that it counts
-// next are sent in step s + 1, by blocks that have received this block's data of step s, which is
-// sent after the arming. So no byte can arrive before the barrier is armed.
+// barrier again, once all warps of this part of K have passed the wait. The next bytes that it
+// counts are sent in step s + 1, by blocks that have received this block's data of step s. That
+// data is sent after the barrier is armed, so no byte can arrive before.
 
 #endif
 

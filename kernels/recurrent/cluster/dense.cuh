@@ -63,7 +63,7 @@ struct SpreadWeights {
     }
   }
 
-  // The first fragment in shared memory, which multiply() needs at its start.
+  // The first fragment in shared memory, with which multiply() begins.
   __device__ __forceinline__ uint4 first() const {
     if constexpr (kShared == 0) return {};
     return ptx::load16(shared);
@@ -81,8 +81,8 @@ struct SpreadWeights {
     return a;
   }
 
-  // sum += W b for `rows` tiles of W's rows and `columns` of the batch's, in order of k: fragments
-  // [chunk of 16 k][rows] from `begin` on. next: the next one in shared memory.
+  // sum += W b for `rows` tiles of W's rows and `columns` tiles of the batch's rows, in order of
+  // k: fragments [chunk of 16 k][rows] from `begin` on. next: the next one in shared memory.
   template <class T, int rows, int columns, int chunks, int turns>
   __device__ __forceinline__ void multiply(int begin, uint4& next,
                                            Operands<Layout, columns, chunks, turns>& operands,
@@ -170,8 +170,8 @@ struct SlotPlace {
   }
 };
 
-// Calls f(Constant<int, n>) for the n slots of a warp: `most`, or one fewer. Not a loop over slots,
-// so that one slot's instructions hide another's latency.
+// Calls f(Constant<int, n>) once for the n slots of a warp, `most` or one fewer: f interleaves
+// them, so that one slot's instructions hide another's latency.
 template <int most, class F>
 __device__ __forceinline__ void with_slots(bool all, bool any, const F& f) {
   if (all) {

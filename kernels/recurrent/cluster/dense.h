@@ -1,5 +1,5 @@
 // The dense cluster kernels: the layouts of a block's shared memory. They take batches in which all
-// rows have all steps, without resets, with H a multiple of 8. Values that
+// rows have all steps, with and without resets, with H a multiple of 8. Values that
 // cluster/{forward,backward}.cuh read at run time are constants: the rows of a tile (`stride`), and
 // whether gates are saved. Needs neither torch nor CUDA, like engine/shapes.h.
 #pragma once
@@ -14,6 +14,9 @@ constexpr int kept_fragments(int warps, int reserve, int fragments) {
   return kept < fragments ? kept : fragments;
 }
 
+// With resets: the marks of 64 steps, and their addresses (cluster/dense_resets.cuh).
+inline constexpr int kDenseMarksBytes = 64 * 4 + 32;
+
 // Forward: warp (group of 16 units, split of K), as ClusterForward.
 template <int gates, int state_gates, int units, int blocks, int tiles, int stride>
 struct DenseForward {
@@ -22,7 +25,7 @@ struct DenseForward {
   static constexpr int kHidden = units * blocks, kRows = stride * tiles;
   static constexpr int kGroups = units / 16, kSplits = units >= 64 ? 2 : 4;
   static constexpr int kWarps = kGroups * kSplits, kThreads = kWarp * kWarps;
-  static constexpr int kChunks = kHidden / 16 / kSplits;  // of 16 k, a warp
+  static constexpr int kChunks = kHidden / 16 / kSplits;  // of 16 k, per warp
   // Sums of 16 units are stored in the lanes' layout, in kPairs pairs of rows; a warp takes slots
   // of 32 sums, at most kItems of them.
   static constexpr int kPairs = (stride + 1) / 2, kSumBytes = 8 * kPairs * 16;
@@ -50,6 +53,8 @@ struct DenseForward {
   static constexpr int kBias = kStages + kDepth * kStageBytes;
   static constexpr int kWeights = kBias + gates * units * 4;
   static constexpr int kSharedBytes = kWeights + kWarps * (kFragments - kKept) * 512;
+  static constexpr int kMarks = kSharedBytes, kMarksBytes = kDenseMarksBytes;
+  static constexpr int kResetsBytes = kMarks + kMarksBytes;
 };
 
 // Backward. A block multiplies the gradients of its own gates, which are its part of K, and sends
@@ -101,6 +106,8 @@ struct DenseBackward {
                                       ? kStages + kDepth * kStageBytes
                                       : kWarps * kTurnBytes;
   static constexpr int kSharedBytes = kWeights + kWarps * (kFragments - kKept) * 512;
+  static constexpr int kMarks = kSharedBytes, kMarksBytes = kDenseMarksBytes;
+  static constexpr int kResetsBytes = kMarks + kMarksBytes;
   static_assert(kHidden / 16 % kWarps == 0 && kWide % 2 == 0);
 };
 

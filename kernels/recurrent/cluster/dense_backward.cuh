@@ -7,19 +7,20 @@
 //
 // Two buffers of sums, by the parity of the step, are enough: a block sends sums for step s + 2
 // only after it has received those of all blocks for step s + 1. The others sent these after the
-// barrier of step s, before which their threads had read the sums of step s. For the same reason
-// the mbarrier for the bytes of step s + 2 is armed in time, in step s before that barrier.
+// barrier of step s, before which their threads had read the sums of step s. For the same reason it
+// is early enough to arm the mbarrier for step s + 2 before the barrier of step s.
 #pragma once
 
 #include <cstring>
 
 #include "kernels/recurrent/cluster/call.cuh"
 #include "kernels/recurrent/cluster/dense_backward_copies.cuh"
+#include "kernels/recurrent/cluster/dense_resets.cuh"
 
 namespace treadle {
 
-// A word that depends on all slopes. Storing it keeps the compiler from computing them later: a
-// wait for a barrier does not move before a store.
+// A word that depends on all slopes. Storing it keeps the compiler from computing slopes later,
+// because it cannot move a store past a wait for a barrier.
 template <class Slopes>
 __device__ __forceinline__ uint32_t bits_of_all(const Slopes& slopes) {
   constexpr int kWords = sizeof(Slopes) / 4;
@@ -30,7 +31,7 @@ __device__ __forceinline__ uint32_t bits_of_all(const Slopes& slopes) {
   return all;
 }
 
-template <class Cell, class T, int units, int blocks, int tiles, int stride>
+template <class Cell, class T, int units, int blocks, int tiles, int stride, bool any_resets>
 __global__ void __launch_bounds__(
     DenseBackward<Cell::kGates, Cell::kStateGates, units, blocks, tiles, stride>::kThreads, 1)
     cluster_dense_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
@@ -70,6 +71,10 @@ __global__ void __launch_bounds__(
   __syncthreads();
 
   // ---- zeros in the stages, and barriers
+  // One of the warps that may have fewer slots than others loads the marks.
+  MarkRing<L, any_resets, true> marks(base);
+  const bool asks = any_resets && warp == L::kWarps - 1;
+  if (asks) marks.begin(args.resets.marks, args.sizes, group);
   clear<L>(base + L::kStages, L::kDepth * L::kStageBytes);
   uint32_t expected = L::kStateBytes;
   if (thread == 0) begin_barriers<L, 1>(base, expected);
@@ -122,6 +127,16 @@ __global__ void __launch_bounds__(
   }
   const uint32_t lane_grads = base + L::kOutgoing + q * 8 * stride + g % stride * 8;
   const uint32_t own_barrier = base + L::kBarriers;
+  const GroupResets<any_resets> resets{args.resets, args.sizes, group};
+  const uint32_t wanted = resets.wanted() ? ~0u : 0;
+  // Stores the gradients of the states to which rows were reset.
+  const auto hand_over = [&](void* grads, const float (&values)[kItems], uint32_t ended, int s) {
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      if ((ended >> row[i] & 1) == 0 || !mine[i] || !unit_exists[i]) continue;
+      resets.hand_over(grads, s, row[i], first_unit + unit[i], values[i]);
+    }
+  };
 
   // One more iteration than steps, for grad_h0.
 #pragma unroll 1
@@ -130,6 +145,7 @@ __global__ void __launch_bounds__(
     const uint32_t stage = s % L::kDepth * L::kStageBytes;
 
     // ---- work that does not depend on gradients, while they arrive
+    const uint32_t ended = marks.of(s);  // rows that reset before the step whose gradients arrive
     typename Cell::Slopes slopes[kItems];
     float grad_out[kItems];
     const auto prepare = [&](int i) {
@@ -147,6 +163,18 @@ __global__ void __launch_bounds__(
       if (!has[i]) continue;
       prepare(i);
       ptx::store4(base + L::kUnread, bits_of_all(slopes[i]));
+    }
+    // The gradients of these rows end here.
+    bool receives[kItems];
+    float product[kItems];
+    if constexpr (any_resets) {
+      if ((ended & wanted) != 0) hand_over(args.resets.grad_c, grad_c, ended, s);
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        const bool ends = (ended >> row[i] & 1) != 0;
+        if (ends) grad_h[i] = grad_c[i] = 0;
+        receives[i] = s > 0 && !ends;
+      }
     }
     ptx::wait_barrier(own_barrier + parity, s >> 1 & 1);
     if (thread == 0) ptx::arrive_expecting(own_barrier + parity, expected);
@@ -167,9 +195,9 @@ __global__ void __launch_bounds__(
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         if (i >= L::kEarly) prepare(i);
+        product[i] = sum_in_pairs(parts[i]);
         // Nothing was sent before the first step.
-        const float product = sum_in_pairs(parts[i]);
-        if (s > 0) grad_h[i] = product;
+        if (any_resets ? receives[i] : s > 0) grad_h[i] = product[i];
         const auto grad = Cell::backward(slopes[i], grad_h[i] + grad_out[i], grad_c[i]);
         if (s < steps) grad_c[i] = grad.old_cell;
 #pragma unroll
@@ -187,6 +215,9 @@ __global__ void __launch_bounds__(
       }
     };
     with_slots<kItems>(has[kItems - 1], has[0], finish);
+    if constexpr (any_resets) {
+      if ((ended & wanted) != 0) hand_over(args.resets.grad_h, product, ended, s);
+    }
     if (s == steps) break;
     uint4 fragment = weights.first();
     // After the barrier all threads also see the stage of step s + 1.
@@ -214,6 +245,7 @@ __global__ void __launch_bounds__(
     // ---- while that travels
     own.store(parity);
     own.fetch(s + L::kAhead < steps, (s + L::kAhead) % L::kDepth * L::kStageBytes);
+    if (asks) marks.gather(s);
   }
 
   // ---- the gradients of the first states
@@ -233,19 +265,31 @@ __global__ void __launch_bounds__(
 
 // ---- launch
 
+template <class Cell, class T, int units, int blocks, int tiles, int stride, bool resets>
+cudaError_t run_cluster_dense(const PersistentBackward* args, const ClusterCall& call) {
+  using L = DenseBackward<Cell::kGates, Cell::kStateGates, units, blocks, tiles, stride>;
+  constexpr int kBytes = resets ? L::kResetsBytes : L::kSharedBytes;
+  static_assert(kBytes <= kMostSharedBytes);
+  return call(cluster_dense_backward<Cell, T, units, blocks, tiles, stride, resets>, L::kThreads,
+              kBytes, args);
+}
+
 template <class Cell, class T>
 cudaError_t run_cluster_dense(const PersistentBackward* args, const ClusterCall& call) {
-  const ClusterPlan& plan = call.plan;
-  return visit_shape(plan.shape, [&](auto index) {
+  return visit_shape(call.plan.shape, [&](auto index) {
     constexpr ClusterShape s = kClusterShapes[decltype(index)::value];
-    constexpr RowCounts counts = kKernels<Cell, decltype(index)::value>.dense_backward;
-    return visit_rows<counts.bits>(ceil_div(plan.rows, s.tiles), [&](auto stride) {
+    constexpr ShapeKernels kernels = kKernels<Cell, decltype(index)::value>;
+    if constexpr (takes_dense_resets(Cell::kGates)) {
+      if (call.plan.resets) {
+        return visit_rows<kernels.resets_backward.bits>(call.plan.tile_rows, [&](auto stride) {
+          constexpr int rows = decltype(stride)::value;
+          return run_cluster_dense<Cell, T, s.units, s.blocks, s.tiles, rows, true>(args, call);
+        });
+      }
+    }
+    return visit_rows<kernels.dense_backward.bits>(call.plan.tile_rows, [&](auto stride) {
       constexpr int rows = decltype(stride)::value;
-      using Layout =
-          DenseBackward<Cell::kGates, Cell::kStateGates, s.units, s.blocks, s.tiles, rows>;
-      static_assert(Layout::kSharedBytes <= kMostSharedBytes);
-      return call(cluster_dense_backward<Cell, T, s.units, s.blocks, s.tiles, rows>,
-                  Layout::kThreads, Layout::kSharedBytes, args);
+      return run_cluster_dense<Cell, T, s.units, s.blocks, s.tiles, rows, false>(args, call);
     });
   });
 }

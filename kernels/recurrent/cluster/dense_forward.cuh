@@ -6,10 +6,11 @@
 
 #include "kernels/recurrent/cluster/call.cuh"
 #include "kernels/recurrent/cluster/dense_forward_copies.cuh"
+#include "kernels/recurrent/cluster/dense_resets.cuh"
 
 namespace treadle {
 
-template <class Cell, class T, int units, int blocks, int tiles, int stride>
+template <class Cell, class T, int units, int blocks, int tiles, int stride, bool any_resets>
 __global__ void __launch_bounds__(
     DenseForward<Cell::kGates, Cell::kStateGates, units, blocks, tiles, stride>::kThreads, 1)
     cluster_dense_forward(const __grid_constant__ PersistentForward args, int rows_each) {
@@ -19,7 +20,7 @@ __global__ void __launch_bounds__(
   constexpr int kFirstInput = kGates - Cell::kInputGates;
   using L = DenseForward<kGates, kStateGates, units, blocks, tiles, stride>;
   constexpr int kSplits = L::kSplits, kChunks = L::kChunks, kItems = L::kItems;
-  constexpr int kPart = L::kGroups * kStateGates * tiles * L::kSumBytes;  // of a part of K
+  constexpr int kPart = L::kGroups * kStateGates * tiles * L::kSumBytes;  // sums per part of K
   extern __shared__ __align__(128) unsigned char memory[];
   const uint32_t base = ptx::shared_address(memory);
   const int thread = threadIdx.x, lane = thread % kWarp, warp = thread / kWarp;
@@ -70,6 +71,10 @@ __global__ void __launch_bounds__(
                         __uint_as_float(x.x), __uint_as_float(x.y));
     }
   }
+  // One of the warps that may have fewer slots than others loads the marks.
+  MarkRing<L, any_resets, false> marks(base);
+  const bool asks = any_resets && warp == kSplits - 1;
+  if (asks) marks.begin(args.resets.marks, args.sizes, group);
   clear<L>(base + L::kStages, L::kDepth * L::kStageBytes);
   uint32_t expected = kChunks * tiles * L::kTileBytes;
   if (thread == 0) begin_barriers<L, kSplits>(base, expected);
@@ -86,6 +91,7 @@ __global__ void __launch_bounds__(
   uint32_t place[kItems], own_stage[kItems], own_sums[kItems], own_bias[kItems];
   bool has[kItems], mine[kItems], real[kItems], unit_exists[kItems];
   int64_t state_at[kItems];
+  uint32_t row_bit[kItems];
   float c[kItems];
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
@@ -105,6 +111,7 @@ __global__ void __launch_bounds__(
     mine[i] = has[i] && at.exists;
     real[i] = mine[i] && row < rows.count && unit_exists[i];
     state_at[i] = (state_row + row) * hidden + first_unit + unit;
+    row_bit[i] = 1u << row;
     c[i] = real[i] ? load_c<T>(args.c0, state_at[i], args.sizes.half_c) : 0.0f;
   }
   const uint32_t lane_state =
@@ -114,6 +121,8 @@ __global__ void __launch_bounds__(
                            (g * L::kPairs + q) * 16;
   const bool rearms = unit_group == 0 && lane == 0, stores_sums = q < L::kPairs;
   const uint32_t own_barrier = base + L::kBarriers + 8 * split;
+  const GroupResets<any_resets> resets{args.resets, args.sizes, group};
+  const uint32_t given = resets.given() ? ~0u : 0;
 
 #pragma unroll 1
   for (int s = 0; s < steps; ++s) {
@@ -121,6 +130,7 @@ __global__ void __launch_bounds__(
     const uint32_t stage = s % L::kDepth * L::kStageBytes;
 
     // ---- work that does not depend on h_{t-1}, while it arrives
+    const uint32_t anew = marks.of(s);  // rows that reset before this step
     float gates[kItems][kGates];
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
@@ -133,8 +143,28 @@ __global__ void __launch_bounds__(
             widen_bits<T>(ptx::load2(own_stage[i] + stage + m * L::kRows * L::kStageRow));
       }
     }
+    // If rows reset to zeros, their products are left out by a mask: h may be NaN.
+    uint32_t added[kItems];  // mask of a product
+    if constexpr (any_resets) {
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        if ((anew & row_bit[i]) != 0) c[i] = 0;
+        added[i] = (anew & row_bit[i] & ~given) != 0 ? 0 : ~0u;
+        keep(added[i]);
+      }
+    }
     uint4 fragment = weights.first();
     ptx::wait_barrier(own_barrier + parity, s >> 1 & 1);
+    if constexpr (any_resets) {
+      if ((anew & given) != 0) {
+        const int t = resets.template time<false>(s);
+        replace_rows<L>(resets, anew, t, base + L::kState + parity, split);
+#pragma unroll
+        for (int i = 0; i < kItems; ++i) {
+          if (real[i] && (anew & row_bit[i]) != 0) c[i] = given_c(resets, t, state_at[i]);
+        }
+      }
+    }
 
     // ---- product with h_{t-1}
     float sum[kStateGates][tiles][4] = {};
@@ -149,8 +179,7 @@ __global__ void __launch_bounds__(
         }
       }
     }
-    // After this, as in cluster/forward.cuh, the barrier of this parity may be armed for step s +
-    // 2.
+    // Now, as in cluster/forward.cuh, the barrier of this parity may be armed for step s + 2.
     ptx::sync_threads(1 + unit_group, kSplits * kWarp);
     if (rearms) ptx::arrive_expecting(own_barrier + parity, expected);
 
@@ -173,7 +202,14 @@ __global__ void __launch_bounds__(
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
 #pragma unroll
-        for (int m = 0; m < kStateGates; ++m) gates[i][m] += sum_in_pairs(parts[i][m]);
+        for (int m = 0; m < kStateGates; ++m) {
+          const float product = sum_in_pairs(parts[i][m]);
+          if constexpr (any_resets) {
+            gates[i][m] += __uint_as_float(__float_as_uint(product) & added[i]);
+          } else {
+            gates[i][m] += product;
+          }
+        }
         const auto next = Cell::forward(gates[i], c[i]);
         c[i] = next.new_cell;
         h[i] = unit_exists[i] ? Narrow<T>::from(next.new_h).bits : 0;
@@ -206,6 +242,7 @@ __global__ void __launch_bounds__(
     }
     // Fetches into the stage of step s - 2, whose gates this thread has stored.
     own.fetch(s + L::kAhead < steps, (s + L::kAhead) % L::kDepth * L::kStageBytes);
+    if (asks) marks.gather(s);
   }
 
   // ---- the last gates and states
@@ -225,19 +262,31 @@ __global__ void __launch_bounds__(
 
 // ---- launch
 
+template <class Cell, class T, int units, int blocks, int tiles, int stride, bool resets>
+cudaError_t run_cluster_dense(const PersistentForward* args, const ClusterCall& call) {
+  using L = DenseForward<Cell::kGates, Cell::kStateGates, units, blocks, tiles, stride>;
+  constexpr int kBytes = resets ? L::kResetsBytes : L::kSharedBytes;
+  static_assert(kBytes <= kMostSharedBytes);
+  return call(cluster_dense_forward<Cell, T, units, blocks, tiles, stride, resets>, L::kThreads,
+              kBytes, args);
+}
+
 template <class Cell, class T>
 cudaError_t run_cluster_dense(const PersistentForward* args, const ClusterCall& call) {
-  const ClusterPlan& plan = call.plan;
-  return visit_shape(plan.shape, [&](auto index) {
+  return visit_shape(call.plan.shape, [&](auto index) {
     constexpr ClusterShape s = kClusterShapes[decltype(index)::value];
-    constexpr RowCounts counts = kKernels<Cell, decltype(index)::value>.dense_forward;
-    return visit_rows<counts.bits>(ceil_div(plan.rows, s.tiles), [&](auto stride) {
+    constexpr ShapeKernels kernels = kKernels<Cell, decltype(index)::value>;
+    if constexpr (takes_dense_resets(Cell::kGates)) {
+      if (call.plan.resets) {
+        return visit_rows<kernels.resets_forward.bits>(call.plan.tile_rows, [&](auto stride) {
+          constexpr int rows = decltype(stride)::value;
+          return run_cluster_dense<Cell, T, s.units, s.blocks, s.tiles, rows, true>(args, call);
+        });
+      }
+    }
+    return visit_rows<kernels.dense_forward.bits>(call.plan.tile_rows, [&](auto stride) {
       constexpr int rows = decltype(stride)::value;
-      using Layout =
-          DenseForward<Cell::kGates, Cell::kStateGates, s.units, s.blocks, s.tiles, rows>;
-      static_assert(Layout::kSharedBytes <= kMostSharedBytes);
-      return call(cluster_dense_forward<Cell, T, s.units, s.blocks, s.tiles, rows>,
-                  Layout::kThreads, Layout::kSharedBytes, args);
+      return run_cluster_dense<Cell, T, s.units, s.blocks, s.tiles, rows, false>(args, call);
     });
   });
 }

@@ -56,8 +56,8 @@ struct DenseForwardCopies {
     }
   }
 
-  // Fetches the next step's products to a stage. Commits even if there are none, because groups are
-  // counted.
+  // Fetches the next step's products to a stage. Commits a group even if there are none, because
+  // wait_copies counts groups.
   __device__ __forceinline__ void fetch(bool any, uint32_t stage) {
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {

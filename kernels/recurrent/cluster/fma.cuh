@@ -17,7 +17,7 @@ template <int outputs, int each, int all_k, int units, int arrays, int outgoing>
 struct ClusterFp32 {
   static constexpr int kEach = each;
   static constexpr int kGroups = outputs / each, kSplits = kFp32Threads / kGroups;
-  static constexpr int kDepth = all_k / kSplits;                                // of K, a thread
+  static constexpr int kDepth = all_k / kSplits;                                // of K, per thread
   static constexpr int kWidth = kDepth % 4 == 0 ? 4 : kDepth % 2 == 0 ? 2 : 1;  // floats a load
   static constexpr int kRows = fp32_cluster_rows(kDepth * each);                // at most
   // The part of K in registers: all of it, or less than fits, because loads also take registers.
@@ -75,8 +75,8 @@ struct Fp32Weights {
   }
 };
 
-// If not all weights stay in registers, the compiler would keep the addresses of all of them, and
-// spill: this load and the caller's barriers prevent that.
+// If some weights are in shared memory, the compiler would keep all their addresses in
+// registers, and spill. This load and the caller's barriers prevent that.
 template <class Layout>
 __device__ __forceinline__ float load_weight(const float* at) {
   return Layout::kHeld < Layout::kDepth ? *at : __ldg(at);
@@ -132,7 +132,8 @@ __device__ __forceinline__ float sum_of_warps(const float* sums, int row, int ou
 template <int blocks, int sent, int all, int apart = sent>
 __device__ __forceinline__ void send_rows(uint32_t outgoing, uint32_t state, uint32_t barrier,
                                           int rank, int rows) {
-  // A warp sends to one block at a time, so that its 16-byte chunks are contiguous there.
+  // A warp sends to one block at a time, so that its 16-byte chunks are contiguous in that
+  // block.
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int block = threadIdx.x / kWarp; block < blocks; block += kFp32Warps) {
@@ -148,7 +149,8 @@ __device__ __forceinline__ void send_rows(uint32_t outgoing, uint32_t state, uin
 }
 #endif
 
-// Stores four floats of a row, or only the first `count`. `vector`: rows are 16-byte aligned.
+// Stores four floats of a row, or only the first `count`. `vector`: rows are aligned to 16
+// bytes.
 __device__ __forceinline__ void store_floats_of(float* at, const float* from, int count,
                                                 bool vector) {
   if (vector) {

@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   const auto time = [&](int s) { return group.backward_time(s, steps); };
   const GroupResets<any_resets> resets{args.resets, args.sizes, group};
   PassMarks<any_resets, true, 8> marks(resets);
-  // Prefetches step s, 16 bytes a copy: [gates, grad_output, c][row][unit].
+  // Prefetches step s, 16 bytes per copy: [gates, grad_output, c][row][unit].
   const auto fetch = [&](int s) {
     if (s < steps) {
       const int64_t start = rows.start(time(s)) + rows.first;
@@ -121,8 +121,8 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
     if (s > 0) ptx::wait_barrier(barriers + 8 * parity, (s - 1) >> 1 & 1);
     multiply_rows<Layout, kAll, units>(weights, states + parity * (Layout::kStateBytes / 4), sums,
                                        rows_each);
-    // After this all threads have read the gradients, so the barrier of this parity may be armed
-    // for step s + 2.
+    // Now all threads have read the gradients, so the barrier of this parity may be armed for
+    // step s + 2.
     __syncthreads();
     if (s > 0 && thread == 0) ptx::arrive_expecting(barriers + 8 * parity, expected);
 

@@ -69,8 +69,8 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   const uint32_t expected = static_cast<uint32_t>(rows_each) * kAll * 4;
   if (thread == 0) init_barriers<2>(barriers, expected);
 
-  // Prefetches the products of step s, 16 bytes a copy: [gate][row][unit]. Commits a group even if
-  // it is empty, because wait_copies counts groups.
+  // Prefetches the products of step s, 16 bytes per copy: [gate][row][unit]. Commits a group even
+  // if it is empty, because wait_copies counts groups.
   const auto fetch = [&](int s) {
     if (s < steps) {
       const int64_t start = rows.start(time(s)) + rows.first;
@@ -117,8 +117,8 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
     float* stage = stages + s % Layout::kStages * (Layout::kStageBytes / 4);
     if (s > 0) ptx::wait_barrier(barriers + 8 * parity, (s - 1) >> 1 & 1);
     multiply_rows<Layout, kAll, kOutputs>(weights, state, sums, rows_each);
-    // After this all threads have read h_{t-1}, so the barrier of this parity may be armed for step
-    // s + 2.
+    // Now all threads have read h_{t-1}, so the barrier of this parity may be armed for step s +
+    // 2.
     __syncthreads();
     if (s > 0 && thread == 0) ptx::arrive_expecting(barriers + 8 * parity, expected);
 

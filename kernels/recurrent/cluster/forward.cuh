@@ -111,8 +111,8 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
     return;
   }
 
-  // ---- this thread's sends: 16-byte chunks by st.async, the same to each block. Not shared with
-  // the backward pass, because that changes the machine code.
+  // ---- this thread's sends: 16-byte chunks by st.async, the same ones to each block. Not
+  // shared with the backward pass, because that changes the machine code.
   uint32_t send_to[Layout::kSends], send_barrier[Layout::kSends];
   int send_from[Layout::kSends];  // in the outgoing state; -1: nothing to send
   const int chunks16 = units * tiles * stride / 8;
@@ -309,7 +309,7 @@ cudaError_t run_cluster_any(const PersistentForward* args, const ClusterCall& ca
     } else {
       using Layout = ClusterForwardOf<Cell, s.units, s.blocks, s.tiles>;
       static_assert(Layout::kResetsBytes <= kMostSharedBytes);
-      const bool resets = any_resets(args);
+      const bool resets = call.plan.resets;
       const auto kernel = resets ? cluster_forward<Cell, T, s.units, s.blocks, s.tiles, true>
                                  : cluster_forward<Cell, T, s.units, s.blocks, s.tiles, false>;
       return call(kernel, Layout::kThreads, resets ? Layout::kResetsBytes : Layout::kSharedBytes,

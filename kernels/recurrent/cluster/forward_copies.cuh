@@ -84,7 +84,7 @@ struct ForwardCopies {
     ptx::wait_copies<Layout::kAhead - 1>();
   }
 
-  // Called before the step barrier of step s: ensures that the stage of step s + 1 has arrived.
+  // Called before the step barrier of step s. Waits until the stage of step s + 1 has arrived.
   __device__ __forceinline__ void before() const { ptx::wait_copies<Layout::kAhead - 2>(); }
 
   // Called after the step barrier of step s: stores step s, whose gates have overwritten its
@@ -116,9 +116,9 @@ struct ForwardCopies {
   }
 };
 
-// Resets the items (unit, row) of a computing thread: `anew` is the word of step s (SharedMarks). A
-// step does all of this while it waits for its product, so that nothing is added between h and the
-// send, or from there to the next step.
+// Resets the items (unit, row) of a computing thread. `anew` is the word of step s
+// (SharedMarks). A step does all of this while it waits for its product, so that it adds nothing
+// between h and the send, or between the send and the next step.
 template <bool any, int items>
 struct ForwardStarts {
   const GroupResets<any>& resets;
@@ -140,8 +140,8 @@ struct ForwardStarts {
     if (!resets.given() || anew == 0) return;
 #pragma unroll
     for (int i = 0; i < items; ++i) {
-      // Hides the values: otherwise every step computes addresses, or keeps them in registers,
-      // although few steps need them.
+      // Hides the values from the compiler. Otherwise it computes addresses in every step, or
+      // keeps them in registers, although few steps need them.
       uint32_t p = s, r = row[i], u = first_unit + unit[i];
       keep(p), keep(r), keep(u);
       if (now >> row[i] & 1) c[i] = resets.c(resets.template time<false>(p), r, u);

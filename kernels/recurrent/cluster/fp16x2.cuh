@@ -140,9 +140,10 @@ __device__ __forceinline__ void put_state(uint32_t state, int row, int k, float 
   ptx::store2(at + L::kHalfBytes + k % 16 * 2, split.low);
 }
 
-// Computes by fma the sums that tensor cores cannot: all rows of W_hh with the batch's rows `rows`,
-// and the rows of W_hh that are beyond fp16x2 with all rows. A warp takes its share of its group's
-// sums. They replace the sums of the first part of K, and zeros replace those of the others.
+// Computes by fma the sums that tensor cores cannot: the products of all rows of W_hh with the
+// batch's rows `rows`, and of the rows of W_hh that are beyond fp16x2 with all rows. Each warp
+// computes its share of its group's sums. They replace the sums of the first part of K, and zeros
+// replace the sums of the other parts.
 template <class Cell, class L>
 __device__ __forceinline__ void multiply_exactly(const float* weight, int64_t hidden,
                                                  int first_unit, uint32_t base, uint32_t parity,

@@ -18,7 +18,7 @@ struct SplitForward {
   static constexpr int kGates = gates, kStateGates = state_gates, kHidden = units * blocks;
   static constexpr int kGroups = units / 16, kParts = 4;  // of K
   static constexpr int kWarps = kGroups * kParts, kThreads = kWarp * kWarps;
-  static constexpr int kChunks = kHidden / 16 / kParts;  // of 16 k, a warp
+  static constexpr int kChunks = kHidden / 16 / kParts;  // of 16 k, per warp
   static constexpr int kFragments = 2 * kChunks * state_gates;
   // Rows of the large tile and of the small one.
   static constexpr int kWide = rows <= 4 ? 0 : rows < 8 ? rows : 8, kNarrow = rows - kWide;

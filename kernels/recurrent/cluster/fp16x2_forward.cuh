@@ -186,8 +186,7 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
         ptx::store_floats(narrow_to + m * L::kSumBytes, x.x, x.y);
       }
     }
-    // After this, as in cluster/forward.cuh, the barrier of this parity may be armed for step s +
-    // 2.
+    // Now, as in cluster/forward.cuh, the barrier of this parity may be armed for step s + 2.
     ptx::sync_threads(1 + unit_group, kParts * kWarp);
     if (rearms) ptx::arrive_expecting(own_barrier + parity, expected);
     if ((now_exact | exact_weights) != 0) {
@@ -280,7 +279,7 @@ cudaError_t run_cluster_split(const PersistentForward* args, const ClusterCall& 
   return visit_shape(call.plan.shape, [&](auto index) {
     constexpr ClusterShape s = kClusterShapes[decltype(index)::value];
     constexpr RowCounts counts = kKernels<Cell, decltype(index)::value>.split;
-    return visit_rows<counts.bits>(call.plan.rows, [&](auto count) {
+    return visit_rows<counts.bits>(call.plan.tile_rows, [&](auto count) {
       constexpr int rows = decltype(count)::value;
       using Layout = SplitForward<Cell::kGates, Cell::kStateGates, s.units, s.blocks, rows>;
       static_assert(s.tiles == 1 && Layout::kSharedBytes <= kMostSharedBytes);

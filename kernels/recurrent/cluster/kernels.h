@@ -9,7 +9,7 @@
 
 namespace treadle {
 
-// A single block has a thread for each unit of this many rows.
+// A single block takes this many rows, with a thread for each unit of each row.
 inline constexpr int kBlockRows = 2;
 
 // The most units of a single block in half types on GPUs with clusters, whose tensor cores are
@@ -43,7 +43,7 @@ struct RowCounts {
 
   static constexpr int kMost = 16;
   constexpr bool has(int rows) const { return (bits >> rows & 1) != 0; }
-  // The smallest count of at least `rows`; 0: none.
+  // The smallest count that is at least `rows`; 0 if there is none.
   constexpr int at_least(int rows) const {
     while (rows <= kMost && !has(rows)) ++rows;
     return rows <= kMost ? rows : 0;
@@ -63,11 +63,18 @@ struct ShapeKernels {
   // multiple of 8, indexed by the rows of a tile (cluster/dense.h); in float32 forward, indexed by
   // the rows of a cluster (cluster/fp16x2.h).
   RowCounts dense_forward = {}, dense_backward = {}, split = {};
+  // In half types, for dense batches with resets, by cells that takes_dense_resets() names.
+  RowCounts resets_forward = {}, resets_backward = {};
 
-  constexpr const RowCounts& dense(bool backward) const {
+  constexpr const RowCounts& dense(bool backward, bool resets) const {
+    if (resets) return backward ? resets_backward : resets_forward;
     return backward ? dense_backward : dense_forward;
   }
 };
+
+// Whether dense kernels with resets are compiled for a cell with so many gates: LSTM and GRU. LLTM
+// has three gates, and no layer in torch; the kernels for any batch suffice for its resets.
+constexpr bool takes_dense_resets(int gates) { return gates == 4; }
 
 // The kernels for cells that multiply h for three gates (LLTM and GRU) and for four (LSTM).
 struct ClusterKernels {
@@ -86,28 +93,48 @@ inline constexpr ClusterKernels kClusterKernels[] = {
     // Up to H 128. Half types have {16, 8} where float32 has {32, 4}.
     {{16, 4, 1}, {true, true}, {true, true}},
     {{16, 4, 2}, {true}, {true}},
-    {{16, 8, 1}, {true, true, false, {}, {2, 4, 8}}, {true, true, false, {}, {2, 4, 8}}},
+    {{16, 8, 1},
+     {true, true, false, {}, {2, 4, 8}, {}, {}, {2, 4, 8}},
+     {true, true, false, {}, {2, 4, 8}, {}, {}, {2, 4, 8}}},
     {{16, 8, 2}, {true}, {true}},
     {{32, 4, 1}, {}, {false, false, true}},
-    // Up to H 256. In float32 16 blocks are the fastest for few rows; with 8 blocks more clusters
-    // run concurrently, so they take more rows before a second wave.
-    {{16, 16, 1}, {true, true, true, {}, {2, 4, 8}}, {true, true, true, {}, {2, 4, 8}}},
+    // Up to H 256. In float32, 16 blocks are fastest for few rows. With 8 blocks more clusters run
+    // concurrently, so more rows fit before a second wave.
+    {{16, 16, 1},
+     {true, true, true, {}, {2, 4, 8}, {}, {}, {2, 4}},
+     {true, true, true, {}, {2, 4, 8}, {}, {}, {2, 4}}},
     {{16, 16, 2}, {true}, {true}},
     {{64, 4, 1},
-     {true, true, false, {2, 5, 8}, {2, 4, 8}},
-     {true, true, false, {2, 5, 8}, {2, 4, 8}}},
-    {{64, 4, 2}, {true, false, false, {5, 8}, {5}}, {true, false, false, {5, 8}, {5}}},
+     {true, true, false, {2, 5, 8}, {2, 4, 8}, {}, {5, 8}, {8}},
+     {true, true, false, {2, 5, 8}, {2, 4, 8}, {}, {5, 8}, {8}}},
+    {{64, 4, 2},
+     {true, false, false, {5, 8}, {5}, {}, {5, 8}},
+     {true, false, false, {5, 8}, {5}, {}, {5, 8}}},
     {{32, 8, 1},
-     {true, true, true, {2, 5, 8}, {2, 4, 8}, {2, 4, 6, 8, 10}},
-     {true, true, true, {2, 5, 8}, {2, 4, 8}, {2, 4, 6, 8, 10}}},
+     {true, true, true, {2, 5, 8}, {2, 4, 8}, {2, 4, 6, 8, 10}, {2, 5, 8}, {4, 8}},
+     {true, true, true, {2, 5, 8}, {2, 4, 8}, {2, 4, 6, 8, 10}, {2, 5, 8}, {4, 8}}},
     // Up to H 512. The weights of LSTM leave no room for more rows.
     {{32, 16, 1},
-     {true, true, true, {1, 2, 3, 5, 8}, {2, 4, 6, 8}, {1, 2, 3, 4, 6, 8, 10}},
-     {true, true, true, {1, 2, 3, 5, 8}, {2, 4, 6, 8}, {1, 2, 3, 4, 6}}},
+     {true,
+      true,
+      true,
+      {1, 2, 3, 5, 8},
+      {2, 4, 6, 8},
+      {1, 2, 3, 4, 6, 8, 10},
+      {1, 3, 5, 8},
+      {2, 4, 6, 8}},
+     {true,
+      true,
+      true,
+      {1, 2, 3, 5, 8},
+      {2, 4, 6, 8},
+      {1, 2, 3, 4, 6},
+      {1, 3, 5, 8},
+      {2, 4, 6, 8}}},
     {{32, 16, 2}, {true, false, false, {5, 8}}, {true, false, false, {5, 8}}},
     {{64, 8, 1},
-     {true, true, false, {1, 2, 3, 5, 8}, {2, 4, 6, 8}},
-     {true, false, false, {1, 2, 3, 5, 8}}},
+     {true, true, false, {1, 2, 3, 5, 8}, {2, 4, 6, 8}, {}, {5, 8}, {6, 8}},
+     {true, false, false, {1, 2, 3, 5, 8}, {}, {}, {8}}},
     {{64, 8, 2}, {true, false, false, {5, 8}, {5}}, {false, false, false, {5}}},
     // Up to H 768.
     {{48, 16, 1}, {true, true, false, {1, 2, 3, 5, 8}, {2, 4, 6, 8}}, {}},

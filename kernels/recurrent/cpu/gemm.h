@@ -1,6 +1,6 @@
 // Small matrix products for recurrent steps: rows of x [R, K] times a panel of W^T [K, n], with the
 // sums in registers: n is 64 bytes of acc_t, times 1 to 4. Torch-free; compiled once per
-// instruction set. BLAS computes large products; for these its calls would take too long.
+// instruction set. BLAS computes large products; for small ones its calls take too long.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ inline constexpr int kVectorBytes = 32;
 inline constexpr int kVectorBytes = 16;
 #endif
 
-// A panel's unit: columns that are computed together.
+// The columns of a panel that are computed together.
 template <class acc>
 inline constexpr int kColumns = 64 / sizeof(acc);
 
@@ -109,15 +109,15 @@ inline void multiply(const acc* panel, const acc* const* x, int64_t k_size, acc*
   }
 }
 
-// The most rows of a call: their sums fill the registers.
+// The most rows of a call, whose sums fill the registers.
 template <int units>
 inline constexpr int kMostRows = kVectorBytes == 64   ? (units > 3 ? 6 : 8)
                                  : kVectorBytes == 32 ? (units > 3 ? 1 : 2)
                                                       : 1;
 
 // Any number of rows, in calls of 8 or 6, 4, 2 and 1, with before(first row, count) before each
-// product and f(first row, count, results of these rows) after it. A call with few rows reads the
-// panel for little work, so 8 rows are 4 and 4, not 6 and 2.
+// product and f(first row, count, results of these rows) after it. A call must read the whole
+// panel, so 8 rows are 4 and 4, not 6 and 2.
 template <int units, class acc, class Before, class F>
 inline void multiply_rows(const acc* panel, const acc* x, int64_t x_stride, int64_t rows,
                           int64_t k_size, const Before& before, const F& f) {

@@ -14,7 +14,7 @@ namespace treadle::cpu {
 
 inline constexpr int64_t kRowBlock = 8;
 
-// Enough for forward and backward panels, which have different padding.
+// The size is enough for forward and backward panels, which have different padding.
 inline int64_t recurrent_panel_bytes(int64_t rows, int64_t hidden, int64_t acc_bytes) {
   const int64_t unit = 2 * 64 / acc_bytes;
   return (hidden + unit - 1) / unit * unit * rows * acc_bytes;

@@ -28,7 +28,7 @@ class BackwardRows {
       const int64_t rows = std::clamp(step.rows - begin_, int64_t{0}, count_);
       for (int64_t r = 0; r < rows; ++r) {
         const int64_t b = begin_ + r;
-        // A row that reset does not continue from its previous c.
+        // If the row was reset, the c before this step is not the previous step's.
         const bool known = r < rows_after && !starts_anew(a_.resets, a_.steps[s - 1], b);
         for (int64_t column = 0; column < a_.hidden; column += kN) {
           begin_row(step.start + b, b, column, known);
@@ -47,7 +47,8 @@ class BackwardRows {
   const RecurrenceBackward& a_;
   const acc* panels_;
   int64_t begin_, count_, padded_;
-  // c after each row's step. Reading it means that tanh(c) need not wait for the gates.
+  // c after each row's step. It is read from memory, so that tanh(c) need not wait for the
+  // gates.
   Scratch<acc> new_c_;
 
   acc* grad_h(int64_t b) const {

@@ -4,6 +4,9 @@
 // steps of a layer in one launch and keeps its weights on the chip.
 #pragma once
 
+#include <atomic>
+#include <mutex>
+
 #include "kernels/common/convert.cuh"
 #include "kernels/common/launch.cuh"
 #include "kernels/common/ptx.cuh"
@@ -20,7 +23,7 @@ struct GroupRows {
   int64_t first;
   int count;
 
-  // The first row of step t among all S.
+  // The index in S of the first row of step t.
   __device__ __forceinline__ int64_t start(int t) const {
     return starts == nullptr ? int64_t{t} * batch : __ldg(starts + t);
   }
@@ -48,7 +51,8 @@ struct GroupRows {
   }
 };
 
-// The rows and direction of a group of blocks. Directions alternate, so that both begin early.
+// The rows and direction of a group of blocks. Groups alternate between directions, so that both
+// begin early.
 struct Group {
   int direction;
   GroupRows rows;
@@ -120,7 +124,7 @@ __device__ __forceinline__ void store_eight(char* at, uint4 x, int count, bool v
   store_four(at + 8, {x.z, x.w}, count - 4, false);
 }
 
-// Hides how x was computed: otherwise the compiler recomputes it in every step to save its
+// Hides how x was computed. Otherwise the compiler recomputes it in every step to save its
 // register.
 __device__ __forceinline__ void keep(uint32_t& x) { asm volatile("" : "+r"(x)); }
 __device__ __forceinline__ void keep(int64_t& x) { asm volatile("" : "+l"(x)); }
@@ -160,7 +164,7 @@ struct WarpWeights {
     return shared + at * 512 + lane * 16;
   }
 
-  // low, high: the lane's four k of rows g = lane / 4 and g + 8 of the tile.
+  // low, high: four k of the lane, in rows g = lane / 4 and g + 8 of the tile.
   __device__ __forceinline__ void set(int chunk, int tile, uint2 low, uint2 high) const {
     if (chunk < in_registers) {
       uint32_t* to = registers + (chunk < in_registers ? chunk : 0) * tiles * 4 + tile * 4;
@@ -228,8 +232,8 @@ struct CompiledFor {
   }
 };
 
-// Whether the kernel code that the driver has loaded has a body. Code for an older GPU that the
-// driver translates may have none: it would run and compute nothing.
+// Whether the kernel that the driver loaded has a body. If the driver translates code for an
+// older GPU, the kernel may be empty, and would run and compute nothing.
 template <class... P>
 cudaError_t has_code(void (*kernel)(P...), const CompiledFor& compiled, bool* found) {
 #if defined(__CUDA_ARCH_LIST__)
@@ -248,6 +252,56 @@ cudaError_t has_code(void (*kernel)(P...), const CompiledFor& compiled, bool* fo
 // Whether a kernel needs more than the device has; clears the error.
 inline bool too_large(cudaError_t error) {
   return error == cudaErrorInvalidValue && cudaGetLastError() == error;
+}
+
+// The limits of a device that launches depend on.
+struct DeviceLimits {
+  int processors, cooperative, shared_bytes;
+};
+
+// The current device's limits, which are queried only once.
+inline cudaError_t current_limits(DeviceLimits* found) {
+  constexpr int kMost = 64;
+  static DeviceLimits known[kMost];
+  static std::atomic<bool> asked[kMost] = {};
+  static std::mutex mutex;
+  int device = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error != cudaSuccess) return error;
+  if (device < kMost && asked[device].load(std::memory_order_acquire)) {
+    *found = known[device];
+    return cudaSuccess;
+  }
+  const struct {
+    int* to;
+    cudaDeviceAttr attribute;
+  } questions[] = {
+      {&found->processors, cudaDevAttrMultiProcessorCount},
+      {&found->cooperative, cudaDevAttrCooperativeLaunch},
+      {&found->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin},
+  };
+  for (const auto& [to, attribute] : questions) {
+    error = cudaDeviceGetAttribute(to, attribute, device);
+    if (error != cudaSuccess) return error;
+  }
+  if (device < kMost) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    known[device] = *found;
+    asked[device].store(true, std::memory_order_release);
+  }
+  return cudaSuccess;
+}
+
+// How many blocks of a kernel without clusters can be resident.
+template <class... P>
+cudaError_t blocks_at_once(void (*kernel)(P...), int threads, size_t shared_bytes, int* count) {
+  DeviceLimits limits{};
+  const cudaError_t error = current_limits(&limits);
+  if (error != cudaSuccess) return error;
+  const cudaError_t found =
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(count, kernel, threads, shared_bytes);
+  *count *= limits.processors;
+  return found;
 }
 
 }  // namespace treadle

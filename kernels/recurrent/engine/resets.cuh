@@ -19,8 +19,8 @@ struct GroupResets {
   const PersistentSizes& sizes;
   const Group& group;
 
-  // The mark for a reset before the step at t. In direction 1 it is the mark of the step at t + 1,
-  // which the row must have.
+  // The mark for a reset before the step at t. In direction 1 that is the mark of the step at t
+  // + 1, if the row has that step.
   __device__ __forceinline__ uint32_t mark(int t, int row) const {
     const int steps = static_cast<int>(sizes.steps), marked = t + group.direction;
     if (!any || t < 0 || marked >= steps || row >= group.rows.active(marked)) return 0;
@@ -34,7 +34,7 @@ struct GroupResets {
     return false;
   }
 
-  // Whether states may reset to other values than zeros: only then does a reset need a load.
+  // Whether states may be reset to values other than zeros. Only then does a reset need a load.
   __device__ __forceinline__ bool given() const {
     if constexpr (any) return resets.h != nullptr || resets.c != nullptr;
     return false;
@@ -72,6 +72,17 @@ struct GroupResets {
     const int64_t at = in_steps(t, row, unit);
     if (resets.grad_h != nullptr) static_cast<float*>(resets.grad_h)[at] = grad_h;
     if (resets.grad_c != nullptr) static_cast<float*>(resets.grad_c)[at] = grad_c;
+  }
+
+  // Stores one of the two gradients, before step p of the backward pass. The place is hidden from
+  // the compiler: otherwise each step computes addresses, or keeps them in registers, for the few
+  // steps that need them.
+  __device__ __forceinline__ void hand_over(void* grads, int p, int row, int unit,
+                                            float grad) const {
+    uint32_t s = p, r = row, u = unit;
+    keep(s), keep(r), keep(u);
+    if (grads == nullptr) return;
+    static_cast<float*>(grads)[in_steps(time<true>(static_cast<int>(s)), r, u)] = grad;
   }
 
   // Stores these gradients if requested, and clears them.
@@ -197,10 +208,10 @@ struct PassMarks {
   }
 };
 
-// Marks as the threads of a block read them: one warp loads them, two steps ahead, and writes a
-// word for each step to shared memory. This adds only a load that waits for nothing to a step; any
-// other work between a step's send and its wait would add to its time. A word has the bits of rows
-// before the step and, in its upper half, before the next one.
+// The marks for all threads of a block: one warp loads them, two steps ahead, and writes a word
+// for each step to shared memory. A step then only has an additional load, which waits for nothing.
+// Any other work between a step's send and its wait would make it longer. A word has the bits of
+// rows before the step and, in its upper half, before the next one.
 template <bool any>
 struct SharedMarks {
   uint32_t words, last;
@@ -218,11 +229,5 @@ struct SharedMarks {
     return 0;
   }
 };
-
-// Selects one of a pair of kernels. Without arguments the planner asks, for which both are equal.
-template <class Args>
-bool any_resets(const Args* args) {
-  return args != nullptr && args->resets.marks != nullptr;
-}
 
 }  // namespace treadle

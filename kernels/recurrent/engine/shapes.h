@@ -1,6 +1,6 @@
 // The shapes of the persistent kernels and the layouts of a block's shared memory.
-// Needs neither torch nor CUDA: the planner uses these numbers before a launch, and the kernels are
-// built on them. gates: per unit; state_gates: the gates that have a product with h
+// Needs neither torch nor CUDA: the planner uses these numbers before a launch, and the kernels
+// are compiled for them. gates: per unit; state_gates: the gates that have a product with h
 // (kernels/math/cells).
 #pragma once
 
@@ -34,7 +34,7 @@ struct ClusterForward {
   static constexpr int kGroups = units / 16;           // of 16 units
   static constexpr int kSplits = units >= 64 ? 2 : 4;  // of K
   static constexpr int kWarps = kGroups * kSplits, kComputing = kWarp * kWarps;
-  static constexpr int kChunks = kHidden / 16 / kSplits;  // of 16 k, a warp
+  static constexpr int kChunks = kHidden / 16 / kSplits;  // of 16 k, per warp
   // An extra warp copies between global and shared memory, so that no sum waits for copies. If the
   // weights need the registers that it would take, the computing warps copy instead: with nine
   // warps a thread has 168.
@@ -81,10 +81,10 @@ struct ClusterBackward {
   static constexpr int kWarps = units == 16 ? 4 : units == 48 ? 12 : 8;  // and parts of K
   static constexpr int kComputing = kWarp * kWarps;
   static constexpr int kChunks = state_gates * kHidden / 16 / kWarps;            // of 16 k, a warp
-  static constexpr bool kCopyWarp = units <= 32 && kChunks * 4 * kGroups <= 96;  // as forward
+  static constexpr bool kCopyWarp = units <= 32 && kChunks * 4 * kGroups <= 96;  // as in forward
   static constexpr int kThreads = kComputing + (kCopyWarp ? kWarp : 0);
   static constexpr int kCopying = kCopyWarp ? kWarp : kComputing;
-  static constexpr int kItems = units / 4 / kWarps;  // of a lane: one unit of one row each
+  static constexpr int kItems = units / 4 / kWarps;  // per lane: one unit of one row each
   // A thread's 16-byte chunks to send, to prefetch of gates and grad_output, and of c; its 8-byte
   // stores of grad_gates.
   static constexpr int kSends = shapes::ceil_div(state_gates * kHidden, kComputing);
@@ -111,7 +111,7 @@ struct ClusterBackward {
   static constexpr int kWeights = kStages + kDepth * kStageBytes;
   static constexpr int kBarriers = kWeights + kWarps * (kChunks - kInRegisters) * kGroups * 512;
   static constexpr int kSharedBytes = kBarriers + 2 * kWarps * 8;
-  static constexpr int kMarks = kSharedBytes, kResetsBytes = kMarks + 16;  // as forward
+  static constexpr int kMarks = kSharedBytes, kResetsBytes = kMarks + 16;  // as in forward
   static_assert(units / 4 % kWarps == 0 && state_gates * kHidden / 16 % kWarps == 0);
 };
 
@@ -130,31 +130,6 @@ constexpr int fp32_weights(const ClusterShape& shape, int state_gates) {
 // The most rows of a shape in float32.
 constexpr int fp32_rows(const ClusterShape& shape, int state_gates) {
   return shape.blocks == 1 ? shape.rows() : fp32_cluster_rows(fp32_weights(shape, state_gates));
-}
-
-// ---- for any cell
-
-// The grid layouts for the passes of a cell.
-struct CellShapes {
-  const GridShapes &without_setmaxnreg, &with_setmaxnreg;
-
-  // Forward in half types up to kGridWideHidden, else up to kGridHidden.
-  constexpr const GridShape& grid_of(Dtype dtype, int64_t hidden, bool tf32, bool setmaxnreg,
-                                     bool backward) const {
-    const GridShapes& grid = setmaxnreg ? with_setmaxnreg : without_setmaxnreg;
-    const int width = grid_width(hidden, setmaxnreg);
-    if (is_half(dtype)) return backward ? grid.backward[width] : grid.forward[width];
-    return backward ? grid.split_backward[width][tf32] : grid.split[width];
-  }
-};
-
-template <int gates, int state_gates>
-inline constexpr CellShapes kCellShapes{kGridShapes<gates, state_gates, false>,
-                                        kGridShapes<gates, state_gates, true>};
-
-inline const CellShapes& cell_shapes(int gates, int state_gates) {
-  if (gates == 3) return kCellShapes<3, 3>;
-  return state_gates == 3 ? kCellShapes<4, 3> : kCellShapes<4, 4>;
 }
 
 }  // namespace treadle

@@ -5,27 +5,27 @@
 
 #include "kernels/recurrent/engine/persistent.cuh"
 #include "kernels/recurrent/engine/resets.cuh"
+#include "kernels/recurrent/plan/plan.h"
 
 namespace treadle {
 
 // Runs a kernel or, with `fits`, asks whether all its blocks can be resident.
 struct GridCall {
   const PersistentSizes& sizes;
-  int rows;
+  const RecurrencePlan& plan;
   cudaStream_t stream;
   bool* fits;  // null: run
 
   template <class Layout, class Args>
   cudaError_t of(void (*kernel)(Args, int), const Args* args) const {
-    int device = 0, processors = 0, cooperative = 0, limit = 0;
-    cudaError_t error = cudaGetDevice(&device);
-    if (error != cudaSuccess) return error;
-    error = cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    const int rows = plan.rows;
+    DeviceLimits limits{};
+    cudaError_t error = current_limits(&limits);
     if (error != cudaSuccess) return error;
     // The shared-memory limit is an attribute of the kernel, not of the call, and another thread
     // may launch it with more rows, so this always sets the largest.
     const int shared_bytes = Layout::shared_bytes(rows),
-              most = Layout::shared_bytes(grid_shape<Layout>().rows(limit));
+              most = Layout::shared_bytes(grid_shape<Layout>().rows(limits.shared_bytes));
     if (fits != nullptr) *fits = false;
     if (shared_bytes > most) return fits != nullptr ? cudaSuccess : cudaErrorInvalidValue;
     const auto function = reinterpret_cast<const void*>(kernel);
@@ -39,14 +39,9 @@ struct GridCall {
       bool compiled = false;
       error = has_code(kernel, kCode, &compiled);
       if (error != cudaSuccess || !compiled) return error;
-      int each = 0;
-      error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-      if (error != cudaSuccess) return error;
-      error = cudaDeviceGetAttribute(&cooperative, cudaDevAttrCooperativeLaunch, device);
-      if (error != cudaSuccess) return error;
-      error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, Layout::kThreads,
-                                                            static_cast<size_t>(shared_bytes));
-      *fits = cooperative != 0 && int64_t{each} * processors >= blocks;
+      int at_once = 0;
+      error = blocks_at_once(kernel, Layout::kThreads, static_cast<size_t>(shared_bytes), &at_once);
+      *fits = limits.cooperative != 0 && at_once >= blocks;
       return error;
     }
     const LaunchShape shape = {

@@ -16,7 +16,7 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
   using Base::args, Base::kGates, Base::kStateGates, Base::rows, Base::resets, Base::ring;
   using Base::kMeeting, Base::pair, Base::real, Base::row_in_tile, Base::steps, Base::thread;
   using Base::team, Base::tiles, Base::time, Base::unit;
-  static constexpr int kBiasBytes = Layout::kFinishing * 8;  // of a gate: 2 floats per thread
+  static constexpr int kBiasBytes = Layout::kFinishing * 8;  // per gate: 2 floats per thread
 
   // A thread's offsets for a tile's data: in memory, in the exchange, in the block.
   struct Place {
@@ -58,7 +58,7 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
   }
 
   // Adds the sums to the gradients of h, and releases their buffer. `taken`: the row had the
-  // previous step. Other rows sent zeros, whose products are not added, because 0 x inf is NaN.
+  // previous step. Other rows sent zeros, and their products are not added, because 0 x inf is NaN.
   __device__ __forceinline__ void add_sums(int s, int j, int buffer, bool taken,
                                            float (&dh)[2]) const {
     ptx::sync_threads(kSumsFull + buffer, kMeeting);
@@ -166,7 +166,7 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
       store_word4(to, large ? kLargePair : highs);
       if (Layout::kWords == 2) store_word4(to + Layout::kLowAt, large ? 0 : lows);
     }
-    // Sent last, so that a reader that finds it usually finds the packets, too.
+    // Sent last, so that the packets have usually arrived when a reader finds it.
     if (thread % kWarp == 0) store_word4(scales_to + at.send, bytes);
     if (!again) return;
     if (thread % kWarp == 0) store_word4(scales_to + at.put_back, ~0u);
@@ -190,7 +190,7 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
     }
   }
 
-  // The threads of a tile's first row add the sums of all rows and teams, in that order.
+  // The threads of a tile's first row add the sums of all rows and then of all teams.
   __device__ __forceinline__ void end_biases() const {
     if (args.bias_sums == nullptr || rows.count <= 0 || team != 0 || row_in_tile != 0) return;
     const int64_t part = Base::group.direction * args.bias_parts + rows.first / (tiles * 8);

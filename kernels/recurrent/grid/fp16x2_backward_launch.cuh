@@ -14,14 +14,14 @@ cudaError_t run_grid_split(const PersistentBackward* args, const GridCall& call)
                                      decltype(words)::value, setmaxnreg>;
     const auto run = [&](auto alone) {
       constexpr bool kAlone = decltype(alone)::value;
-      return call.of<Layout>(any_resets(args) ? grid_split_backward<Cell, Layout, true, kAlone>
+      return call.of<Layout>(call.plan.resets ? grid_split_backward<Cell, Layout, true, kAlone>
                                               : grid_split_backward<Cell, Layout, false, kAlone>,
                              args);
     };
-    return call.rows == 8 ? run(Constant<bool, true>{}) : run(Constant<bool, false>{});
+    return call.plan.rows == 8 ? run(Constant<bool, true>{}) : run(Constant<bool, false>{});
   };
   return with_grid_width<setmaxnreg>(call.sizes.hidden, [&](auto width) {
-    return call.sizes.tf32 ? of(width, Constant<int, 1>{}) : of(width, Constant<int, 2>{});
+    return call.plan.tf32 ? of(width, Constant<int, 1>{}) : of(width, Constant<int, 2>{});
   });
 }
 

@@ -32,7 +32,7 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
   int buffer = 0;
   bool more, orders = false;  // whether there is a next visit; whether it begins a new step
 
-  // Call it after the block has described its columns.
+  // Call it after the block has written the scales of its columns.
   __device__ __forceinline__ GridSplitBackwardMultiplier(const PersistentBackward& args,
                                                          const Group& group, const char* exchange,
                                                          GridRing ring, int rank, uint32_t base)
@@ -206,7 +206,7 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
                     __float_as_uint(total[t][1]), __float_as_uint(total[t][3])});
     }
     ptx::arrive_threads(kSumsFull + buffer, kMeeting);
-    // Cheapest here, while the epilogue warps process the tile.
+    // This costs least here, while the epilogue warps process the tile.
     if (orders) order_exchange(visit.s - 1);
     if (!alone) buffer ^= 1;
     if (alone) {
@@ -236,7 +236,7 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
       any = more;
       multiply(here);
     }
-    // Matches the number of arrivals.
+    // As many waits as the epilogue warps have arrivals.
     if (!alone) {
       ptx::sync_threads(kSumsEmpty + buffer, kMeeting);
       ptx::sync_threads(kSumsEmpty + (buffer ^ 1), kMeeting);

@@ -1,15 +1,15 @@
 // The fma products of grid/fp16x2_backward.cuh, and the scales of the tensor-core products. Columns
-// of W_hh are fp16x2 like the rows in grid/fp16x2_forward.cuh. The range of gradients is unknown,
-// so those of a row and a span of 16 units, of all gates, share a power of two, which is sent with
-// them. If a gradient of a pair of units is too large, the packets are kLargePair, and a reader
-// takes the pair from grad_gates.
+// of W_hh become fp16x2 in the same way as rows in grid/fp16x2_forward.cuh. The range of gradients
+// is unknown, so those of a row and a span of 16 units, of all gates, share a power of two, which
+// is sent with them. If a gradient of a pair of units is too large, the packets are kLargePair, and
+// a reader takes the pair from grad_gates.
 #pragma once
 
 #include "kernels/recurrent/grid/fp16x2_terms.cuh"
 
 namespace treadle {
 
-// The range of biased exponents of the largest gradient of a row and a span.
+// The biased exponent of the largest gradient of a row in a span is clamped to this range.
 inline constexpr int kSplitGradLeast = 30, kSplitGradMost = 187;
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -45,7 +45,7 @@ __device__ __forceinline__ void describe_columns(const PersistentBackward& args,
   __syncthreads();
 }
 
-// The scaling of a row's gradients in a span.
+// The scale of a row's gradients in a span.
 struct SplitSpan {
   int exponent;
 
@@ -57,7 +57,7 @@ struct SplitSpan {
   __device__ __forceinline__ float factor() const {
     return __int_as_float((254 + kSplitTop - exponent) << 23);
   }
-  // The inverse factor, times the part that SplitRow removes from the scale of a sum, as a byte.
+  // The inverse factor, times the factor that SplitRow leaves out of a sum's scale, as a byte.
   __device__ __forceinline__ uint32_t byte() const {
     return static_cast<uint32_t>(exponent - kSplitTop + kSplitState);
   }

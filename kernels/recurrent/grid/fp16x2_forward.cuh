@@ -15,7 +15,7 @@ struct GridSplitFinisher {
   static constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
   static constexpr int kFirstInput = kGates - Cell::kInputGates;
   static constexpr int kMeeting = Layout::kMultiplying + Layout::kTeam;
-  static constexpr int kStatesBytes = Layout::kTeam * 16;  // of a tile: c and h of pairs
+  static constexpr int kStatesBytes = Layout::kTeam * 16;  // per tile: c and h of pairs
 
   // A thread's offsets for a tile's data.
   struct Place {

@@ -18,7 +18,7 @@ struct GridSplitProducts : GridSplitWeights<Layout> {
   static constexpr int kChunks = Layout::kChunks, kHighs = kChunks / 2;  // all; of highs
   static constexpr int kStateGates = Cell::kStateGates, kTogether = Layout::kGatesTogether;
 
-  // Call it after the block has described its rows.
+  // Call it after the block has written the scales of its rows.
   __device__ __forceinline__ GridSplitProducts(const PersistentForward& args, const Group& group,
                                                int rank, uint32_t base)
       : Weights(base) {

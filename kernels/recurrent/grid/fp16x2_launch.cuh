@@ -13,11 +13,11 @@ cudaError_t run_grid_split(const PersistentForward* args, const GridCall& call) 
     using Layout = GridSplit<Cell::kGates, Cell::kStateGates, decltype(width)::value, setmaxnreg>;
     const auto run = [&](auto alone) {
       constexpr bool kAlone = decltype(alone)::value;
-      return call.of<Layout>(any_resets(args) ? grid_split_forward<Cell, Layout, true, kAlone>
+      return call.of<Layout>(call.plan.resets ? grid_split_forward<Cell, Layout, true, kAlone>
                                               : grid_split_forward<Cell, Layout, false, kAlone>,
                              args);
     };
-    return call.rows == 8 ? run(Constant<bool, true>{}) : run(Constant<bool, false>{});
+    return call.plan.rows == 8 ? run(Constant<bool, true>{}) : run(Constant<bool, false>{});
   });
 }
 

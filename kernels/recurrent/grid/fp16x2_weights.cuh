@@ -48,7 +48,7 @@ struct GridSplitWeights {
     }
   }
 
-  // The next fragment in shared memory is requested some fragments before it is taken.
+  // The load of the next fragment in shared memory is issued some fragments before its use.
   __device__ __forceinline__ uint4 take(int f) {
     if constexpr (Layout::kInShared > 0) {
       if (shared(f)) {

@@ -48,7 +48,7 @@ struct GridVisits {
   }
 };
 
-// Loads 16 bytes that other blocks may be writing: four packets of a pair of units each. A packet
+// Loads 16 bytes that other blocks may be writing: four packets, each a pair of units. A packet
 // is written by one store, so it is either complete or missing.
 __device__ __forceinline__ bool missing(const uint4& v) {
   return (v.x == ~0u) | (v.y == ~0u) | (v.z == ~0u) | (v.w == ~0u);
@@ -73,7 +73,7 @@ __device__ __forceinline__ void store_word4(char* at, uint32_t x) {
   asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(at), "r"(x) : "memory");
 }
 
-// Stores those of a pair of units that are `real`; with one store if rows are `even`.
+// Stores the units of a pair that are `real`, with one store if rows are `even`.
 __device__ __forceinline__ void store_pair(char* at, uint32_t bits, bool even,
                                            const bool (&real)[2]) {
   if (even) {
@@ -101,8 +101,8 @@ __device__ __forceinline__ void ask(uint4 (&v)[n], const char* at) {
   for (int i = 0; i < n; ++i) v[i] = load_words16(at + i * 512);
 }
 
-// The loads are predicated, not branched over: a packet that has arrived must not be read again,
-// and lanes stay converged.
+// The loads are predicated: a packet that has arrived must not be read again, and branches would
+// make the lanes diverge.
 template <int n>
 __device__ __forceinline__ void ask_missing(uint4 (&v)[n], const char* at, int stride = 512) {
 #pragma unroll

@@ -74,7 +74,7 @@ template <class Layout, class Products, bool alone>
 struct GridWideMultiplier {
   static constexpr int kStateGates = Products::kStateGates, kChunks = Layout::kChunks;
   static constexpr int kMeeting = Layout::kMultiplying + Layout::kTeam;
-  static constexpr bool kWhole = alone || kChunks <= 4;  // whether to wait for a whole tile
+  static constexpr bool kWhole = alone || kChunks <= 4;  // whether to wait for the whole tile
   using Words = uint4[kChunks];
 
   Products products;
@@ -132,7 +132,7 @@ struct GridWideMultiplier {
       if (i % 3 == 2) __syncwarp();
     });
     ptx::arrive_threads(kSumsFull + buffer, kMeeting);
-    // Cheapest here, while the epilogue warps process the tile.
+    // This costs least here, while the epilogue warps process the tile.
     if (orders) order_exchange(visit.s - 1);
     if (!alone) buffer ^= 1;
     if (alone) {
@@ -165,7 +165,7 @@ struct GridWideMultiplier {
       any = more;
       multiply(words, here);
     }
-    // Matches the number of arrivals.
+    // As many waits as the epilogue warps have arrivals.
     if (!alone) {
       ptx::sync_threads(kSumsEmpty + buffer, kMeeting);
       ptx::sync_threads(kSumsEmpty + (buffer ^ 1), kMeeting);

@@ -6,13 +6,13 @@
 
 namespace treadle {
 
-// A thread: a pair of units of one row of each tile. The threads of a team cover a tile; two teams
-// alternate between tiles.
+// A thread has two adjacent units of one row in each tile. The threads of a team cover a tile,
+// and two teams alternate between tiles.
 template <class Cell, class T, class Layout, bool any_resets>
 struct GridBackwardFinishing {
   static constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
   static constexpr int kBytes = sizeof(T);
-  static constexpr int kStatesBytes = Layout::kTeam * 16;  // of a tile: 4 floats a thread
+  static constexpr int kStatesBytes = Layout::kTeam * 16;  // per tile: 4 floats per thread
   static constexpr int kTeams = Layout::kTeams;
   static constexpr int kMeeting = Layout::kMultiplying + Layout::kTeam;
 
@@ -111,7 +111,7 @@ struct GridBackwardFinishing {
     dc[0] = __uint_as_float(kept.z), dc[1] = __uint_as_float(kept.w);
   }
 
-  // The address of the gradients of gates of this row of a tile and this pair.
+  // The address of this thread's gate gradients in a tile.
   __device__ __forceinline__ char* grads_at(int64_t start, int j) const {
     return grads_to + (start + j * 8) * (kGates * args.sizes.hidden * kBytes);
   }
@@ -126,7 +126,7 @@ struct GridBackwardFinishing {
       if (kTeams == 1 || b == team) ptx::arrive_threads(kSumsEmpty + b, kMeeting);
     }
     begin();
-    // Tiles of sums so far; rows of the previous step.
+    // How many tiles have been summed so far; the number of rows of the previous step.
     int sums = 0, before = 0;
     // One more iteration than steps, for grad_h0.
 #pragma unroll 1

@@ -126,7 +126,7 @@ struct GridBackwardMultiplier {
                     __float_as_uint(sum[m][1]), __float_as_uint(sum[m][3])});
     }
     ptx::arrive_threads(kSumsFull + buffer, kMeeting);
-    // Cheapest here, while the epilogue warps process the tile.
+    // This costs least here, while the epilogue warps process the tile.
     if (orders) order_exchange(visit.s - 1);
     if (!kAlone) buffer ^= 1;
     if (kAlone) {
@@ -158,7 +158,7 @@ struct GridBackwardMultiplier {
       any = more;
       multiply(words, here);
     }
-    // Matches the number of arrivals.
+    // As many waits as the epilogue warps have arrivals.
     if (!kAlone) {
       ptx::sync_threads(kSumsEmpty + buffer, kMeeting);
       ptx::sync_threads(kSumsEmpty + (buffer ^ 1), kMeeting);

@@ -15,7 +15,7 @@ struct GridFinisher {
   static constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
   static constexpr int kFirstInput = kGates - Cell::kInputGates;
   static constexpr int kMeeting = Layout::kMultiplying + Layout::kTeam;
-  static constexpr int kStatesBytes = Layout::kTeam * 12;  // of a tile: c and h of pairs
+  static constexpr int kStatesBytes = Layout::kTeam * 12;  // per tile: c and h of pairs
 
   // A thread's offsets for a tile's data.
   struct Place {
@@ -114,7 +114,7 @@ struct GridFinisher {
         if (!real[i] || row >= rows.count) continue;
         const int64_t at = state(row, i);
         c[i] = resets.first_c(anew, load_c<T>(args.c0, at, args.sizes.half_c), row, unit + i);
-        // Rounded, because h0 may be a NaN of all ones, for which a reader would wait forever.
+        // Rounded, because a reader would wait forever for an h0 that is a NaN of all ones.
         const uint16_t h0 = static_cast<const uint16_t*>(args.h0)[at];
         h[i] = rounded(h0);
         sent[i] = rounded(resets.template first_h<uint16_t>(anew, h0, row, unit + i));

@@ -30,9 +30,9 @@ __device__ __forceinline__ void load_forward_weights(const PersistentForward& ar
   }
 }
 
-// An MMA warp multiplies all units of the block by an eighth of K. `late`: the number of visits, of
-// two, whose next packets are loaded after the sums are stored and not during the multiplication.
-// It is 2 with one tile, whose next packets depend on itself, and 1 with two tiles.
+// An MMA warp multiplies all units of the block by an eighth of K. `late`: in how many of two
+// visits the next packets are loaded after the sums are stored, not during the multiplication. It
+// is 2 with one tile, whose next packets depend on the tile itself, and 1 with two tiles.
 template <class Cell, class T, class Layout, int late>
 struct GridMultiplier {
   static constexpr int kStateGates = Cell::kStateGates;
@@ -94,7 +94,7 @@ struct GridMultiplier {
                     __float_as_uint(sum[m][1]), __float_as_uint(sum[m][3])});
     }
     ptx::arrive_threads(kSumsFull + buffer, Layout::kMultiplying + Layout::kTeam);
-    // Cheapest here, while the epilogue warps process the tile.
+    // This costs least here, while the epilogue warps process the tile.
     if (orders) order_exchange(visit.s - 1);
     if (late < 2) buffer ^= 1;
     if (late > 0) ptx::sync_threads(kSumsEmpty + buffer, Layout::kMultiplying + Layout::kTeam);
@@ -138,7 +138,7 @@ struct GridMultiplier {
         multiply<late == 0>(b, a, here);
       }
     }
-    // Matches the number of arrivals.
+    // As many waits as the epilogue warps have arrivals.
     if (late == 0) ptx::sync_threads(kSumsEmpty + buffer, Layout::kMultiplying + Layout::kTeam);
     if (late < 2)
       ptx::sync_threads(kSumsEmpty + (buffer ^ 1), Layout::kMultiplying + Layout::kTeam);

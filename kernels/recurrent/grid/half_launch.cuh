@@ -9,14 +9,14 @@ namespace treadle {
 
 template <class Cell, class T, class Layout, int late>
 cudaError_t run_grid_of(const PersistentForward* args, const GridCall& call) {
-  return call.of<Layout>(any_resets(args) ? grid_forward<Cell, T, Layout, true, late>
+  return call.of<Layout>(call.plan.resets ? grid_forward<Cell, T, Layout, true, late>
                                           : grid_forward<Cell, T, Layout, false, late>,
                          args);
 }
 
 template <class Cell, class T, class Layout, int late>
 cudaError_t run_grid_of(const PersistentBackward* args, const GridCall& call) {
-  return call.of<Layout>(any_resets(args) ? grid_backward<Cell, T, Layout, true, late>
+  return call.of<Layout>(call.plan.resets ? grid_backward<Cell, T, Layout, true, late>
                                           : grid_backward<Cell, T, Layout, false, late>,
                          args);
 }
@@ -36,12 +36,12 @@ cudaError_t run_grid_half(const PersistentForward* args, const GridCall& call) {
       using Layout = GridForward<Cell::kGates, Cell::kStateGates, kWidth, setmaxnreg>;
       // Up to h512, clusters take batches of a single tile, if the GPU has clusters.
       constexpr int kLatest = setmaxnreg && kWidth == kGridNarrowHidden ? 0 : 2;
-      // Without setmaxnreg two tiles run the kernel for more tiles, which saves a third of the
+      // Without setmaxnreg, two tiles use the kernel for more tiles, which saves a third of the
       // kernels.
       constexpr int kTwo = setmaxnreg ? 1 : 0;
-      return call.rows == 8    ? run_grid_of<Cell, T, Layout, kLatest>(args, call)
-             : call.rows == 16 ? run_grid_of<Cell, T, Layout, kTwo>(args, call)
-                               : run_grid_of<Cell, T, Layout, 0>(args, call);
+      return call.plan.rows == 8    ? run_grid_of<Cell, T, Layout, kLatest>(args, call)
+             : call.plan.rows == 16 ? run_grid_of<Cell, T, Layout, kTwo>(args, call)
+                                    : run_grid_of<Cell, T, Layout, 0>(args, call);
     });
   });
 }
@@ -55,9 +55,9 @@ cudaError_t run_grid_half(const PersistentBackward* args, const GridCall& call) 
       using Layout =
           GridBackward<Cell::kGates, Cell::kStateGates, decltype(width)::value, setmaxnreg>;
       constexpr int kTwo = setmaxnreg ? 1 : 0;  // as forward
-      return call.rows == 8    ? run_grid_of<Cell, T, Layout, 2>(args, call)
-             : call.rows == 16 ? run_grid_of<Cell, T, Layout, kTwo>(args, call)
-                               : run_grid_of<Cell, T, Layout, 0>(args, call);
+      return call.plan.rows == 8    ? run_grid_of<Cell, T, Layout, 2>(args, call)
+             : call.plan.rows == 16 ? run_grid_of<Cell, T, Layout, kTwo>(args, call)
+                                    : run_grid_of<Cell, T, Layout, 0>(args, call);
     });
   });
 }
@@ -68,8 +68,8 @@ cudaError_t run_grid_h2048(const PersistentForward* args, const GridCall& call) 
   using Layout = GridForward<Cell::kGates, Cell::kStateGates, kGridWideHidden, setmaxnreg>;
   return with_half_type(call, [&](auto type) {
     using T = typename decltype(type)::type;
-    return call.rows == 8 ? run_grid_of<Cell, T, Layout, 2>(args, call)
-                          : run_grid_of<Cell, T, Layout, 0>(args, call);
+    return call.plan.rows == 8 ? run_grid_of<Cell, T, Layout, 2>(args, call)
+                               : run_grid_of<Cell, T, Layout, 0>(args, call);
   });
 }
 

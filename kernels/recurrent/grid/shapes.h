@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "kernels/common/dtype.h"
+
 namespace treadle {
 
 inline constexpr int kWarp = 32;
@@ -68,7 +70,7 @@ struct GridForward {
   static constexpr int kSumBytes = kMultiplyingWarps * state_gates * 512;
   static constexpr int kWeights = 2 * kSumBytes;  // after two buffers of sums
   static constexpr int kStages = kWeights + kMultiplyingWarps * kInShared * state_gates * 512;
-  // For each row: c and h of 8 pairs, and the stages of the input.
+  // Bytes per row: c and h of 8 pairs, and the stages of the input.
   static constexpr int kRowBytes = kUnits / 2 * 12 + kDepth * gates * kStageRow;
 
   static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
@@ -84,7 +86,7 @@ struct GridSplit {
   static constexpr int kTileBytes = kHidden * 8 * 4;
   static constexpr int kMostRows = 128;
   static constexpr int kMultiplyingWarps = 8, kMultiplying = kMultiplyingWarps * kWarp;
-  static constexpr int kTeam = kUnits / 2 * 8, kFinishing = 2 * kTeam;  // as GridForward's
+  static constexpr int kTeam = kUnits / 2 * 8, kFinishing = 2 * kTeam;  // as in GridForward
   static constexpr int kThreads = kMultiplying + kFinishing, kWarps = kThreads / kWarp;
   static constexpr int kMultiplyingRegisters = !setmaxnreg ? registers_of_warps(kThreads / kWarp)
                                                : state_gates == 4 ? 184
@@ -115,10 +117,10 @@ struct GridSplit {
 
   static constexpr int kSumBytes = kMultiplyingWarps * state_gates * 512;  // there are two
   static constexpr int kWeights = 2 * kSumBytes;
-  static constexpr int kBias = kWeights + kMultiplyingWarps * kInShared * 512;  // and the scale
+  static constexpr int kBias = kWeights + kMultiplyingWarps * kInShared * 512;  // and scales
   static constexpr int kExact = kBias + gates * kUnits * 8;                     // by fma
   static constexpr int kStages = kExact + 16;
-  // For each row: c and h of 8 pairs, and the stages of the input.
+  // Bytes per row: c and h of 8 pairs, and the stages of the input.
   static constexpr int kRowBytes = kUnits / 2 * 16 + kDepth * gates * kStageRow;
 
   static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
@@ -127,11 +129,11 @@ struct GridSplit {
 template <int gates, int state_gates, int hidden, bool setmaxnreg>
 struct GridBackward {
   static constexpr bool kSetmaxnreg = setmaxnreg;
-  // A block reads the gradients of all gates of all units, so there are only as many blocks as W_hh
+  // A block reads the gradients of all gates of all units, so there are no more blocks than W_hh
   // needs.
   static constexpr int kUnits = !setmaxnreg && hidden > kGridNarrowHidden ? 16 : 32;
   static constexpr int kBlocks = hidden / kUnits;
-  static constexpr int kTileBytes = state_gates * hidden * 8 * 2;  // in the order of B
+  static constexpr int kTileBytes = state_gates * hidden * 8 * 2;  // in the B operand's order
   static constexpr int kMostRows = 64;
   static constexpr int kMultiplyingWarps = 8, kMultiplying = kMultiplyingWarps * kWarp;
   // A thread has a pair of units of a row of a tile. There are two teams if weights leave enough
@@ -160,7 +162,7 @@ struct GridBackward {
   static constexpr int kSumBytes = kMultiplyingWarps * kTiles * 512;  // there are two
   static constexpr int kWeights = 2 * kSumBytes;
   static constexpr int kStages = kWeights + kMultiplyingWarps * kInShared * kTiles * 512;
-  // For each row: gradients of h and c of 16 pairs, and stages of gates, grad_output and c.
+  // Bytes per row: gradients of h and c of 16 pairs, and stages of gates, grad_output and c.
   static constexpr int kRowBytes = kUnits / 2 * 16 + kDepth * ((gates + 1) * kStageRow + kCRow);
 
   static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
@@ -189,7 +191,7 @@ struct GridSplitBackward {
   static constexpr int kFinishingRegisters =
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
   static constexpr int kTiles = kUnits / 16;
-  static constexpr int kSpans = hidden / 16 / kMultiplyingWarps;  // of a warp
+  static constexpr int kSpans = hidden / 16 / kMultiplyingWarps;  // per warp
   // A chunk is 16 bytes of each lane: a gate's highs and lows of a span, or its highs of two spans.
   // kWindow chunks are in flight at a time.
   static constexpr int kChunks = kSpans * state_gates * words / 2;
@@ -223,7 +225,7 @@ struct GridSplitBackward {
   static constexpr int kExact = kColumns + kUnits * 4;                             // by fma
   static constexpr int kBiases = kExact + 16;
   static constexpr int kStages = kBiases + kFinishing * gates * 8;
-  // For each row: gradients of h and c of pairs, and stages of gates, grad_output and c.
+  // Bytes per row: gradients of h and c of pairs, and stages of gates, grad_output and c.
   static constexpr int kRowBytes = kUnits / 2 * 16 + kDepth * ((gates + 1) * kStageRow + kCRow);
 
   static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
@@ -231,8 +233,8 @@ struct GridSplitBackward {
 
 // The resources that a group of blocks needs.
 struct GridShape {
-  int blocks;      // of a group
-  int tile_bytes;  // of the exchange of a group, for a step of eight rows
+  int blocks;      // per group
+  int tile_bytes;  // bytes of a group's exchange per step of eight rows
   int most_rows, stages, row_bytes;
 
   // The most rows, in whole tiles, that fit in a block's shared memory; 0: none.
@@ -274,5 +276,28 @@ inline constexpr GridShapes kGridShapes{
       grid_shape<GridSplitBackward<gates, state_gates, kGridNarrowHidden, 1, setmaxnreg>>()},
      {grid_shape<GridSplitBackward<gates, state_gates, kGridHidden, 2, setmaxnreg>>(),
       grid_shape<GridSplitBackward<gates, state_gates, kGridHidden, 1, setmaxnreg>>()}}};
+
+// The grid layouts for the passes of a cell.
+struct CellShapes {
+  const GridShapes &without_setmaxnreg, &with_setmaxnreg;
+
+  // Forward in half types up to kGridWideHidden, else up to kGridHidden.
+  constexpr const GridShape& grid_of(Dtype dtype, int64_t hidden, bool tf32, bool setmaxnreg,
+                                     bool backward) const {
+    const GridShapes& grid = setmaxnreg ? with_setmaxnreg : without_setmaxnreg;
+    const int width = grid_width(hidden, setmaxnreg);
+    if (is_half(dtype)) return backward ? grid.backward[width] : grid.forward[width];
+    return backward ? grid.split_backward[width][tf32] : grid.split[width];
+  }
+};
+
+template <int gates, int state_gates>
+inline constexpr CellShapes kCellShapes{kGridShapes<gates, state_gates, false>,
+                                        kGridShapes<gates, state_gates, true>};
+
+inline const CellShapes& cell_shapes(int gates, int state_gates) {
+  if (gates == 3) return kCellShapes<3, 3>;
+  return state_gates == 3 ? kCellShapes<4, 3> : kCellShapes<4, 4>;
+}
 
 }  // namespace treadle

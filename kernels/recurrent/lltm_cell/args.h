@@ -37,7 +37,7 @@ struct LltmBackward {
   void* grad_old_cell;             // [N, B, H] contiguous, or null
 };
 
-// A whole forward pass of few rows. cell.gates is not read; the other arguments have a column
+// The whole forward pass of few rows. cell.gates is not read. The other arguments have a column
 // stride of 1.
 struct LltmFewForward {
   LltmForward cell;

@@ -11,21 +11,81 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <tuple>
 
 #include "kernels/common/exported.h"
+#include "kernels/recurrent/cell_info.h"
+#include "kernels/recurrent/cluster/kernels.h"
 #include "kernels/recurrent/grid/shapes.h"
-#include "kernels/recurrent/persistent_args.h"
 
 namespace treadle {
+
+enum class Algorithm : uint8_t { kRows, kStep, kTiles, kWarp, kCluster, kGrid };
+
+// The kernels of an algorithm. Which of them takes a layer is the planner's choice alone.
+enum class KernelId : uint8_t {
+  kRows,
+  kStep,
+  kTiles,
+  kWarp,
+  kBlock,           // one block has all weights, as floats: half types and float32
+  kClusterGeneral,  // half types, any batch
+  kClusterDense,    // half types, dense batches: all rows take all steps; resets: kernels.h
+  kClusterFp16x2,   // float32 forward on tensor cores, dense batches
+  kClusterFma,      // float32, any batch
+  kGridHalf,        // half types, H up to kGridHidden
+  kGridH2048,       // half types forward, larger H
+  kGridFp16x2,      // float32 on tensor cores
+};
+
+struct KernelInfo {
+  const char* name;
+  Algorithm algorithm;
+};
+
+inline constexpr KernelInfo kKernelInfos[] = {
+    {"rows", Algorithm::kRows},
+    {"step", Algorithm::kStep},
+    {"tiles", Algorithm::kTiles},
+    {"warp", Algorithm::kWarp},
+    {"block", Algorithm::kCluster},
+    {"cluster_general", Algorithm::kCluster},
+    {"cluster_dense", Algorithm::kCluster},
+    {"cluster_fp16x2", Algorithm::kCluster},
+    {"cluster_fma", Algorithm::kCluster},
+    {"grid_half", Algorithm::kGrid},
+    {"grid_h2048", Algorithm::kGrid},
+    {"grid_fp16x2", Algorithm::kGrid},
+};
+
+constexpr const KernelInfo& kernel_info(KernelId kernel) {
+  return kKernelInfos[static_cast<size_t>(kernel)];
+}
+
+inline constexpr const char* kAlgorithmNames[] = {"rows", "step",    "tiles",
+                                                  "warp", "cluster", "grid"};
 
 struct RecurrenceSizes {
   CellKind cell;
   int64_t steps, batch, hidden, directions;
   Dtype dtype;
-  bool ragged = false;  // some row has fewer steps than others, or may reset
+  bool packed = false;  // some row has fewer steps than others
+  bool resets = false;  // rows may reset
+
+  // Not all rows take all steps with the state of the step before.
+  bool ragged() const { return packed || resets; }
+
+  // Compares all members, so equal sizes have the same plan.
+  bool operator==(const RecurrenceSizes& other) const {
+    const auto all = [](const RecurrenceSizes& s) {
+      return std::tie(s.cell, s.steps, s.batch, s.hidden, s.directions, s.dtype, s.packed,
+                      s.resets);
+    };
+    return all(*this) == all(other);
+  }
 };
 
-inline constexpr int kHopperMhz = 1980;  // of the GPU of the planner's times
+inline constexpr int kHopperMhz = 1980;  // the clock of the GPU on which times were measured
 
 // Bytes of acc_t: products of half types are floats.
 inline int64_t acc_bytes(Dtype dtype) { return dtype == Dtype::kDouble ? 8 : 4; }
@@ -34,10 +94,10 @@ struct RecurrenceDevice {
   bool cuda = false;
   int architecture = 0;  // 90 for sm_90
   int multiprocessors = 0;
-  size_t l2_bytes = 0;                     // CPU: of the cache that all cores share
+  size_t l2_bytes = 0;                     // CPU: the cache that all cores share
   bool tf32 = false;                       // whether float32 products may use TF32
   size_t shared_bytes = kMostSharedBytes;  // the most per block
-  int clock_mhz = kHopperMhz;              // of a multiprocessor, at most
+  int clock_mhz = kHopperMhz;              // the maximum of a multiprocessor
 
   // Whether the GPU runs the persistent kernels at all.
   bool persistent() const { return cuda && architecture >= 80; }
@@ -46,29 +106,46 @@ struct RecurrenceDevice {
   bool setmaxnreg() const { return architecture == 90; }
 };
 
+// The kernel that runs a pass of a layer, and how. Launchers take it as it is.
 struct RecurrencePlan {
-  const char* algorithm;
-  const char* reason;
-  int64_t steps_per_chunk;  // steps whose input products are computed at once
-  bool transposed;          // products [GH, S] instead of [S, GH]
-  bool weight_by_columns;   // algorithm "step", forward: W_hh is copied to column-major order
-  ClusterPlan clusters;     // of algorithm "cluster"
-  int64_t grid_groups;      // of algorithm "grid": groups of blocks for one direction
-  int grid_rows;            // of algorithm "grid": rows of the batch that a group takes
-  bool setmaxnreg;          // of algorithm "grid": the layouts that need it
-  bool tf32;                // whether float32 products may be rounded to TF32
+  KernelId kernel = KernelId::kStep;
+  const char* reason = "";
+  bool resets = false;  // the kernel's instance with resets
+  bool tf32 = false;    // float32 products may be rounded to TF32
 
-  bool is(std::string_view name) const { return name == algorithm; }
-  bool persistent() const { return is("cluster") || is("grid"); }
-  bool fused() const { return is("tiles") || is("warp"); }
-  bool one_block() const { return is("cluster") && clusters.shape.blocks == 1; }
+  // cluster and grid: rows of the batch that a cluster, or a RowGroup of the grid, takes.
+  int rows = 0;
+  ClusterShape shape{};     // cluster
+  int tile_rows = 0;        // cluster_dense and cluster_fp16x2: rows that a tile has room for
+  int64_t groups = 0;       // grid: RowGroups of a direction that run at once
+  bool setmaxnreg = false;  // grid: the layouts that need it
+  size_t group_bytes = 0;   // grid: of the workspace, for each RowGroup
+
+  // rows and step.
+  int64_t steps_per_chunk = 0;     // steps whose input products are computed at once
+  bool transposed = false;         // products [GH, S] instead of [S, GH]
+  bool weight_by_columns = false;  // forward: W_hh is copied so
+
+  Algorithm algorithm() const { return kernel_info(kernel).algorithm; }
+  const char* algorithm_name() const { return kAlgorithmNames[static_cast<int>(algorithm())]; }
+  const char* kernel_name() const { return kernel_info(kernel).name; }
+
+  bool by_steps() const { return kernel == KernelId::kStep; }
+  bool fused() const { return kernel == KernelId::kTiles || kernel == KernelId::kWarp; }
+  bool one_block() const { return kernel == KernelId::kBlock; }
+  bool grid() const { return algorithm() == Algorithm::kGrid; }
+  bool persistent() const { return grid() || algorithm() == Algorithm::kCluster; }
+
+  // Rows of the batch that a launch takes, in all directions: the grid runs the rest in others.
+  int64_t rows_at_once(int64_t batch) const {
+    return grid() && groups * rows < batch ? groups * rows : batch;
+  }
+  // Bytes of the workspace for a launch that takes `count` rows of the batch.
+  size_t workspace(int64_t count, int64_t directions) const {
+    if (!grid()) return 0;
+    return group_bytes * static_cast<size_t>((count + rows - 1) / rows * directions);
+  }
 };
-
-// Copies the parts of the plan that a launch of algorithm "grid" needs.
-inline void set_grid(PersistentSizes& sizes, const RecurrencePlan& plan) {
-  sizes.tf32 = plan.tf32;
-  sizes.setmaxnreg = plan.setmaxnreg;
-}
 
 // Returns null, or the reason why a `forced` algorithm cannot run, valid until this thread's next
 // error. "auto" forces none.

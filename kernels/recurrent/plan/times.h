@@ -70,8 +70,8 @@ inline double split_time(const ClusterShape& shape, int rows, int state_gates) {
   return 0.43 + gates * (products + 1.6e-4 * hidden * rows) + (rows > 8 ? 0.3 : 0.0);
 }
 
-// Grid: a chain of products, sums, cell and exchange; with many tiles, the time that one tile keeps
-// the block busy, us a row. Times are for three gates; `gate`: the time that a fourth adds.
+// Grid: a chain of products, sums, cell and exchange; with many tiles, the time for which a tile
+// keeps the block busy, in us per row. Times are for three gates; a fourth adds `gate`.
 struct GridTime {
   double chain, chain_row, busy, busy_row, gate;
 };
@@ -134,8 +134,8 @@ inline double flop_per_us(Dtype dtype, bool tf32) {
   return is_half(dtype) ? 4e8 : dtype == Dtype::kFloat && tf32 ? 1.5e8 : 4e7;
 }
 
-// Step: a matrix product and a kernel, between which products of half types are in memory as
-// floats; at least the host's time to launch both.
+// Step: a matrix product and a kernel; between them, products of half types are in memory as
+// floats. It takes at least as long as the host needs to launch both.
 inline double launched_time(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                             bool backward) {
   const double hidden = static_cast<double>(sizes.hidden), rows = static_cast<double>(sizes.batch);

@@ -124,9 +124,9 @@ __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
   }
 }
 
-// From the first number of units on, a thread takes kTurnWide adjacent units and has the loads of
-// kTurnSteps steps in flight; from the second on twice as many units and half as many steps. Both
-// were the fastest on an H200.
+// With at least the first number of units, a thread takes kTurnWide adjacent units and has the
+// loads of kTurnSteps steps in flight; with at least the second, twice as many units and half as
+// many steps. Both were the fastest on an H200.
 inline constexpr int64_t kManyUnits = int64_t{1} << 16, kMoreUnits = int64_t{1} << 18;
 template <class T>
 inline constexpr int kTurnWide = sizeof(T) == 2 ? 2 : 1;

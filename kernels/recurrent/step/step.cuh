@@ -62,7 +62,7 @@ struct LocateUnit {
   }
 };
 
-// The rows from which rows are counted: those of all arrays, and those of the products.
+// The rows that a step starts from, in all arrays and in the products.
 struct RowBase {
   int64_t row, product;
 };
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kBlockSize)
   acc gates[Cell::kGates][n], h[n], c[n];
 #pragma unroll
   for (int k = 0; k < Cell::kGates; ++k) load_gate<Cell, T>(args, k, at, product_row, gates[k]);
-  load_vector<acc>(args.c, state, c);
+  load_vector<acc>(args.first_c != nullptr ? args.first_c : args.c, state, c);
   if (args.gates != nullptr) {
 #pragma unroll
     for (int k = 0; k < Cell::kGates; ++k) {
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(kBlockSize, 4)
 
 // ---- host
 
-// From this number of units on, vectors fill the chip.
+// The number of units from which on vectors fill the GPU.
 inline constexpr int64_t kVectors = int64_t{1} << 15;
 
 inline bool in_vectors(const void* data, int64_t stride, int n) {
@@ -210,8 +210,8 @@ inline bool in_vectors(const MatrixView& view, int n) {
          (view.data == nullptr || view.column_stride == 1);
 }
 
-// Units per thread, if not one. In half types two were the fastest; with eight, a lane writes its
-// floats in two accesses, and the half-filled sectors take twice as long.
+// Units per thread, if not one. In half types two are fastest: with eight, a lane writes its
+// floats in two accesses, and half-filled sectors take twice as long.
 template <class T>
 inline constexpr int kUnits = sizeof(T) == 2 ? 2 : 16 / sizeof(T);
 
@@ -238,7 +238,7 @@ cudaError_t launch_grouped_forward(const RecurrenceForward& args, const StepGrou
     bool vectors = in_vectors(args.products, kMost) && in_vectors(args.state_products, kMost) &&
                    in_vectors(args.output, args.output_stride, kMost);
     for (const void* dense : {args.bias_ih, args.bias_hh, static_cast<const void*>(args.h),
-                              static_cast<const void*>(args.c),
+                              static_cast<const void*>(args.c), args.first_c,
                               static_cast<const void*>(args.gates), args.resets.h, args.resets.c}) {
       vectors = vectors && in_vectors(dense, 0, kMost);
     }

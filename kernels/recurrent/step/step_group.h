@@ -17,7 +17,7 @@ struct StepGroup {
   void* gates = nullptr;
 };
 
-// Forward, args.state_products is given for every cell, so that args.products are only read.
+// Forward, every cell passes args.state_products, so args.products is only read.
 
 cudaError_t launch_grouped_forward(const RecurrenceForward& args, const StepGroup& group,
                                    cudaStream_t stream) TREADLE_EXPORTED(launch_grouped_forward);

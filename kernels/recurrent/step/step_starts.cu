@@ -7,7 +7,7 @@
 namespace treadle {
 namespace {
 
-// The most that fits the 4 KB of a kernel's parameters.
+// The most entries that fit in the 4 KB of a kernel's parameters.
 struct TablePart {
   static constexpr int kSize = 480;
   int64_t values[kSize];

@@ -9,7 +9,7 @@ namespace treadle {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 template <class Cell, class Stages>
-inline constexpr int kTileSums = Stages::kSums * Cell::kGates;  // of a thread
+inline constexpr int kTileSums = Stages::kSums * Cell::kGates;  // per thread
 
 // Initialises sums with the biases of their gates.
 template <class Cell, class Stages>
@@ -91,8 +91,8 @@ __global__ void __launch_bounds__(kTileThreads, 1)
                   const __grid_constant__ CUtensorMap weight_ih,
                   const __grid_constant__ CUtensorMap h,
                   const __grid_constant__ CUtensorMap weight_hh, const TileCounts tiles) {
-  // Except for the first step, the previous launch is the previous step, which itself has waited
-  // for the kernels that write the input and the weights.
+  // Except in the first step, the previous launch is the previous step, which has waited for the
+  // kernels that write the input and the weights.
   if (!args.follows) begin_kernel();
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   static_assert(Cell::kInputGates == Stages::kGroups && Cell::kStateGates == Stages::kGroups,
@@ -131,12 +131,12 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       float sums[kTileSums<Cell, Stages>];
       begin_gates<Cell, Stages>(args.layer, unit, sums);
       reader.template multiply<kFirstInput, Cell::kStateGates - kFirstInput>(tiles.of_input, sums);
-      // The sums of gates with only h's product must not be set earlier, or wgmma would wait each
-      // time.
+      // The sums of gates that only have h's product must not be set earlier, because wgmma
+      // would then wait each time.
       if constexpr (kFirstInput != 0) reader.finish();
       if (args.follows && tile == first) begin_kernel();
-      // Loaded before the product, which hides the latency. Missing rows read the first row: a
-      // conditional load would keep its registers occupied through all tiles.
+      // Loaded before the product, which hides the latency. Missing rows read the first row,
+      // because a conditional load would occupy its registers during all tiles.
       float c[Stages::kPieces][kLoaded];
 #pragma unroll
       for (int piece = 0; piece < Stages::kPieces; ++piece) {

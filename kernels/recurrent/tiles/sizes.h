@@ -6,13 +6,13 @@
 
 namespace treadle {
 
-inline constexpr int kTileRows = 128;   // of a block
-inline constexpr int kTileBlocks = 2;   // of a cluster, with neighbouring rows
+inline constexpr int kTileRows = 128;   // per block
+inline constexpr int kTileBlocks = 2;   // per cluster, with neighbouring rows
 inline constexpr int kTileHidden = 64;  // H is a multiple of it
 
 struct TilePlan {
-  int units;    // of a block: 64 or 32
-  double time;  // of a step, in us
+  int units;    // per block: 64 or 32
+  double time;  // per step, in us
 };
 
 // The time of the waves of tiles over the chip, each with a product and a cell. Two launches

@@ -39,7 +39,7 @@ struct TileStages {
   using Element = T;
   static constexpr int kGroups = groups_, kColumns = columns_;
   static constexpr int kDepth = kTileDepthBytes / static_cast<int>(sizeof(T));
-  static constexpr int kHalves = kColumns / kBoxColumns;  // of a group: one or two
+  static constexpr int kHalves = kColumns / kBoxColumns;  // per group: one or two
   static constexpr int kBoxes = kGroups * kHalves;
   static_assert(kHalves == 1 || kHalves == kTileBlocks);
   static constexpr int kPieces = 2 * kHalves;  // per thread in a group: two rows of each half
@@ -101,7 +101,7 @@ __device__ __forceinline__ void load_stages(const TileMemory<Stages>& memory,
   }
 }
 
-// A consumer's position among the stages. `last` is the stage that is still being read, if any.
+// A consumer's position in the stages. `last` is the stage that is still being read, if any.
 template <class Stages>
 struct TileReader {
   const TileMemory<Stages>& memory;

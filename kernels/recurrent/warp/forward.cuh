@@ -1,7 +1,7 @@
-// Algorithm "warp", forward, for any cell: a step in one launch, for few rows of a single step:
-// loading weights to the chip would not pay off, and a matrix product would use few blocks. Four
-// warps multiply the weights of a unit, all its gates, by up to eight rows, each thread a part of
-// K; then the sums are added and the cell is computed. A block takes four units, which share the
+// Algorithm "warp", forward, for any cell: a step in one launch, for few rows of a single step,
+// where keeping weights on the chip would not pay off and a matrix product would use few blocks.
+// Four warps multiply the weights of a unit, all its gates, by up to eight rows, each thread a part
+// of K; then the sums are added and the cell is computed. A block takes four units, which share the
 // loads of the rows. Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
@@ -11,8 +11,8 @@
 
 namespace treadle {
 
-inline constexpr int kWarpRows = 8, kWarpUnits = 4;  // of a block
-inline constexpr int kWarps = 4;                     // of a unit
+inline constexpr int kWarpRows = 8, kWarpUnits = 4;  // per block
+inline constexpr int kWarps = 4;                     // per unit
 inline constexpr int kWarpVector = 4;                // elements per load of a thread
 inline constexpr int kLanes = 32;
 
@@ -40,8 +40,8 @@ __device__ __forceinline__ void add_products(const T* const (&weights)[gates], c
   }
 }
 
-// Afterwards lane l has the sum over the warp of value l. Each round halves the values and the
-// lanes over which they remain to be summed.
+// Afterwards lane l has the sum of value l over the warp. Each round halves the number of values
+// and of lanes that remain to be summed.
 template <int half = kLanes / 2, class acc>
 __device__ __forceinline__ acc sum_to_lanes(acc (&values)[kLanes]) {
   const bool upper = (threadIdx.x & half) != 0;
@@ -76,7 +76,8 @@ __device__ __forceinline__ void finish_unit(const FusedForward& args, int64_t b,
           Narrow<T>::from(gates[m]);
     }
   }
-  const auto next = Cell::forward(gates, static_cast<const acc*>(layer.c)[state]);
+  const void* const old_c = layer.first_c != nullptr ? layer.first_c : layer.c;
+  const auto next = Cell::forward(gates, static_cast<const acc*>(old_c)[state]);
   T h = Narrow<T>::from(next.new_h);
   acc c = next.new_cell;
   static_cast<T*>(layer.output)[row * layer.output_stride + unit] = h;

@@ -21,7 +21,7 @@ void store_block(void* data, int64_t begin, const acc_t<T>* buffer, int64_t n) {
   store_contiguous<T, acc_t<T>>(static_cast<char*>(data) + begin * int64_t{sizeof(T)}, buffer, n);
 }
 
-// The slopes of a block, and sines.
+// The sines of a block and their slopes.
 template <class T>
 struct Block {
   using acc = acc_t<T>;
@@ -58,7 +58,7 @@ struct Block {
     slopes(omega, n, sine, cosine);
   }
 
-  // Backward, from what was kept. Only float reads its output.
+  // Backward, from the saved values. Only float reads its output.
   void from_kept(double omega, int64_t n, const void* output, const void* phases, int64_t begin) {
     alignas(64) acc cosine[kBlock];
     const auto* phase = static_cast<const typename Layer::phase_t*>(phases) + begin;
@@ -163,7 +163,8 @@ void backward_block(const SineJetBackward& args, int64_t begin, int64_t n) {
     of_value[i] *= at.first[i];
     twice[i] = square[i] = 0;
   }
-  // Second derivatives: their contribution to z before the squares, and their own gradient.
+  // For second derivatives: their contribution to the gradient of z without the squares' part,
+  // and their own gradient.
   const auto take_second = [&](int64_t part) {
     load_block<T>(args.grad, begin + part * stride, grad_second, n);
     load_block<T>(args.grad_z, begin + part * stride, second, n);

@@ -1,4 +1,4 @@
-"""Registrations with torch besides the kernels: fakes, nested tensors, DTensors, FLOPs."""
+"""Registrations with torch in addition to the kernels: fakes, nested tensors, DTensors, FLOPs."""
 
 from __future__ import annotations
 

@@ -73,8 +73,8 @@ def _mesh(op: str, tensors: Tensors) -> DeviceMesh:
 
 
 def _choose(op: str, ways: list[Way], tensors: Tensors, dim: int, written: set[str]) -> Way:
-    """The way to shard along the mesh's dimension ``dim`` that moves the least data; the first of
-    equals."""
+    """The way to shard along the mesh's dimension ``dim`` that moves the least data; if several do,
+    the first."""
     here = {name: t.placements[dim] for name, t in tensors.items() if isinstance(t, DTensor)}
 
     def moved(way: Way) -> tuple[float, int]:

@@ -21,13 +21,13 @@ WHOLE, SUM = Replicate(), Partial()
 class Way(NamedTuple):
     """A way to shard an op along one dimension of a mesh."""
 
-    inputs: dict[str, Placement]  # arguments that are not named are held as a whole
+    inputs: dict[str, Placement]  # other arguments are replicated
     outputs: tuple[Placement, ...]
 
 
 def _elementwise(tensors: Tensors, *linear: str) -> list[Way]:
-    """Any dimension of the result; partial sums if the arguments named in ``linear`` are
-    partial."""
+    """Sharded along any dimension of the result, or partial sums if the arguments in ``linear``
+    are."""
     shapes = (t.shape for t in tensors.values())
     shape: torch.Size = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
     ways = []
@@ -42,8 +42,8 @@ def _elementwise(tensors: Tensors, *linear: str) -> list[Way]:
 
 
 def _snake(tensors: Tensors, *results: str) -> list[Way]:
-    """Any dimension of x; along the channels, parameters with one element per channel are sharded,
-    too. ``results``: for each result, the argument that it is like."""
+    """Sharded along any dimension of x. Along the channels, parameters with one element per channel
+    are sharded, too. ``results``: for each result, the argument that it is like."""
     x, ways = tensors["x"], []
     for dim in range(x.dim()):
         inputs: dict[str, Placement] = {}
@@ -61,8 +61,8 @@ def _snake(tensors: Tensors, *results: str) -> list[Way]:
 
 
 def _sine_layer(tensors: Tensors, *results: str) -> list[Way]:
-    """Rows of the input, columns of the output, or layers of a batch of layers. ``results``: for
-    each result, the argument that it is like."""
+    """Sharded by rows of the input, columns of the output, or layers of a batch of layers.
+    ``results``: for each result, the argument that it is like."""
     weight, last = tensors["weight"], tensors["input"].dim() - 1
     many = weight.dim() == 3
 
@@ -81,8 +81,8 @@ def _sine_layer(tensors: Tensors, *results: str) -> list[Way]:
 
 
 def _jet_layer(tensors: Tensors, *results: str) -> list[Way]:
-    """Points of the jet [P, ..., I], or columns of the output. All parts share one phase [...,
-    O]."""
+    """Sharded by points of the jet [P, ..., I], or by columns of the output. All parts share one
+    phase [..., O]."""
     jet = tensors["jet"]
 
     def way(dim: int, parameters: Placement, grads: Placement) -> Way:
@@ -99,7 +99,7 @@ def _jet_layer(tensors: Tensors, *results: str) -> list[Way]:
 
 
 def _of_batch(tensors: Tensors, parameters: Sequence[str], *results: str | Placement) -> list[Way]:
-    """The batch: the second-to-last dimension of everything except the parameters."""
+    """Sharded along the batch, the second-to-last dimension of everything except the parameters."""
     inputs: dict[str, Placement] = {
         name: Shard(t.dim() - 2)
         for name, t in tensors.items()

@@ -114,7 +114,7 @@ def _number(op: str, name: str, value: Any) -> Any:
 
 
 def _common(op: str, number: Any, *arrays: Any) -> tuple[Any, ...]:
-    """The arrays in the dtype that JAX's arithmetic would have."""
+    """Casts the arrays to the dtype that JAX's arithmetic would use."""
     dtype = jnp.result_type(*arrays, number)
     if jnp.issubdtype(dtype, jnp.complexfloating) or jnp.issubdtype(dtype, jnp.unsignedinteger):
         if dtype != jnp.uint8:

@@ -1,4 +1,4 @@
-"""The library of handlers behind treadle.jax, and its workspace sizes."""
+"""The library of XLA handlers that treadle.jax calls, and its workspace sizes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAMES = (
 CELLS = {"lstm": 1, "gru": 2}  # TREADLE_LSTM and TREADLE_GRU
 DTYPES = {"float16": 0x11002, "bfloat16": 0x11004, "float32": 0x12002, "float64": 0x14002}
 _INVALID = 1  # TREADLE_INVALID
-_ALIGNMENT = 256  # of a workspace; XLA aligns to fewer bytes, so the handler looks for a multiple
+_ALIGNMENT = 256  # of a workspace; XLA aligns to less, so the handler skips to the next multiple
 
 
 class Layer(NamedTuple):
@@ -87,13 +87,13 @@ def register() -> None:
 
 
 def call(name: str, results: Any, *arguments: Any, vmap_method: str, **attributes: Any) -> Any:
-    """The handler `name` on these arrays; `results` are jax.ShapeDtypeStruct."""
+    """Calls the handler `name` with these arrays; `results` are jax.ShapeDtypeStruct."""
     made = jax.ffi.ffi_call(f"treadle_{name}", results, vmap_method=vmap_method)
     return made(*arguments, **attributes)
 
 
 def number(value: float) -> dict[str, Any]:
-    """The attributes of a Python number that keep all its bits."""
+    """Attributes that pass a Python number to a handler with all its bits."""
     integer = isinstance(value, int)
     return {
         "real": np.float64(value),

@@ -1,4 +1,4 @@
-"""The recurrent layers of treadle.jax: by the kernels, and by a scan in plain JAX."""
+"""The recurrent layers of treadle.jax, by the kernels or by a scan in plain JAX."""
 
 from __future__ import annotations
 

@@ -25,8 +25,7 @@ class Jet(NamedTuple):
     the end. A part that was not requested is None.
 
     Jets add, subtract, multiply and divide, with each other and with numbers and tensors. A tensor
-    is a constant, whatever it was computed from: anything that depends on the coordinates must
-    itself be a jet.
+    is always treated as a constant: anything that depends on the coordinates must itself be a jet.
 
     Attributes:
         value: [..., O].
@@ -75,7 +74,7 @@ class Jet(NamedTuple):
     ) -> Jet:
         """The jet of scale * x + shift, with derivatives with respect to x.
 
-        It maps, say, metres to the ±1 of a network, and derivatives stay with respect to metres.
+        For example, it maps metres to the ±1 of a network, with derivatives with respect to metres.
 
         Args:
             x: [..., d], as for :meth:`of`.
@@ -128,10 +127,11 @@ class Jet(NamedTuple):
     def map(self, function: Callable[[Tensor], Tensor]) -> Jet:
         """Apply any smooth pointwise function of the values.
 
-        Use it for functions without a jet: ``torch.tanh``, a norm, a module. ``torch.func`` calls
-        and differentiates the function once for each coordinate, twice for second derivatives, so
-        it must be deterministic. torch.compile supports it, torch.export with ``strict=False``.
-        Second derivatives of ``torch.nn.functional.layer_norm`` are wrong in torch: write it out.
+        Use it for functions without a jet, such as ``torch.tanh``, a norm or a module.
+        ``torch.func`` calls and differentiates the function once for each coordinate, twice for
+        second derivatives, so it must be deterministic. torch.compile supports it, torch.export
+        with ``strict=False``. Second derivatives of ``torch.nn.functional.layer_norm`` are wrong in
+        torch: write it out.
 
         Args:
             function: from values [..., O] to values [..., O'].
@@ -238,7 +238,7 @@ class Jet(NamedTuple):
         return Jet(*parts.unpack(packed, self.gradient.shape[-1], *wanted))
 
 
-# Makes NumPy numbers defer to the jet in products.
+# With this, a NumPy number times a jet calls the jet's method.
 Jet.__array_ufunc__ = None  # type: ignore[attr-defined]
 
 
@@ -275,7 +275,7 @@ def jet_linear(jet: Jet, weight: Tensor, bias: Tensor | None = None) -> Jet:
 
 
 def _constant(other: Any) -> Tensor | float | None:
-    """``other`` as an operand of a jet, or None if it cannot be one."""
+    """``other`` as a constant for a jet's arithmetic, or None if it cannot be one."""
     if isinstance(other, (Tensor, float, int, torch.SymInt, torch.SymFloat)):
         return other  # type: ignore[return-value]
     try:

@@ -1,5 +1,4 @@
-"""Jets of functions that have no formula of their own: calls torch.func for one direction at a
-time."""
+"""Jets of functions without a jet formula: calls torch.func for one direction at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A jet in one tensor, parts first, as the op takes it: packing, unpacking, and checks of parts.
+"""A jet in one tensor, with dimension 0 for the parts, as the op takes it: packing, unpacking,
+checks.
 
 [P, ..., O] with P = 1 + d + n2 parts: the value, its derivatives with respect to d coordinates, and
 n2 second derivatives: none, the Laplacian, or the d of the Hessian's diagonal.
@@ -91,7 +92,7 @@ def _whole(jet: Fields, rows: Sequence[Tensor]) -> Tensor | None:
     if torch.compiler.is_compiling() or not value._is_view():
         return None
     base = value._base
-    # Computing on the base skips the parts, and so hooks and gradients that belong to a part.
+    # Computing with the base would skip a part's hooks and gradients.
     if any(part is not None and (part.retains_grad or part._backward_hooks) for part in jet):
         return None
     if base is None or base.shape != (sum(map(len, rows)), *value.shape):
@@ -138,8 +139,8 @@ def broadcast(*shapes: Sequence[int]) -> torch.Size:
 def linear(packed: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """One product for all parts; only the value gets the bias."""
     if _is_dtensor(packed):
-        # A DTensor cannot flatten rows if the points, and not dimension 0, are sharded, and pad
-        # confuses the size of its result with that of an earlier call.
+        # A DTensor cannot flatten rows if the points are sharded and dimension 0 is not, and pad
+        # gives its result the size of an earlier call's.
         value, *rest = packed.unbind()
         others = [F.linear(part, weight) for part in rest]
         return torch.stack([F.linear(value, weight, bias), *others])

@@ -1,4 +1,4 @@
-"""State dicts of recurrent modules: which cell they belong to, and conversion between LLTM and
+"""State dicts of recurrent modules: the cell that they belong to, and conversion between LLTM and
 LLTMCell."""
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _CELLS = {
     "LLTM": _Cell("an", "i, o, z", 1),
 }
 
-# The version in LLTM.state_dict()'s metadata; torch's modules have 1. Without biases only this
-# version distinguishes an LLTM's weights from a GRU's: names and shapes are the same.
+# The version in LLTM.state_dict()'s metadata; torch's modules have 1. Without biases, an LLTM's
+# weights have the names and shapes of a GRU's, and only this version tells them apart.
 LLTM_VERSION = 2
 
 
@@ -68,7 +68,7 @@ def _found(state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any]) ->
 def wrong_cell(
     module: str, cell: str, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any]
 ) -> str | None:
-    """Why ``module``, of ``cell``, cannot take these weights."""
+    """Why ``module``, whose cell is ``cell``, cannot load these weights."""
     name = _found(state_dict, prefix, metadata)
     if name is None or name == cell:
         return None

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 
 class ShapeError(RuntimeError, ValueError):
-    """A tensor's shape."""
+    """A tensor has a wrong shape."""
 
 
 class DtypeError(ValueError, RuntimeError):
-    """The dtype of an input, which differs from that of the parameters."""
+    """An input has another dtype than the parameters."""
 
 
 class ParameterDtypeError(RuntimeError, ValueError):
-    """A dtype that parameters cannot have."""
+    """Parameters cannot have this dtype."""
 
 
 class NoTensorError(AttributeError, TypeError):

@@ -1,4 +1,5 @@
-"""What treadle.nn.replace puts on a module of torch's, whose class stays."""
+"""The attributes that treadle.nn.replace sets on a module of torch's, whose class does not
+change."""
 
 from __future__ import annotations
 
@@ -30,10 +31,11 @@ __all__ = [
 
 
 def _read_as(torchs: Any, ours: Any) -> Callable[..., Any]:
-    """The forward pass ``ours``, which reads as the method ``torchs`` of torch's.
+    """The forward pass ``ours``, whose source is that of torch's method ``torchs``.
 
-    TorchScript does not call a method but reads its source, by functools.wraps that of ``torchs``.
-    It looks for the names in there among the globals of the function, which therefore are torch's.
+    TorchScript does not call a method but reads its source, and functools.wraps makes that the
+    source of ``torchs``. It looks up the source's names in the function's globals, so these are
+    torch's.
     """
     made = FunctionType(ours.__code__, torchs.__globals__, ours.__name__)
     made.__kwdefaults__, made.__defaults__ = ours.__kwdefaults__, ours.__defaults__
@@ -46,9 +48,9 @@ def _read_as(torchs: Any, ours: Any) -> Callable[..., Any]:
 class Methods:
     """Methods of a module that replace those of its class.
 
-    As attributes of the module they are bound to this object, which copies and files of the module
-    bind to the module that they make. The module is not held: it and its memory would stay until
-    Python collects cycles.
+    They are attributes of the module, bound to this object. A copy or a loaded file of the module
+    binds its own object. The object does not hold the module, which would otherwise keep its memory
+    until Python collects cycles.
     """
 
     names: tuple[str, ...] = ("forward", "_replicate_for_data_parallel")  # of what it replaces
@@ -89,7 +91,7 @@ class LayerMethods(Methods):
     _set_compiler = SequenceLayers._set_compiler
 
     def flatten_parameters(self) -> None:
-        """Nothing: treadle.nn.LSTM says why."""
+        """Does nothing; see treadle.nn.LSTM."""
 
     def extra_repr(self) -> str:
         words: str = type(self.layer).extra_repr(self.layer)
@@ -132,7 +134,8 @@ def remove(module: nn.Module) -> None:
 
 
 def methods_of(module: object) -> Methods | None:
-    """What replace put on the module, if it did; not what a shallow copy holds of its original."""
+    """The Methods that replace set on the module, or None. Those that a shallow copy has from its
+    original do not count."""
     own = getattr(module, "__dict__", {}).get("_replicate_for_data_parallel")
     found = getattr(own, "__self__", None)
     return found if isinstance(found, Methods) and found._ref() is module else None
@@ -143,14 +146,14 @@ def is_forward_ours(module: nn.Module) -> bool:
 
 
 def parameters_of(layer: nn.Module) -> list[Tensor]:
-    """The parameters of a layer of ours, as its op takes them."""
+    """The parameters of one of our layers, in its op's form."""
     front = front_of(layer)
     assert front is not None
     return front.parameters(layer)
 
 
 def front_of(module: object) -> Front | None:
-    """The front of a layer of ours, made or replaced; None for any other object."""
+    """The Front of one of our layers, made as such or replaced; None for any other object."""
     if isinstance(module, SequenceLayers):
         return module._front
     methods = methods_of(module)
@@ -158,10 +161,10 @@ def front_of(module: object) -> Front | None:
 
 
 class Replaceable(ABCMeta):
-    """The class of treadle.nn's LSTM, GRU and their cells, of which replaced modules are instances,
-    too.
+    """The metaclass of treadle.nn's LSTM, GRU and their cells, which makes replaced modules their
+    instances, too.
 
-    An ABCMeta, so that classes with abstract methods can be bases beside them.
+    It is an ABCMeta, so that classes with abstract methods can be further bases.
     """
 
     def __instancecheck__(cls, instance: object) -> bool:

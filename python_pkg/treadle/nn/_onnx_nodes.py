@@ -1,4 +1,4 @@
-"""Layers as ONNX's own nodes, which torch.onnx.export takes without a translation table."""
+"""Exports layers as ONNX's own nodes, for torch.onnx.export without a translation table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# The gates of ONNX by their places in torch's weights: i, f, g, o and r, z, n.
+# ONNX's gates as positions in torch's weights: i, f, g, o and r, z, n.
 _GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2)}
 
 
@@ -25,7 +25,8 @@ def onnx_layers(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Tensor, ...]:
-    """What torch.lstm or torch.gru returns for a padded batch; only while torch.onnx exports."""
+    """Returns what torch.lstm or torch.gru returns for a padded batch. For torch.onnx's export
+    only."""
     states = (hx,) if isinstance(hx, Tensor) else tuple(hx)
     directions = 2 if bidirectional else 1
     width = (4 if bias else 2) * directions
@@ -50,7 +51,7 @@ def _layer(
         return torch.cat([weight.narrow(0, gate * hidden, hidden) for gate in _GATES[cell]])
 
     each = len(weights) // directions
-    # A tensor [D, ...] of each kind: weight_ih, weight_hh and the biases.
+    # For each kind (weight_ih, weight_hh and the biases) a tensor [D, ...].
     kinds = [torch.stack([ordered(w) for w in weights[kind::each]]) for kind in range(each)]
     biases = torch.cat(kinds[2:], dim=1) if each == 4 else None
     options: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Parts that all recurrent modules share: input forms, states, packing, and their checks."""
+"""Code that all recurrent modules share: forms of input, states, packing, and their checks."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from ._tracers import NotScripted, break_graphs_at_pad, differs, fx_leaf, is_tra
 States = tuple[Tensor, ...]
 Pair = tuple[Tensor, Tensor]
 
+_layers_from_zeros: Any = torch.ops.treadle.layers_from_zeros.default
+
 PAD = (
     "; pad it by torch.nested.to_padded_tensor(input, 0.0) and give lengths, of a jagged one "
     "input.offsets().diff()"
@@ -43,7 +45,7 @@ class Options(NamedTuple):
 class Front:
     """The forward pass of a layer that has torch.nn.LSTM's attributes.
 
-    It is no part of the layer, so that it serves modules of torch's, too (treadle.nn.replace).
+    It is not part of the layer, so that it can also serve torch's modules (treadle.nn.replace).
     """
 
     name: str  # of the module, in errors
@@ -67,21 +69,43 @@ class Front:
             for name in names
         ]
 
-    def run(self, layer: Any, arguments: tuple[Any, ...], options: Options) -> tuple[Tensor, ...]:
-        """What the op returns for the arguments that torch.lstm has, and for the options."""
-        return self.op(
-            *arguments,
-            recompute=layer.recompute,
-            reset=options.reset,
-            reset_hx=self.given(options.reset_hx) if options.reset_hx else None,
+    def run(
+        self,
+        layer: Any,
+        input: tuple[Tensor, ...],
+        states: States | None,
+        net: tuple[Any, ...],
+        rest: tuple[bool, ...],
+        options: Options,
+    ) -> tuple[Tensor, ...]:
+        """Calls the op. ``net``: the parameters and the other attributes of the layer."""
+        reset_hx = options.reset_hx
+        given: dict[str, Any] = {
+            "recompute": layer.recompute,
+            "reset": options.reset,
             # Passed even if None: torch.compile's guards read the arguments of an earlier call.
-            lengths=options.lengths,
-            return_cells=options.return_cells,
-        )
+            "lengths": options.lengths,
+        }
+        op: Any = self.op
+        if states is None:
+            data, batch_sizes = input if len(input) == 2 else (*input, None)
+            given |= {"cell": op.__name__, "reset_hx": reset_hx or None}
+            given |= {"cells": options.return_cells}
+            found = _layers_from_zeros(data, batch_sizes, *net, layer.batch_first, **given)
+        else:
+            given |= {"reset_hx": self.given(reset_hx) if reset_hx else None}
+            given |= {"return_cells": options.return_cells}
+            found = op(*input, self.given(states), *net, *rest, **given)
+        return found  # type: ignore[no-any-return]
 
     def rename_entries(self, layer: Any, state_dict: dict[str, Any], prefix: str) -> str | None:
         """Rename another module's entries as this layer's; returns the reason if it cannot."""
         return None
+
+    def op_makes_zeros(self, input: Tensor) -> bool:
+        """Whether the op itself starts from zeros. It does not if a tracer must see how they are
+        made."""
+        return type(input) is Tensor and not torch.compiler.is_compiling() and not is_tracing()
 
     def zeros(self, input: Tensor, shape: tuple[int, ...]) -> States:
         """The states to start from if the caller gives none."""
@@ -138,7 +162,7 @@ class Front:
             ),
             lengths=None if lengths is None else lengths.unsqueeze(0),
         )
-        states = tuple(state.unsqueeze(1) for state in states)
+        states = states and tuple(state.unsqueeze(1) for state in states)
         rows = checked.unsqueeze(batch_dim)
         output, last, cells = self._run(layer, (rows,), states, options, layer.batch_first)
         return (
@@ -168,8 +192,8 @@ class Front:
         if sorted_indices is not None:
             batch = sorted_indices.size(0)
         elif hx is not None and torch.compiler.is_compiling():
-            # batch_sizes[0] is a number that the compiler cannot compare. The op refuses too few
-            # rows, and returns extra ones unchanged.
+            # The compiler cannot compare batch_sizes[0]. The op refuses too few rows, and returns
+            # extra rows unchanged.
             first = hx if isinstance(hx, Tensor) else hx[0]
             batch = first.size(1) if isinstance(first, Tensor) and first.dim() == 3 else 0
         elif is_tracing():
@@ -177,9 +201,9 @@ class Front:
         else:
             batch = int(batch_sizes[0]) if len(batch_sizes) else 0
         states = self._start(layer, data, hx, batch)
-        if hx is not None:
+        if states is not None and hx is not None:
             states = _permuted(states, sorted_indices)
-        # States for rows are in the caller's order, states for steps in the order of the data.
+        # States per row are in the caller's order, states per step in the order of the data.
         if any(state.dim() == 3 and state.size(1) == batch for state in options.reset_hx):
             options = options._replace(reset_hx=_permuted(options.reset_hx, sorted_indices))
         output, last, cells = self._run(layer, (data, batch_sizes), states, options)
@@ -191,24 +215,26 @@ class Front:
         return packed(output), last, None if cells is None else packed(cells)
 
     def _run(
-        self, layer: Any, input: tuple[Tensor, ...], states: States, options: Options, *rest: bool
+        self,
+        layer: Any,
+        input: tuple[Tensor, ...],
+        states: States | None,
+        options: Options,
+        *rest: bool,
     ) -> tuple[Tensor, States, Tensor | None]:
         """Output, states and cell states; the latter are None unless requested."""
         parameters = self.parameters(layer)
         name = "input" if len(input) == 1 else "input.data"
         check_same_dtype(self.name, name, input[0], parameters[0])
-        arguments = (
-            *input,
-            self.given(states),
+        net = (
             parameters,
             layer.bias,
             layer.num_layers,
             layer.dropout,
             layer.training,
             layer.bidirectional,
-            *rest,
         )
-        output, *found = self.run(layer, arguments, options)
+        output, *found = self.run(layer, input, states, net, rest, options)
         cells = found.pop() if options.return_cells else None
         return output, tuple(found), cells
 
@@ -233,8 +259,11 @@ class Front:
             )
         return input
 
-    def _start(self, layer: Any, input: Tensor, hx: object, batch: int | None) -> States:
-        """``hx``, checked, or zeros. Without a dimension for the batch if ``batch`` is None."""
+    def _start(self, layer: Any, input: Tensor, hx: object, batch: int | None) -> States | None:
+        """``hx``, checked, or zeros; None if the op makes the zeros itself. Without a dimension
+        for the batch if ``batch`` is None."""
+        if hx is None and self.op_makes_zeros(input):
+            return None
         count = layer.num_layers * (2 if layer.bidirectional else 1)
         letters = "[num_layers * D, H]" if batch is None else "[num_layers * D, B, H]"
         shape = (count, *(() if batch is None else (batch,)), layer.hidden_size)
@@ -254,19 +283,19 @@ def load(
     metadata: dict[str, Any],
     *args: Any,
 ) -> None:
-    """``own`` loads the entries below ``prefix``, unless they are another cell's."""
+    """Lets ``own`` load the entries below ``prefix``, unless they are another cell's."""
     # The dictionary is load_state_dict's own copy.
     with hooks_run(layer, state_dict, prefix, metadata, *args):
         why = wrong_cell(front.name, front.name, state_dict, prefix, metadata)
         why = why or front.rename_entries(layer, state_dict, prefix)
         if why:
-            args[-1].append(why)  # in place of a list of names and sizes
+            args[-1].append(why)  # replaces torch's list of names and sizes
         else:
             own(state_dict, prefix, metadata, *args)
 
 
 class SequenceLayers(NotScripted):
-    """A module whose forward pass is that of its front."""
+    """A module with the forward pass of its Front."""
 
     _front: Front
 
@@ -331,9 +360,10 @@ class SequenceLayers(NotScripted):
         ``torch.compile`` breaks the graph at torch's ``pack_padded_sequence`` and
         ``pad_packed_sequence``; ``lengths`` needs neither.
         """
-        # Dynamo skips this module but would still compile each callee separately, in one cache
-        # that all layers share; so disable it for the call. Dynamo does not compile this function
-        # either: it skips functions that break the graph within `try`.
+        # Dynamo skips this module, but would still compile each function that it calls
+        # separately, in one cache that all layers share. So this disables it for the call. Dynamo
+        # does not compile this function either: it skips functions that break the graph within
+        # `try`.
         compiler = None if torch.compiler.is_compiling() else self._set_compiler(None)
         try:
             return self._called(input, hx, reset, reset_hx, lengths, return_cells)

@@ -13,7 +13,7 @@ from torch import Tensor
 # layers.{k}.weight and net.{k}.weight of siren-pytorch, net.{k}.0.weight of the paper's FCBlock;
 # in SirenWrapper and SingleBVPNet, which contain them, all of these follow another "net.".
 _LAYER = re.compile(r"(?:net\.)?(?:layers|net)\.(\d+)\.(?:0\.)?(weight|bias)")
-# siren-pytorch's last layer, which has a name of its own, and its final activation.
+# siren-pytorch's last layer, which has a different name, and its final activation.
 _LAST = re.compile(r"(?:net\.)?last_layer\.(?:(weight|bias)|(activation\..+))")
 _WRAPPER = re.compile(r"net\.(?:layers|net)\.0\.weight")
 
@@ -29,7 +29,7 @@ def rename_layers(state_dict: dict[str, Any], prefix: str, last: int) -> None:
     last one."""
     names = [key[len(prefix) :] for key in state_dict if key.startswith(prefix)]
     if any(_WRAPPER.fullmatch(name) for name in names):
-        # The coordinates of SirenWrapper's image: no weights.
+        # The coordinates of SirenWrapper's image, which are not weights.
         state_dict.pop(f"{prefix}grid", None)
     for name in names:
         if match := _LAYER.fullmatch(name):
@@ -46,7 +46,7 @@ def saved_omega(state: object) -> float | None:
             raise TypeError(
                 f"SineLinear: the extra state must be one number, omega_0, got {list(state.shape)}"
             )
-        # The module is imported if a fake tensor exists.
+        # If a fake tensor exists, this module has been imported.
         fakes: Any = sys.modules.get("torch._subclasses.fake_tensor")
         if state.is_meta or (fakes and isinstance(state, fakes.FakeTensor)):
             return None

@@ -71,7 +71,7 @@ def is_plain(*tensors: Any) -> bool:
 
 
 def pulled_back(x: Tensor, omegas: Sequence[float], params: Params) -> tuple[Tensor, Tensor]:
-    """Values [..., O] and gradient [..., O, d] of sine layers with a linear one behind them.
+    """Values [..., O] and gradient [..., O, d] of sine layers followed by a linear layer.
 
     All tensors must be plain, and autocast must be off.
     """
@@ -87,9 +87,9 @@ def pulled_back(x: Tensor, omegas: Sequence[float], params: Params) -> tuple[Ten
 class _Kept(NamedTuple):
     """The values that the backward pass needs of each sine layer, except ``pulls``."""
 
-    outputs: list[Tensor]  # [N, width], or none where the phase alone tells them
+    outputs: list[Tensor]  # [N, width]; empty if the phases suffice to recompute them
     phases: list[Tensor]
-    pulls: list[Tensor]  # the gradient of each output of the net by that of each layer but the last
+    pulls: list[Tensor]  # the gradients of the net's outputs by those of each layer but the last
 
     @staticmethod
     def of(x: Tensor, params: Params) -> _Kept:

@@ -15,7 +15,7 @@ _slope_backward = torch.ops.treadle.sine_linear_slope_backward.default
 
 
 class Layer(NamedTuple):
-    """A sine layer at some points, as its ops take it."""
+    """A sine layer's arguments and saved values at some points."""
 
     input: Tensor
     weight: Tensor
@@ -29,7 +29,7 @@ class Layer(NamedTuple):
         return _slope(grad, None, *self, 1)  # type: ignore[no-any-return]
 
     def slope_backward(self, v: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-        """VJP of a slope with respect to grad and the sum."""
+        """VJP of a slope with respect to grad and to the sine's argument."""
         by_grad, _, by_sum = _slope_backward(v, grad, None, *self, 1, [True, False, True])
         return by_grad, by_sum
 

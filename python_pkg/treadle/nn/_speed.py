@@ -1,4 +1,4 @@
-"""Where treadle's LSTM and GRU may be slower than torch's: where no launch takes all steps."""
+"""Finds layers that may be slower than torch's, because no single launch runs all their steps."""
 
 from __future__ import annotations
 

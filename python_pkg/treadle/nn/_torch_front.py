@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..recurrent import gru, lstm
 from ._onnx_nodes import onnx_layers
-from ._sequence import Front, Options
+from ._sequence import Front, Options, States
 from ._tracers import is_tracing
 
 __all__ = ["GRU_FRONT", "LSTM_FRONT", "TorchFront"]
@@ -30,13 +30,21 @@ class TorchFront(Front):
         super().__init__(name, states, op)
         self.torchs = torchs
 
-    def run(self, layer: Any, arguments: tuple[Any, ...], options: Options) -> tuple[Tensor, ...]:
+    def run(
+        self,
+        layer: Any,
+        input: tuple[Tensor, ...],
+        states: States | None,
+        net: tuple[Any, ...],
+        rest: tuple[bool, ...],
+        options: Options,
+    ) -> tuple[Tensor, ...]:
         exports = is_tracing() or torch.compiler.is_exporting()
-        if exports and torch.onnx.is_in_onnx_export():
-            found = self._to_onnx(arguments, options)
+        if exports and states is not None and torch.onnx.is_in_onnx_export():
+            found = self._to_onnx((*input, self.given(states), *net, *rest), options)
             if found is not None:
                 return found
-        return super().run(layer, arguments, options)
+        return super().run(layer, input, states, net, rest, options)
 
     def _to_onnx(self, arguments: tuple[Any, ...], options: Options) -> tuple[Tensor, ...] | None:
         """What torch.onnx.export can translate without a table; None if there is no such thing."""
@@ -52,9 +60,11 @@ class TorchFront(Front):
         input, states, *_ = arguments
         each = (states,) if isinstance(states, Tensor) else states
         dtypes = {input.dtype, *(state.dtype for state in each)}
-        if plain and len(dtypes) == 1 and dtypes <= _ONNX_DTYPES:
-            return onnx_layers(self.name, *arguments)
-        return None
+        if not plain or len(dtypes) > 1 or not dtypes <= _ONNX_DTYPES:
+            return None
+        # torch.export would fix the number of steps of torch's op.
+        any_steps = isinstance(input.size(1 if arguments[-1] else 0), torch.SymInt)
+        return onnx_layers(self.name, *arguments) if any_steps else self.torchs(*arguments)
 
     def parameters(self, layer: Any) -> list[Tensor]:
         # torch.nn.RNNBase keeps its parameters in this list, too.
@@ -67,8 +77,8 @@ class TorchFront(Front):
         return self._compared(layer)
 
     def _compared(self, layer: Any) -> list[Tensor]:
-        """The parameters; or _flat_weights, if it was written to and no parameter was replaced
-        since the last call, which is torch.nn.RNNBase's rule."""
+        """The parameters or, if _flat_weights was written to and no parameter was replaced since
+        the last call, _flat_weights. This is torch.nn.RNNBase's rule."""
         found, own = super().parameters(layer), layer.__dict__
         flat: list[Tensor] = layer._flat_weights
         pairs = zip(layer._flat_weight_refs, found, strict=True)

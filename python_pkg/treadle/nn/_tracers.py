@@ -16,7 +16,7 @@ PAD_REASON = (
 )
 
 DEFAULTS = (None, False)
-# Whether torch.jit.trace runs. torch.compile cannot read that of torch._C.
+# Whether torch.jit.trace runs. torch.compile cannot call torch._C's function for that.
 is_tracing: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defined]
 
 

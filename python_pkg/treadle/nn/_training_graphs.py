@@ -1,12 +1,12 @@
 """The CUDA graphs of a :class:`treadle.nn.TrainingStep`, and their nodes in autograd.
 
-Each of ``calls`` slots has a graph for the forward pass and one for the backward pass. Whatever the
-first saves for the second lies in memory of the slot, so a slot is occupied from a call to the end
-of its backward pass. All graphs share the memory of everything else.
+Each of ``calls`` slots has a graph for the forward pass and one for the backward pass. What the
+first saves for the second is in the slot's memory, so a slot is in use from a call to the end of
+its backward pass. All graphs share the memory for everything else.
 
 The backward graphs add the gradients of parameters to sums that all slots share. Autograd must get
-these once, after the last call's backward pass: every call depends on a token, the output of
-``_Parameters``, whose node therefore runs last and returns the sums.
+each sum only once, after all backward passes of calls. So every call depends on a token, the output
+of ``_Parameters``, whose node therefore runs last and returns the sums.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from torch.utils import _pytree as pytree
 from .._check.tensors import dtype_name
 from ._training_modules import Modules, leaves_of, without_hooks
 
-WARM_UP = 3  # calls before the capture: libraries choose their kernels and workspaces in these
+WARM_UP = 3  # calls before the capture, in which libraries choose kernels and workspaces
 
 Replay = Callable[[], None]
 
 
 class Recorder:
-    """Captures on a stream of its own, and orders the streams of calls."""
+    """Captures on a separate stream, and orders the streams of calls."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -46,9 +46,9 @@ class Recorder:
         self._last.wait_stream(self._side)
 
     def capture(self, run: Callable[[], list[Tensor]]) -> tuple[list[Tensor], Replay]:
-        """A graph of what ``run`` does; a replay writes into the tensors that it returned."""
+        """A graph of ``run``. A replay writes into the tensors that ``run`` returned."""
         graph = torch.cuda.CUDAGraph()
-        # Other threads, of data loaders say, may go on calling CUDA meanwhile.
+        # Other threads, such as a data loader's, may call CUDA meanwhile.
         mode = {"capture_error_mode": "thread_local"}
         with torch.cuda.graph(graph, pool=self._pool, stream=self._side, **mode):
             result = run()
@@ -78,8 +78,8 @@ class Graphs:
         self._autocast = _autocast(self.device)
         self._modules = Modules()
         self._recorder = Recorder(self.device)
-        # Leaves that fn reads while it is captured, the sums of their gradients, and the parameters
-        # that get these.
+        # The leaves that fn reads while it is captured, the sums of their gradients, and the
+        # parameters that get the sums.
         self.leaves: list[Tensor] = []
         self.sums: list[Tensor] = []
         self._parameters: list[Tensor] = []
@@ -87,7 +87,7 @@ class Graphs:
         self._task: int | None = None  # the backward pass whose gradients are in the sums
         self._token: Tensor | None = None
         self._trained: list[bool] = []  # which leaves required grad when the token was made
-        # Tensors that are made in inference mode cannot be written outside of it.
+        # Tensors created in inference mode cannot be written outside of it.
         with torch.inference_mode(False), torch.enable_grad(), self._recorder.prepare():
             slots = [Slot(self, samples) for _ in range(calls)]
             self._warm_up(slots[0])
@@ -109,7 +109,7 @@ class Graphs:
 
     def _make_token(self) -> None:
         if self._task is not None and torch._C._current_graph_task_id() < 0:
-            # A backward pass failed before it came to the token.
+            # A backward pass failed before it reached the token.
             torch._foreach_zero_(self.sums)
             self._task = None
         if len(self._free) == self.calls:
@@ -123,7 +123,8 @@ class Graphs:
 
     def run(self, inputs: list[Tensor]) -> list[Tensor]:
         """The tensors that fn returns."""
-        # A weight that was cast outside of the capture would never be cast again.
+        # Otherwise replays would use a weight that autocast cast before the capture, and never
+        # cast it again.
         torch.clear_autocast_cache()
         result = self._fn(*pytree.tree_unflatten(inputs, self._structure))
         torch.clear_autocast_cache()
@@ -173,9 +174,12 @@ class Graphs:
             for slot in slots:
                 slot.capture(self._recorder)
         except RuntimeError as error:
+            first: BaseException = error  # the end of the capture has raised another one
+            while first.__context__ is not None:
+                first = first.__context__
             raise RuntimeError(
                 "make_training_step: fn must run as CUDA graphs, forward and backward, without "
-                f"waiting for the device, got an error from the capture: {error}"
+                f"waiting for the device, got an error: {str(first).partition(chr(10))[0]}"
             ) from error
         for slot in slots:
             slot.forget()
@@ -214,12 +218,12 @@ class Graphs:
                 "within another, or after one that failed: then call the step again first"
             )
         self._recorder.enter()
-        for memory, k in zip(self.output_grads, self.trained_outputs, strict=True):
-            grad = grads[k]
-            if grad is None:
-                memory.zero_()
-            else:
-                memory.copy_(grad)
+        given = [grads[k] for k in self.trained_outputs]
+        pairs = list(zip(self.output_grads, given, strict=True))
+        if absent := [memory for memory, grad in pairs if grad is None]:
+            torch._foreach_zero_(absent)
+        if present := [grad for grad in given if grad is not None]:
+            torch._foreach_copy_([memory for memory, grad in pairs if grad is not None], present)
         kept = None if wanted else [t.clone() for t in self.sums]
         slot.replay_backward()
         if wanted:
@@ -246,7 +250,7 @@ class Slot:
         self._graphs = graphs
         self.inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in samples]
         self.detached_inputs = [t.detach() for t in self.inputs]
-        self.call = 0  # how often it was taken
+        self.call = 0  # how many calls have used it
 
     def capture(self, recorder: Recorder) -> None:
         self.results, self.replay_forward = recorder.capture(self.forward)
@@ -261,7 +265,7 @@ class Slot:
         graphs = self._graphs
         wanted = [k for k, t in enumerate(self.inputs) if t.requires_grad]
         with torch.autocast(graphs.device.type, enabled=False), without_hooks(graphs.leaves):
-            # What a slot has saved must not become memory of the next one's capture.
+            # The next slot's capture must not reuse the memory of what a slot has saved.
             grads = torch.autograd.grad(
                 [self._outputs[k] for k in graphs.trained_outputs],
                 [*(self.inputs[k] for k in wanted), *graphs.leaves],
@@ -279,12 +283,14 @@ class Slot:
         return of_inputs
 
     def forget(self) -> None:
-        """Free the graph of autograd. No capture follows that could take its memory."""
+        """Free the autograd graph, after the last capture, which could otherwise reuse its
+        memory."""
         self._outputs = []
 
 
 class _Lease:
-    """A slot for one call, returned when its backward pass has run or can run no more."""
+    """A slot for one call, returned after its backward pass has run or when it can no longer
+    run."""
 
     def __init__(self, graphs: Graphs) -> None:
         self._graphs, self.slot = graphs, graphs.take()
@@ -364,7 +370,7 @@ def _autocast(device: torch.device) -> str:
 
 
 def _sequence_number() -> int:
-    """Nodes that this thread makes from now on have larger ones."""
+    """All nodes that this thread creates from now on have larger sequence numbers."""
     node = torch.ones((), requires_grad=True).neg().grad_fn
     assert node is not None
     return node._sequence_nr()

@@ -1,9 +1,10 @@
-"""What a function reads besides its arguments: modules, and leaves of its graph in autograd."""
+"""What a function reads besides its arguments: modules, and leaves of its autograd graph."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -12,22 +13,24 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 
 class Modules:
-    """The modules that a function calls, with what its captured graphs assume of them."""
+    """The modules that a function calls, and what its captured graphs assume about them."""
 
     def __init__(self) -> None:
         self._training: dict[nn.Module, bool] = {}
         self._buffers: list[tuple[Tensor, Tensor]] = []
-        # Where a parameter is registered, its name, the parameter, its address, whether it was
-        # frozen.
+        # For each parameter: the dict that holds it, its name, the parameter, its address, and
+        # whether it was frozen.
         self._parameters: list[tuple[dict[str, Any], str, Tensor, int, bool]] = []
         self._aliases: dict[int, nn.Parameter] = {}  # by the id of a parameter
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Note the modules that are called in this context, and the values of their buffers."""
+        """Record the modules that are called in this context, and the values of their buffers."""
+
+        thread = get_ident()
 
         def note(module: nn.Module, args: object) -> None:
-            if module in self._training:
+            if module in self._training or get_ident() != thread:
                 return
             self._training[module] = module.training
             held = (b for b in module._buffers.values() if b is not None)
@@ -40,14 +43,14 @@ class Modules:
             hook.remove()
 
     def restore_buffers(self) -> None:
-        """Calls that warm up do not count in the statistics of a batch norm."""
+        """Restore buffers, so that warm-up calls do not count in a batch norm's statistics."""
         with torch.no_grad():
             for buffer, value in self._buffers:
                 buffer.copy_(value)
         self._buffers = []
 
     def hold(self, leaves: Sequence[Tensor]) -> None:
-        """Note the parameters of the modules, and further leaves that the function reads."""
+        """Record the modules' parameters, and other leaves that the function reads."""
         known: set[int] = set()
         read = {id(t) for t in leaves}
         for module in self._training:
@@ -65,10 +68,10 @@ class Modules:
 
     @contextmanager
     def aliased(self) -> Iterator[None]:
-        """In this context the modules have other leaves, with the parameters' memory.
+        """In this context the modules have other leaves, which share the parameters' memory.
 
-        Other graphs of autograd may hold the parameters' own nodes, which belong to the stream that
-        they were made on. A captured graph could not end in these.
+        Other autograd graphs may hold the parameters' own nodes, which belong to the stream on
+        which they were created, so a captured graph could not end in them.
         """
         held = []
         for module in self._training:
@@ -85,13 +88,13 @@ class Modules:
                 flat[:] = weights
 
     def parameters_of(self, leaves: Iterable[Tensor]) -> list[Tensor]:
-        """The parameters behind aliases; other leaves as they are."""
+        """Replaces aliases by their parameters; other leaves are unchanged."""
         held = [p for _, _, p, *_ in self._parameters if id(p) in self._aliases]
         behind = {id(self._aliases[id(p)]): p for p in held}
         return [behind.get(id(t), t) for t in leaves]
 
     def check(self) -> None:
-        """Raises where the graphs would compute something else than the modules."""
+        """Raises if the graphs would compute something else than the modules."""
         for module, training in self._training.items():
             if module.training is not training:
                 raise RuntimeError(
@@ -117,10 +120,11 @@ def _mode(training: bool) -> str:
 
 
 def leaves_of(outputs: Iterable[Tensor], begin: int) -> list[Tensor]:
-    """The leaves that outputs are differentiable by.
+    """The leaves with respect to which outputs are differentiable.
 
-    A function's own tensors have nodes with sequence numbers above ``begin``. Others belong to a
-    graph of autograd that goes on outside of it, where no captured gradient could arrive.
+    A function's own tensors have nodes with sequence numbers above ``begin``. Others belong to an
+    autograd graph that continues outside of the function, which a captured gradient could not
+    reach.
     """
     edges = (torch.autograd.graph.get_gradient_edge(t) for t in outputs if t.requires_grad)
     nodes: list[Any] = [edge.node for edge in edges]
@@ -143,7 +147,8 @@ def leaves_of(outputs: Iterable[Tensor], begin: int) -> list[Tensor]:
 
 @contextmanager
 def without_hooks(leaves: Iterable[Tensor]) -> Iterator[None]:
-    """Hooks of leaves run when autograd accumulates gradients, so not in a captured graph, too."""
+    """Removes hooks of leaves: autograd runs them when it accumulates gradients, so a captured
+    graph must not run them, too."""
     held = [t._backward_hooks for t in leaves if t._backward_hooks]
     copies = [dict(hooks) for hooks in held]
     for hooks in held:

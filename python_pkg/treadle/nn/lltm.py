@@ -22,6 +22,11 @@ class _LLTMFront(Front):
     def rename_entries(self, layer: Any, state_dict: dict[str, Any], prefix: str) -> str | None:
         return layer_from_cell(layer, state_dict, prefix)
 
+    def op_makes_zeros(self, input: Tensor) -> bool:
+        kind = input.device.type
+        lower = kind != "meta" and torch.is_autocast_enabled(kind)
+        return not lower and super().op_makes_zeros(input)
+
     def zeros(self, input: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         # Under autocast the op keeps the dtype of c, so c keeps the dtype that it starts in.
         return zeros(input, shape)
@@ -31,27 +36,27 @@ class LLTM(CellLayers, nn.Module):
     """Layers of LLTM cells over whole sequences, called like :class:`torch.nn.LSTM`.
 
     See :func:`treadle.lltm_cell` for the formula of a step, and :func:`treadle.launch_info` for
-    what ran on a GPU. ``h`` is bounded by ±1; ``c`` adds up over the steps and is never scaled
-    down, so over long sequences of half-precision inputs start it in float32.
+    what ran on a GPU. ``h`` is bounded by ±1. ``c`` accumulates over the steps and is never scaled
+    down, so for long sequences of half-precision inputs start it in float32.
 
     LLTM is the cell of PyTorch's tutorial on C++ extensions: an LSTM without the forget gate. Its
-    cell state grows without bound on long sequences and during training. Where tanh(c) is ±1, h
-    no longer shows what c holds, and one step of an optimizer can ruin what was learnt. Use short
-    sequences, and add a penalty on c to the loss, such as ``0.3 * c.abs().mean()`` of the last c.
-    For real models prefer :class:`treadle.nn.LSTM` or :class:`treadle.nn.GRU`, which learn more.
+    cell state grows without bound on long sequences and during training. Once tanh(c) is ±1, h no
+    longer depends on c, and one optimizer step can ruin what was learnt. Use short sequences, and
+    add a penalty on c to the loss, such as ``0.3 * c.abs().mean()`` of the last c. For real models
+    prefer :class:`treadle.nn.LSTM` or :class:`treadle.nn.GRU`, which learn more.
 
     Args:
         input_size: I, the number of features of an input.
         hidden_size: H, the number of features of the hidden state and of the cell state.
-        num_layers: each layer after the first reads the outputs of the one before.
-        bias: False leaves the biases out.
-        batch_first: inputs and outputs are [B, T, ...] instead of [T, B, ...]; not states.
-        dropout: the probability of dropping an element of a layer's output in training; never
+        num_layers: the number of layers; each layer after the first reads the outputs of the
+        previous one. bias: False for no biases. batch_first: inputs and outputs are [B, T, ...]
+        instead of [T, B, ...]; not states. dropout: the probability of dropping an element of a
+        layer's output in training; never
             of the last layer's.
-        bidirectional: a second direction reads each sequence from its end. D is then 2, else 1.
-        device: where the parameters are made; ``"meta"`` makes them without memory.
-        dtype: of the parameters: float64, float32, float16 or bfloat16.
-        recompute: keep less for the backward pass, and compute it there again;
+        bidirectional: whether a second direction reads each sequence from its end. D is then 2,
+        else 1. device: where the parameters are created; ``"meta"`` creates them without memory.
+        dtype: of the parameters: float64, float32, float16 or bfloat16. recompute: keep less for
+        the backward pass, which then recomputes it;
             :func:`treadle.lltm` says how many bytes.
 
     Attributes:

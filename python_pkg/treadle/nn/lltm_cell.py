@@ -20,14 +20,14 @@ __all__ = ["LLTMCell"]
 class LLTMCell(NotScripted, nn.Module):
     """One step of the LLTM, an LSTM without a forget gate, called like :class:`torch.nn.LSTMCell`.
 
-    See :func:`treadle.lltm_cell` for the formula. ``h`` is bounded by ±1; ``c`` adds up over the
-    steps and is never scaled down, so over long sequences keep it in float32.
+    See :func:`treadle.lltm_cell` for the formula. ``h`` is bounded by ±1. ``c`` accumulates over
+    the steps and is never scaled down, so for long sequences keep it in float32.
 
     Args:
         input_size: I, the number of features of an input.
         hidden_size: H, the number of features of the hidden state and of the cell state.
-        bias: False leaves the bias out.
-        device: where the parameters are made; ``"meta"`` makes them without memory.
+        bias: False for no bias.
+        device: where the parameters are created; ``"meta"`` creates them without memory.
         dtype: of the parameters: float64, float32, float16 or bfloat16.
 
     Attributes:
@@ -35,8 +35,9 @@ class LLTMCell(NotScripted, nn.Module):
         bias: [3H] or None.
 
     Both are drawn from the uniform distribution over ±1/sqrt(H). A ``state_dict`` of the LLTM in
-    PyTorch's tutorial on C++ extensions loads as it is: the names agree, and its [1, 3H] bias is
-    reshaped. That of a :class:`LLTM` of one layer in one direction loads, too, and vice versa.
+    PyTorch's tutorial on C++ extensions loads unchanged: the names agree, and its [1, 3H] bias is
+    reshaped. So does a ``state_dict`` of a :class:`LLTM` of one layer in one direction, and vice
+    versa.
 
     Example::
 
@@ -85,7 +86,7 @@ class LLTMCell(NotScripted, nn.Module):
 
         Args:
             input: [B, I], or [I] without a batch.
-            hx: ``(h, c)`` from the step before, each [B, H] (or [H]). ``c`` may be float32 with
+            hx: ``(h, c)`` from the previous step, each [B, H] (or [H]). ``c`` may be float32 with
                 half-precision inputs and stays so from step to step. None starts from zeros in
                 the dtype of ``input``; under autocast ``c`` starts in float32 at least.
 

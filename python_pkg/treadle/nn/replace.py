@@ -45,11 +45,11 @@ _CELLS = (nn.LSTMCell, nn.GRUCell, nn.RNNCell)
 
 @dataclass(frozen=True)
 class Replaced:
-    """Names of modules, as ``named_modules`` has them; "" is the model itself.
+    """Names of modules, as in ``named_modules``; "" is the model itself.
 
     Attributes:
         replaced: those whose forward pass changed.
-        left: those that stay as they are, each with the reason.
+        left: those that are unchanged, each with the reason.
     """
 
     replaced: list[str]
@@ -62,24 +62,24 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
 
     The modules are the same objects of the same class, with another forward pass, that of
     :class:`treadle.nn.LSTM` and so on: parameters, hooks, buffers, ties and references to them
-    stay. They are instances of both classes by ``isinstance``. ``recompute`` of layers is off; set
-    it on a module to switch it on.
+    remain. They are instances of both classes by ``isinstance``. ``recompute`` of layers is off; set
+    it on a module to turn it on.
 
-    Tools that know torch's classes take a replaced model as before, and what they make of it is
+    Tools that know torch's classes work on a replaced model as before, and their results are
     torch's: TorchScript, ``torch.onnx.export``, int8 by ``torch.ao.quantization``, counters of
     operations, Opacus. docs/torch_tools.md lists them, and the exceptions. The forward pass is an
-    attribute of the module, so a ``copy.copy`` of the module alone must be replaced again.
+    attribute of the module, so a ``copy.copy`` of the module itself must be replaced again.
 
     On NVIDIA GPUs of compute capability 7.5, and if it is too wide for its GPU, a layer launches a
-    matrix product and a kernel for each step.
-    There float16 LSTM layers, and float32 layers of H up to about 128, are slower than cuDNN's, up
-    to eight times. ``only_if_faster`` leaves such layers; time the model before and after.
+    matrix product and a kernel for each step. In these cases float16 LSTM layers, and float32
+    layers of H up to about 128, are slower than cuDNN's, by a factor of up to eight.
+    ``only_if_faster`` leaves such layers; time the model before and after.
 
     Args:
         model: a module; it may itself be an LSTM or a GRU.
-        only_if_faster: leave float32 and float16 layers on a GPU that takes a product and a kernel
-            for each of their steps, by the planner's choice for 16 rows of 128 steps. Move the
-            model to its GPU and dtype first.
+        only_if_faster: do not replace float32 and float16 layers for which the GPU launches a
+            product and a kernel for each step, by the planner's choice for 16 rows of 128 steps.
+            Move the model to its GPU and dtype first.
 
     Returns:
         What was replaced, and what was left, each with the reason: modules with projections or
@@ -114,14 +114,14 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
 def restore(model: nn.Module) -> Replaced:
     """Undo :func:`replace`: make the modules of treadle.nn in ``model`` torch's again, in place.
 
-    That includes modules that were made as such. Tools that look for torch's classes need it for
-    these.
+    That includes modules that were made as treadle's, for which tools that look for torch's classes
+    need it.
 
     Args:
         model: a module.
 
     Returns:
-        What was replaced; subclasses are left, and modules whose ``forward`` was set after
+        What was replaced; subclasses are not, nor modules whose ``forward`` was set after
         :func:`replace`.
 
     Raises:
@@ -150,7 +150,7 @@ def restore(model: nn.Module) -> Replaced:
 
 
 def _why_left(module: nn.Module) -> str | None:
-    """The reason why a recurrent module of torch's stays; None: there is none."""
+    """The reason why a recurrent module of torch's is not replaced; None if there is none."""
     kind = parametrize.type_before_parametrizations(module)
     torchs = next((cls for cls in _METHODS if isinstance(module, cls)), None)
     if torchs is None:

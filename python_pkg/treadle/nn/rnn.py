@@ -21,7 +21,7 @@ __all__ = ["GRU", "LSTM"]
 class _TorchLayers(SequenceLayers):
     """The interface of torch.nn.RNNBase, with the forward pass of SequenceLayers."""
 
-    # The default for modules that were made as torch's and whose __class__ was set.
+    # The default for modules that were made as torch's and then got this class by __class__.
     recompute = False
 
     def __init__(
@@ -75,9 +75,9 @@ class _TorchLayers(SequenceLayers):
 class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
     """:class:`torch.nn.LSTM` on treadle's kernels: one launch for all steps, any derivative.
 
-    Parameters, their names and initialisation, ``state_dict``, arguments and results are
-    torch's, and so is this class by ``isinstance``; :func:`treadle.nn.replace` gives its forward
-    pass to the modules of a finished model. Derivatives beyond torch's: double backward, forward
+    Parameters, their names and initialisation, ``state_dict``, arguments and results are torch's,
+    and this is a subclass of torch's class; :func:`treadle.nn.replace` gives its forward pass to
+    the modules of a finished model. Derivatives beyond torch's: double backward, forward
     mode, vmap. torch.compile breaks the graph at every such module unless
     torch._dynamo.config.allow_rnn is True; torch.export does not.
 
@@ -85,7 +85,7 @@ class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
             dtype: as torch.nn.LSTM.
         proj_size: 0; torch.nn.LSTM has projections.
-        recompute: keep less for the backward pass, and compute it there again;
+        recompute: keep less for the backward pass, which then recomputes it;
             :func:`treadle.lstm` says how many bytes.
 
     Raises:
@@ -137,16 +137,16 @@ class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
 class GRU(_TorchLayers, nn.GRU, metaclass=Replaceable):
     """:class:`torch.nn.GRU` on treadle's kernels: one launch for all steps, any derivative.
 
-    Parameters, their names and initialisation, ``state_dict``, arguments and results are
-    torch's, and so is this class by ``isinstance``; :func:`treadle.nn.replace` gives its forward
-    pass to the modules of a finished model. Derivatives beyond torch's: double backward, forward
+    Parameters, their names and initialisation, ``state_dict``, arguments and results are torch's,
+    and this is a subclass of torch's class; :func:`treadle.nn.replace` gives its forward pass to
+    the modules of a finished model. Derivatives beyond torch's: double backward, forward
     mode, vmap. torch.compile breaks the graph at every such module unless
     torch._dynamo.config.allow_rnn is True; torch.export does not.
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
             dtype: as torch.nn.GRU.
-        recompute: keep less for the backward pass, and compute it there again;
+        recompute: keep less for the backward pass, which then recomputes it;
             :func:`treadle.gru` says how many bytes.
         proj_size: refused, as by torch.nn.GRU.
 

@@ -29,10 +29,10 @@ class SineLinear(NotScripted, nn.Module):
     Args:
         in_features: I, the number of features of an input.
         out_features: O, the number of features of an output.
-        bias: False leaves the bias out.
+        bias: False for no bias.
         is_first: the input is coordinates (in ±1), not another layer's sines.
         omega_0: the factor of x Wᵀ + b, in radians.
-        device: where the parameters are made; ``"meta"`` makes them without memory.
+        device: where the parameters are created; ``"meta"`` creates them without memory.
         dtype: of the parameters: float64, float32, float16 or bfloat16.
 
     Attributes:
@@ -113,7 +113,7 @@ class SineLinear(NotScripted, nn.Module):
         Hooks of the module do not run, as they only do around ``forward``.
 
         Args:
-            jet: a :class:`treadle.Jet` of value [..., I], of coordinates or of a layer before.
+            jet: a :class:`treadle.Jet` of value [..., I], of coordinates or of a previous layer.
 
         Returns:
             The jet of value [..., O], with the fields of ``jet``.
@@ -171,7 +171,7 @@ class SineLinear(NotScripted, nn.Module):
 
 
 def draw(layer: SineLinear | nn.Linear, bound: float | None, omega: float) -> None:
-    """Draw weights from ±bound (None: that of a hidden layer), the bias as nn.Linear does."""
+    """Draw weights from ±bound (None: a hidden layer's bound), and the bias as nn.Linear does."""
     fan_in = layer.in_features
     if bound is None:
         bound = math.sqrt(6 / fan_in) / abs(omega)

@@ -31,23 +31,22 @@ class Siren(NotScripted, nn.Module):
 
     ``net`` is a first :class:`SineLinear`, ``hidden_layers`` more of them, and a last layer: a
     :class:`SineLinear` or, if ``outermost_linear``, a :class:`torch.nn.Linear` initialised like
-    one. The first nine arguments and the layers are those of the paper's code, the others
-    siren-pytorch's. The paper's network also returns a copy of the coordinates to differentiate by;
-    this one returns only the values, so pass coordinates that require grad.
+    one. The first nine arguments and the layers are those of the paper's code, the other arguments
+    are siren-pytorch's. The paper's network also returns a copy of the coordinates to differentiate
+    by; this one returns only the values, so pass coordinates that require grad.
 
     Args:
         in_features: how many coordinates a point has; they should lie in ±1.
         hidden_features: the width of every layer but the last.
-        hidden_layers: how many layers lie between the first and the last, 0 or more.
+        hidden_layers: how many layers are between the first and the last, 0 or more.
         out_features: how many values a point has.
         outermost_linear: make the last layer linear, so that values are not bounded by ±1.
-        first_omega_0: omega_0 of the first layer: the larger, the finer the detail learnt first.
-        hidden_omega_0: omega_0 of all other layers.
-        device: where the parameters are made; ``"meta"`` makes them without memory.
-        dtype: of the parameters: float64, float32, float16 or bfloat16.
-        bias: False leaves all biases out.
-        final_activation: a module applied to the values; needs ``outermost_linear``.
-        dropout: the probability of dropping an element of any layer's output but the last's, in
+        first_omega_0: omega_0 of the first layer. With a larger one, the net learns finer detail
+        first. hidden_omega_0: omega_0 of all other layers. device: where the parameters are
+        created; ``"meta"`` creates them without memory. dtype: of the parameters: float64, float32,
+        float16 or bfloat16. bias: False for no biases at all. final_activation: a module applied to
+        the values; needs ``outermost_linear``. dropout: the probability of dropping an element of
+        any layer's output but the last's, in
             training.
 
     State dicts of the paper's networks and of siren-pytorch load unchanged into a net of the same

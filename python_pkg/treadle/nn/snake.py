@@ -19,7 +19,7 @@ _EPS = 1e-9  # of BigVGAN's SnakeBeta
 
 
 class Snake(NotScripted, nn.Module):
-    """x + sin(alpha x)² / alpha, or over beta; by channel. See :func:`treadle.snake`.
+    """x + sin(alpha x)² / alpha, or divided by beta; by channel. See :func:`treadle.snake`.
 
     It replaces ``Snake1d`` of DAC, ``Snake`` of BigVGAN and, with ``beta=True``, BigVGAN's
     ``SnakeBeta``, and loads their state dicts, in which alpha and beta may be [1, C, 1]. Those
@@ -32,11 +32,11 @@ class Snake(NotScripted, nn.Module):
         alpha: the initial value of alpha and beta.
         beta: True divides sin² by a separate parameter, beta; otherwise by alpha.
         logscale: True keeps the logarithms of alpha and beta as parameters, as BigVGAN does with
-            ``alpha_logscale``: both stay positive. A loaded dict must have been made so, too.
+            ``alpha_logscale``: both stay positive. A loaded dict must then have logarithms, too.
         trainable: False makes parameters that do not require grad.
         eps: a number added to the divisor of sin². None: 1e-9 with ``beta``, as in BigVGAN; without
             ``beta`` nothing is added, and the result at alpha 0 is the limit, x.
-        device: where the parameters are made; ``"meta"`` makes them without memory.
+        device: where the parameters are created; ``"meta"`` creates them without memory.
         dtype: of the parameters: float64, float32, float16 or bfloat16.
 
     Attributes:

@@ -21,9 +21,9 @@ WARM_UP = 3  # calls before the capture, in which libraries choose kernels and a
 def make_step(layer: nn.Module, batch: int, *, clone: bool = False) -> Step:
     """Make ``layer`` callable one step at a time, with the state kept on its device.
 
-    A step of the module costs the host far more than the device. So this captures the step once as
-    a CUDA graph, and a call copies its input and replays the graph. On a CPU the same object runs
-    the layer's op.
+    A step of the module takes the host far longer than the device. So this captures the step once
+    as a CUDA graph, and a call copies its input and replays the graph. On a CPU the same object
+    runs the layer's op.
 
     Args:
         layer: a :class:`treadle.nn.LSTM`, :class:`GRU` or :class:`LLTM` in one direction, of any
@@ -57,10 +57,10 @@ def make_step(layer: nn.Module, batch: int, *, clone: bool = False) -> Step:
 
 
 class Step:
-    """Runs one step of a recurrent layer at each call; made by :func:`make_step`.
+    """Runs one step of a recurrent layer at each call. :func:`make_step` makes it.
 
     It reads the layer's own parameters, so ``optimizer.step()`` and ``load_state_dict`` take
-    effect. Calls may come on different streams: each waits for the one before. The layer's
+    effect. Calls may come on different streams: each waits for the previous one. The layer's
     ``forward`` and its hooks do not run.
     """
 
@@ -75,7 +75,7 @@ class Step:
         self._places = [(name, p.data_ptr()) for name, p in self._parameters.items()]
         first = next(iter(self._parameters.values()))
         self._device, self._dtype = first.device, first.dtype
-        # Tensors that are made in inference mode cannot be written outside of it.
+        # Tensors created in inference mode cannot be written outside of it.
         with torch.inference_mode(mode=False), torch.no_grad():
             self._make_memory(batch)
             self._graph: torch.cuda.CUDAGraph | None = None

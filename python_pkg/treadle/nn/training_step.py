@@ -1,4 +1,4 @@
-"""A function that is called at every step of a training loop, as captured CUDA graphs."""
+"""CUDA graphs of a function that a training loop calls at every step."""
 
 from __future__ import annotations
 
@@ -20,36 +20,37 @@ __all__ = ["TrainingStep", "make_training_step"]
 def make_training_step(
     fn: Callable[..., Any], sample_args: Sequence[Any], *, calls: int = 1
 ) -> TrainingStep:
-    """Make ``fn`` callable as a captured CUDA graph, with another one for its backward pass.
+    """Make ``fn`` callable as a CUDA graph, with a second graph for its backward pass.
 
-    A loop over time that calls a cell between other layers costs the host far more than the device.
-    The result of this function computes what ``fn`` computes. A call copies its arguments and
-    replays a graph, and so does its backward pass: autograd sees one node. Parameters get their
-    gradients as from ``fn``, once a backward pass, however many calls it goes through. On a CPU a
-    call runs ``fn``, as it does everywhere in ``torch.no_grad()``.
+    A loop over time that calls a cell between other layers takes the host far longer than the
+    device. The result of this function computes what ``fn`` computes. A call copies its arguments
+    and replays a graph, and so does its backward pass: autograd sees one node. Parameters get the
+    same gradients as from ``fn``, once per backward pass, for any number of calls. On a CPU, and in
+    ``torch.no_grad()``, a call runs ``fn`` itself.
 
     Capture as much as possible at once: a function that loops over all steps is faster than
     a function of one step. The latter can be called any number of times up to ``calls``.
 
     Args:
         fn: a module, or any function of tensors, which may call modules and treadle's layers. It
-            must not wait for the device, change its arguments, or depend on other values of the
-            host: its Python code runs only while it is captured. Autocast that is enabled in it,
-            or around this call, is captured.
+            must not wait for the device, change its arguments, or depend on other values on the
+            host, because its Python code runs only during the capture. Autocast that is enabled in
+            it or around this call is captured.
         sample_args: the arguments of a call, tensors or tuples, lists and dicts of them, all on one
             device. Later arguments have these shapes and dtypes; an argument can be differentiated
-            only if its sample requires grad. The values are used to warm up.
-        calls: the most calls that may wait for their backward pass at a time, each with memory for
-            its activations: the number of steps if ``fn`` is one step.
+            only if its sample requires grad. The values are used for warm-up calls.
+        calls: how many calls may wait for their backward pass at the same time, each with memory
+            for its activations. If ``fn`` is one step, this is the number of steps.
 
     Returns:
-        A :class:`TrainingStep`. Its results are new tensors, as those of ``fn``.
+        A :class:`TrainingStep`. Like ``fn``, it returns new tensors.
 
     Raises:
-        TypeError: ``fn`` cannot be called, or an argument or result of it is no tensor.
-        ValueError: ``calls`` is less than 1, or the arguments are none or on several devices.
-        RuntimeError: ``fn`` cannot be captured, changes an argument, returns nothing that requires
-            grad, or differentiates a tensor that was computed before and is no argument.
+        TypeError: ``fn`` is not callable, or one of its arguments or results is not a tensor.
+        ValueError: ``calls`` is less than 1, or there are no arguments or they are on several
+        devices. RuntimeError: ``fn`` cannot be captured, changes an argument, returns nothing that
+        requires grad, or differentiates with respect to a tensor that was computed earlier and is
+        not an argument.
 
     Example::
 
@@ -76,7 +77,7 @@ def make_training_step(
 
 @dataclass(frozen=True)
 class _Sample:
-    """What the tensor at one position of the arguments must be like."""
+    """The requirements of the tensor at one position of the arguments."""
 
     name: str  # "args[0]"
     shape: torch.Size
@@ -95,11 +96,11 @@ class _Sample:
 
 
 class TrainingStep:
-    """Runs a function at each call, forward and backward; made by :func:`make_training_step`.
+    """Runs a function at each call, forward and backward. :func:`make_training_step` makes it.
 
-    It reads the parameters of the function's modules where they were when it was made, so
-    ``optimizer.step()`` and ``load_state_dict`` take effect. Calls may come on different streams:
-    each waits for the one before. Second derivatives (``create_graph=True``) raise.
+    It reads the parameters of the function's modules from the memory that they had when it was
+    made, so ``optimizer.step()`` and ``load_state_dict`` take effect. Calls may come on different
+    streams: each waits for the previous one. Second derivatives (``create_graph=True``) raise.
     """
 
     _captured_on = ("cuda",)
@@ -124,11 +125,11 @@ class TrainingStep:
         """What ``fn(*args)`` returns.
 
         Raises:
-            TypeError: an argument is no tensor where the sample was one.
+            TypeError: an argument is not a tensor, but its sample was one.
             ValueError: the arguments have another structure, or one has another shape.
-            RuntimeError: a dtype or device differs; an argument requires grad, and its sample did
-                not; ``calls`` calls wait for their backward pass already; or a parameter has moved,
-                a module went from ``train()`` to ``eval()``, or autocast differs.
+            RuntimeError: a dtype or device differs; an argument requires grad, but its sample did
+                not; ``calls`` calls already wait for their backward pass; or a parameter has moved,
+                a module changed from ``train()`` to ``eval()``, or autocast differs.
         """
         if not torch.is_grad_enabled():
             return self._fn(*args)

@@ -27,8 +27,8 @@ def lltm_cell(
         weights: [3H, H+I], rows i, o, z; columns first old_h, then input.
         bias: [3H], [1, 3H] or None.
         old_h: [B, H].
-        old_cell: [B, H], of input's dtype, or float32 with half-precision inputs (c adds up over
-            the steps, and half types run out of digits).
+        old_cell: [B, H], of input's dtype, or float32 with half-precision inputs (c accumulates
+            over the steps, and half types have too few digits for that).
 
         All arguments together may have one more leading dimension N, for N independent cells.
 
@@ -69,8 +69,9 @@ def lltm(*args: Any, **kwargs: Any) -> Any:
     Args:
         input: [T, B, I], or [B, T, I] if ``batch_first``; float64, float32, float16 or bfloat16.
         data, batch_sizes: [S, I] and [T], a packed batch, as :func:`lstm`.
-        hx: (h0, c0), as :func:`lstm`; c adds up over the steps, and half types run out of digits.
-        params: for each layer, and in it for each direction, weight_ih [3H, I] (after the first
+        hx: (h0, c0), as :func:`lstm`. c accumulates over the steps, and half types have too few
+        digits for that. params: for each layer, and in it for each direction, weight_ih [3H, I]
+        (after the first
             layer [3H, D*H]), weight_hh [3H, H] and, if ``has_biases``, one bias [3H].
             Rows are those of the gates i, o and the candidate z, in this order; ``[weight_hh |
             weight_ih]`` is the ``weights`` of ``lltm_cell``.

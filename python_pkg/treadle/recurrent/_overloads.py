@@ -20,7 +20,7 @@ class Overloads(NamedTuple):
     name: str
     input: Any
     data: Any
-    input_cells: Any = None  # also returns the cell states
+    input_cells: Any = None  # the overload that also returns the cell states
     data_cells: Any = None
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -45,7 +45,7 @@ class Overloads(NamedTuple):
 
     def _check_types(self, args: tuple[Any, ...], kwargs: dict[str, Any], packed: bool) -> None:
         """Check input, hx and params. torch.ops would print whole tensors in its error, and would
-        take h, given instead of (h, c), for batch_sizes."""
+        mistake an h given instead of (h, c) for batch_sizes."""
         first = "data" if packed else "input"
         if args or first in kwargs:
             input = args[0] if args else kwargs[first]
@@ -80,13 +80,13 @@ def _is_traced(value: object) -> bool:
 
 def overloads(name: str) -> Overloads:
     op = getattr(torch.ops.treadle, name)
-    # In the order of Overloads.
+    # In the order of Overloads' fields.
     found = {each: getattr(op, each) for each in Overloads._fields[1:] if each in op.overloads()}
     return Overloads(name, **found)
 
 
 def _packed(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the call has batch_sizes, the only tensor of integers that may come second."""
+    """Whether the call has batch_sizes, the only integer tensor that may be the second argument."""
     if "batch_sizes" in kwargs:
         return True
     second = args[1] if len(args) > 1 else None

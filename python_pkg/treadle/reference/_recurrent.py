@@ -114,7 +114,7 @@ def _every_step(
                     torch.where(real[t], new[0], before[0].to(new[0])),
                     torch.where(real[t], new[1], before[1]),
                 )
-            # Rows that have no such step keep their state.
+            # Rows without this step keep their state.
             h, c = torch.cat([new[0], h[n:].to(new[0])]), torch.cat([new[1], c[n:]])
         for k, state in enumerate((h, c)):
             every = [found[t][k] for t in range(steps)]
@@ -215,7 +215,7 @@ def lltm(
         arguments: ``hx`` is (h0, c0), each [num_layers * D, B, H]; ``params`` holds weight_ih
             [3H, I or D*H], weight_hh [3H, H] and, if ``has_biases``, bias [3H], for each layer and
             in it for each direction; ``dropout`` works between layers if ``train``.
-        recompute: nothing here; the fused op saves less memory for it.
+        recompute: has no effect here; the fused op then keeps less memory.
         options: ``reset`` [T, B] ([B, T] if ``batch_first``; [S] of a packed batch) and
             ``reset_hx``, (h, c) as hx or one for each step, as :func:`recurrent_layer`;
             ``lengths`` [B], the steps of each row of a padded batch; ``return_cells``.
@@ -238,7 +238,7 @@ def lstm(
     Args:
         input: as :func:`lltm`.
         arguments: as :func:`lltm`; weights and biases have 4H rows, and ``params`` two biases.
-        recompute: nothing here; the fused op saves less memory for it.
+        recompute: has no effect here; the fused op then keeps less memory.
         options: as :func:`lltm`.
 
     Returns:
@@ -258,13 +258,13 @@ def gru(
     reset_hx: Tensor | None = None,
     lengths: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Layers of GRU cells over a sequence; arguments as :func:`lltm`, but for ``hx``.
+    """Layers of GRU cells over a sequence; arguments as :func:`lltm`, except for ``hx``.
 
     Args:
         input: as :func:`lltm`.
         arguments: as :func:`lltm`; ``hx`` is only h0, and ``params`` has two biases. Half types
             carry h from step to step in float32.
-        recompute: nothing here; the fused op saves less memory for it.
+        recompute: has no effect here; the fused op then keeps less memory.
         reset, reset_hx, lengths: as :func:`lltm`; ``reset_hx`` has only h.
 
     Returns:

@@ -124,7 +124,7 @@ def together(algorithm: str, folder: str, index: int) -> Cases:
 
 
 def captured(algorithm: str, one: Given, train: bool, recompute: bool) -> None:
-    """Captured as a first call; replays with other values equal eager calls."""
+    """The first call is captured, and replays with other values equal eager calls."""
     run = calls.training(one, algorithm, recompute)
     if not train:
         run = partial(calls.inference, one, algorithm)
@@ -182,7 +182,7 @@ def recycle(algorithm: str, dtype: torch.dtype, h: int, lengths: Lengths) -> Non
     ]
     torch.cuda.empty_cache()
     expected = [calls.both(one, algorithm) for one in given]
-    # Calls reuse each other's memory, unchanged or overwritten with a pattern.
+    # Calls reuse the memory of earlier calls, unchanged or overwritten with a pattern.
     for pattern in (None, *PATTERNS):
         for one, wanted in zip(given, expected, strict=True):
             if pattern is not None:

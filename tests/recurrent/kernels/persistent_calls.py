@@ -22,7 +22,7 @@ DEVICE = "cuda"
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 NAMES = ("input", "h0", "c0", "weight_ih", "weight_hh", "bias_ih", "bias_hh")
 Sizes = tuple[int, int, int]  # T, B, H
-Cases = Iterator[tuple[str, Callable[[], None]]]  # a group's: each name is said before it runs
+Cases = Iterator[tuple[str, Callable[[], None]]]  # names, printed before a case runs, and cases
 
 
 def most_hidden(algorithm: str, dtype: torch.dtype, cell: str = "lltm") -> int:
@@ -41,7 +41,7 @@ def most_hidden_of_other_gpus(algorithm: str, dtype: torch.dtype, cell: str) -> 
     larger H."""
     if dtype == torch.float64 or algorithm == "tiles":
         return 0
-    if algorithm == "cluster":  # of one block
+    if algorithm == "cluster":  # with one block
         return 96 if cell == "lstm" else 128
     processors = gpus.multiprocessors()
     if processors < 32:
@@ -65,7 +65,7 @@ def backward_of(algorithm: str, dtype: torch.dtype, hidden: int) -> str:
 
 
 def most_directions(algorithm: str, hidden: int) -> int:
-    """Whether a grid for such a large layer takes nearly the whole chip."""
+    """1 if a grid for one direction takes nearly the whole chip, else 2."""
     if algorithm != "grid":
         return 2
     if gpus.any_clusters():
@@ -75,7 +75,7 @@ def most_directions(algorithm: str, hidden: int) -> int:
 
 
 def fitting(algorithm: str, hidden: int) -> int:
-    """A width near this that the algorithm runs."""
+    """A width near this one that the algorithm runs."""
     return max(64, hidden // 64 * 64) if algorithm == "tiles" else hidden
 
 
@@ -152,7 +152,7 @@ class Given:
         return replace(self, **changed, grads=grads)
 
     def padded(self, t: Tensor) -> Tensor:
-        """[T, B, ...] of a sequence, 0 where a row has no step."""
+        """A sequence as [T, B, ...], with 0 where a row has no step."""
         if self.sizes is None:
             return t
         full = t.new_zeros(self.valid.numel(), *t.shape[1:])
@@ -161,7 +161,7 @@ class Given:
 
 
 class Draw:
-    """Normal values that a name seeds."""
+    """Draws normal values; the name is the seed."""
 
     def __init__(self, name: str, dtype: torch.dtype) -> None:
         self.dtype = dtype
@@ -193,7 +193,7 @@ def given(
     state: torch.dtype | None = None,
     grad_output: bool = True,
 ) -> Given:
-    """Draws a call. Lengths override T and B of sizes, and steps without a row can follow.
+    """Draws a call. Lengths override T and B of sizes; steps that no row has may come at the end.
 
     Without features, each of the LLTM's gates has a separate input, which weight_ih selects: then
     the input's products equal the input, and its gradient equals that of the gates, without
@@ -245,12 +245,12 @@ def forward(one: Given, algorithm: str) -> list[Tensor]:
 
 
 def backward(one: Given, saved: list[Tensor], algorithm: str) -> list[Tensor]:
-    """Gradients in the order of NAMES, without missing biases. Without rounding: if the algorithm
-    rounds, its backward pass is that of "step"."""
+    """Gradients in the order of NAMES, without missing biases. They are not rounded to TF32: an
+    algorithm that rounds has the backward pass of "step"."""
     output, _, _, gates = saved
     if rounds(algorithm, one.input.dtype):
         algorithm = "step"
-    # Not of reset_h and reset_c.
+    # reset_h and reset_c get no gradients here.
     mask = [getattr(one, name) is not None for name in NAMES] + [False] * 2
     found = torch.ops.treadle.recurrent_layer_backward(
         *one.grads, *one.arguments, output, gates, one.cell, False, algorithm, mask

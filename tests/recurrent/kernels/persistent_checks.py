@@ -58,7 +58,7 @@ class Checks:
         self.no(~t.isfinite(), f"{what}, finite", t, t)
 
     def close(self, actual: Tensor, expected: Tensor, slack: Tensor, what: str) -> None:
-        """Checks that it was rounded once to its dtype, after sums with an error of up to
+        """Checks that a result was rounded once to its dtype, after sums with errors of up to
         ``slack``."""
         assert actual.shape == expected.shape, f"{what}: {actual.shape}, not {expected.shape}"
         info = torch.finfo(actual.dtype)
@@ -67,7 +67,7 @@ class Checks:
         self.no(~(error <= bound), what, actual, expected)
 
     def close_as(self, actual: Tensor, expected: Tensor, theirs: Tensor, what: str) -> None:
-        """The bound is that of close_in_norm after one rounding, plus twice torch's own error.
+        """Like close_in_norm, but allows one rounding and twice torch's own error in addition.
 
         Torch's error is large if the sums of many rows cancel.
         """

@@ -76,7 +76,7 @@ def kernels(algorithm: str, cell: str, batch: int, hidden: int) -> None:
 
 
 def weights(algorithm: str, cell: str, hidden: int) -> None:
-    """Rows of zeros, far above or below the range of fp16x2, and with a large spread."""
+    """Rows of W_hh that are zero, far above or below the range of fp16x2, or widely spread."""
     one = drawn("weights", cell, 9, hidden)
     w = one.weight_hh.clone()
     w[:, 1] = 0
@@ -104,9 +104,9 @@ def same_layer(one: Given) -> dict[str, Any]:
 
 
 def states(algorithm: str, cell: str, batch: int, hidden: int) -> None:
-    """A row with a large h0 among others, each checked by itself; the other rows have the same bits
-    as without it. Cancellation in a single row's sums is a matter of luck, so the composition's
-    error is taken over many such rows, times four."""
+    """A row with a large h0 among others obeys the rule, and the other rows have the same bits as
+    without it. How much cancels in a single row's sums is a matter of luck, so the bound is four
+    times the composition's error over many such rows."""
     one = drawn("states", cell, batch, hidden)
     many = drawn("many", cell, 400, hidden)
     clean = calls.inference(one, algorithm)
@@ -134,7 +134,7 @@ def not_finite(algorithm: str, cell: str, hidden: int, value: float) -> None:
 
 
 def rounded(algorithm: str, batch: int, hidden: int) -> None:
-    """Sums of positive numbers: truncation in tensor cores accumulates unless it happens rarely."""
+    """In sums of positive numbers, truncation in tensor cores accumulates unless it is rare."""
     one = calls.given("rounded", F32, (3, batch, hidden), directions=1)
     one = replace(
         one,

@@ -47,7 +47,7 @@ def obeys(one: Given, tf32: bool = False, slack: float = 1) -> None:
     with rounding(tf32):
         ours = calls.backward(one, saved, "grid")
     truth = calls.backward(one.map(Tensor.double), [t.double() for t in saved], "step")
-    # Eleven bits of each factor, and of a sum.
+    # The rounding of each factor to eleven bits, and that of the sum.
     theirs = calls.backward(one.map(as_tf32) if tf32 else one, saved, "step")
     for n, each in enumerate(zip(ours, truth, theirs, strict=True)):
         within_rule(*each, gradient=True, what=f"gradient {n}", slack=slack)
@@ -75,7 +75,7 @@ def kernels(cell: str, batch: int, hidden: int) -> None:
 
 
 def weights(cell: str, hidden: int, tf32: bool) -> None:
-    """Columns of zeros, far above or below the range of fp16x2, and with a large spread."""
+    """Columns of W_hh that are zero, far above or below the range of fp16x2, or widely spread."""
     one = drawn("weights", cell, 9, hidden)
     w = one.weight_hh.clone()
     w[:, :, 1] = 0

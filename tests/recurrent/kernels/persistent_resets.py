@@ -1,5 +1,5 @@
-"""Rows that reset, in the single-launch algorithms: values, bits, NaN, and graphs whose marks
-change."""
+"""Rows that reset, in the algorithms that run in one launch: values, bits, NaN, and graphs whose
+marks change."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from tests.support.compare import same_bits
 from tests.support.inputs import FLOATING, HALVES, Call, Case, Make
 
 # T, B, I, H: every kernel of both passes, fewer rows than a tile and several tiles. Some have more
-# steps than the up to 16 for which a warp reads marks at a time.
+# steps than the up to 32 for which a warp reads marks at a time, and than the 64 of a ring.
 SIZES: tuple[tuple[int, int, int, int], ...] = (
     (9, 5, 3, 31),
     (6, 150, 3, 31),  # in half types more rows than single blocks take
     (37, 3, 3, 64),
     (7, 200, 3, 96),
-    (9, 17, 5, 128),
+    (70, 17, 5, 128),
     (9, 3, 5, 257),
-    (6, 40, 5, 512),
+    (66, 40, 5, 512),
     (6, 33, 5, 768),
     (5, 9, 3, 1024),
     (5, 20, 3, 2048),
     (5, 300, 3, 192),
+    (9, 20, 3, 384),
 )
 LENGTHS: tuple[Lengths, ...] = (None, (37, *[21] * 7, *[2] * 9, 1))
 
@@ -93,10 +94,11 @@ def splits(algorithm: str, dtype: torch.dtype, hidden: int) -> bool:
 
 
 def no_marks(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:
-    """Equals a call without marks: bitwise, except that gradients in "cluster" are only close,
-    because dense batches without marks run other kernels, which sum in another order; and so are
-    all results if those kernels multiply float32 on tensor cores. In float32 the gradient of
-    weight_hh is one product with marks, and two without."""
+    """Marks that are all false give the results of a call without marks. They are bitwise equal,
+    with these exceptions: gradients in "cluster" are only close, because dense batches without
+    marks may run other kernels, which sum in another order, and if those kernels multiply float32
+    on tensor cores, all results are only close. In float32 the gradient of weight_hh is one product
+    with marks, and two without."""
     one = calls.given("none", dtype, size, cell=cell, features=8)
     found = layer_of(one, algorithm, marked(one, "none"))
     forward = 4 if algorithm == "cluster" and dtype in HALVES else len(found)
@@ -144,8 +146,8 @@ def contained(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) 
 
 
 def pieces(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:
-    """A reset of all rows equals two calls. Each of LLTM's gates has a separate input here, so that
-    cuBLAS rounds nothing."""
+    """Resetting all rows at one step equals two calls. Each of LLTM's gates has a separate input
+    here, so that cuBLAS rounds nothing."""
     t = size[0] // 2
     one = calls.given("pieces", dtype, size, directions=1)
     marks = torch.zeros(*size[:2], 1, dtype=torch.bool, device=one.input.device)

@@ -1,5 +1,5 @@
-"""A value that is not finite stays in its row of the batch: the other rows keep their bits, and no
-block waits for it forever, whatever its bits are."""
+"""A value that is not finite stays in its row of the batch: the other rows keep their bits, and
+blocks never wait forever for it, even if its bits are those of a marker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from treadle import reference
 ROW = 6  # of the batch; in a packed one it ends early
 LENGTHS = (6, 6, 5, 5, 4, 4, 3, 3, 3, 2, 2, 2, 1, 1, 1, 1, 1, 0, 0)
 BATCH = len(LENGTHS)
-# Bits; all ones mean "not written yet" in some kernels.
+# The bits of the values. In some kernels all ones mean "not written yet".
 VALUES = {
     "ones": {"float16": -1, "bfloat16": -1, "float32": -1},
     "nan": {"float16": 0x7E00, "bfloat16": 0x7FC0, "float32": 0x7FC00000},
@@ -171,8 +171,8 @@ def rows(algorithm: str, dtype: str, h: int) -> Cases:
     for form, lengths in (("dense", None), ("packed", LENGTHS)):
         setting = Setting.of(algorithm, dtype, calls.fitting(algorithm, h), lengths)
         for turn, (place, value) in enumerate(itertools.product(PLACES, VALUES)):
-            # A row that ends early, and alternately the first or the last row; the last has no step
-            # if the batch is packed.
+            # A row that ends early, and alternately the first or the last row. The last row of a
+            # packed batch has no step.
             for index in (ROW, (0, BATCH - 1)[(turn + turn // len(VALUES)) % 2]):
                 row = setting.rows[index]
                 if PLACES[place] and not row.steps:
@@ -185,8 +185,8 @@ def rows(algorithm: str, dtype: str, h: int) -> Cases:
 
 
 def weight_stays_with_its_unit(one: Given, algorithm: str, bits: int) -> None:
-    """A bad weight from the first unit's h to the last unit's gate i, in a single step. No gradient
-    flows back through that weight, so the other units' gradients are finite."""
+    """A bad weight, from the first unit's h to the last unit's gate i, only affects that unit in a
+    single step. No gradient flows back through it, so the other units' gradients are finite."""
     d, _, h = one.h0.shape
     bad = replace(one, weight_hh=put(one.weight_hh, (slice(None), h - 1, slice(0, 1)), bits))
     grad_bias = calls.both(bad, algorithm)[-1].view(d, -1, h)

@@ -23,7 +23,7 @@ from tests.support.compare import attempt
 from tests.support.inputs import HALVES, Call, Case, Make, Op
 from tests.support.rule import obeys
 
-# T, B, I, H of layers that fill more of the chip than those of layer_cases.
+# T, B, I, H of layers that use more of the GPU than those of layer_cases.
 LARGE = (
     (17, 17, 33, 257),
     (17, 3, 64, 512),
@@ -62,8 +62,8 @@ def by_rule(op: Op, case: Case, dtype: torch.dtype, algorithm: str) -> None:
 
 
 def of_cut_operands(op: Op, *args: Any, **options: Any) -> Any:
-    """The composition with float32 truncated to tf32's bits, for comparison if products may be
-    rounded. cuBLAS rounds only some sizes."""
+    """The composition with float32 operands truncated to TF32's bits, to compare with if products
+    may be rounded, because cuBLAS rounds only some sizes."""
 
     def cut(t: Any) -> Any:
         if not isinstance(t, Tensor) or t.dtype != torch.float32:
@@ -109,8 +109,8 @@ def large(algorithm: str, dtype: str, cell: str) -> Cases:
 
 
 def shares_of_lstm(*widths: int) -> Cases:
-    """Four gates leave less room for rows in float32: one, as many as clusters take at once, and
-    more. Dense batches and packed ones, which have kernels of their own forward."""
+    """LSTM's four gates leave less room for rows in float32. The batches have one row, as many rows
+    as resident clusters take, and more. Dense and packed batches run different kernels forward."""
     op = OPS["recurrent_layer lstm"]
     for turn, (h, b) in enumerate(itertools.product(widths, (1, 3, 4, 5, 28, 29, 113, 133, 257))):
         packed, recompute = turn % 2 == 0, turn // 2 % 2 == 1
@@ -140,7 +140,8 @@ def agreeing(name: str, cell: str, dtype: torch.dtype, size: calls.Sizes, length
             continue
         bound = bounds[torch.float16 if calls.rounds(algorithm, dtype) else dtype]
         same_in_norm(calls.forward(one, algorithm), saved, bound, f"forward {algorithm}")
-        # From the same h and gates, so that another forward pass does not add errors to gradients.
+        # Both start from the same h and gates, so that no other forward pass adds errors to
+        # gradients.
         same_in_norm(calls.backward(one, saved, algorithm), grads, bound, f"backward {algorithm}")
 
 
@@ -187,7 +188,8 @@ def chosen(
 
 
 def auto() -> Cases:
-    """Which algorithm runs, forward and backward; includes sizes that none keeps on the chip."""
+    """The planner chooses these algorithms, forward and backward, also for sizes that none keeps on
+    the chip."""
     table = [
         ((16, 17, 128), "cluster"),
         ((16, 1, 768), "cluster"),
@@ -251,7 +253,7 @@ def one_launch(
     assert set(found) == {algorithm, backward}, found
     kernels = found[algorithm]
     for word in ("forward", "backward") if backward == algorithm else ("forward",):
-        # Such a small layer runs in a single block: in half types only smaller ones, and only
+        # A layer this small runs in a single block. In half types only smaller ones do, and only
         # forward.
         narrow = dtype == torch.float32 or (hidden <= 64 and word == "forward")
         alone = algorithm == "cluster" and narrow
@@ -286,7 +288,7 @@ def raises(algorithm: str) -> Cases:
         most = calls.most_hidden(algorithm, dtype, cell)
         for h in (most + 1, 2 * most) if most else (32,):
             yield f"{cell} H{h} {dtype}", partial(refused, algorithm, dtype, (5, 3, h), cell)
-    # And a later call is right.
+    # A later call is also right.
     for dtype in calls.dtypes_of(algorithm):
         size = 5, 3, calls.most_hidden(algorithm, dtype)
         options = {"directions": calls.most_directions(algorithm, size[2])}

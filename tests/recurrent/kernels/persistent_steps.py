@@ -91,7 +91,7 @@ def check_backward(one: Given, saved: list[Tensor], grads: list[Tensor], checks:
     directions, batch, hidden = one.h0.shape
     valid = one.valid[..., None]
     outputs = one.padded(output).unflatten(-1, (directions, hidden))
-    # Equals the gates' gradients, because weight_ih only selects.
+    # The input's gradient equals the gates' gradients, because weight_ih only selects.
     grad_gates = one.padded(grad_input).unflatten(-1, (directions, 3 * hidden))
     grad_output, grad_h_n, grad_c_n = one.grads
     for d in range(directions):
@@ -134,7 +134,7 @@ def check_backward(one: Given, saved: list[Tensor], grads: list[Tensor], checks:
 
 
 def check(one: Given, algorithm: str) -> None:
-    """Forward, backward, and the same bits if nothing is saved."""
+    """Checks forward and backward, and that results have the same bits if nothing is saved."""
     with Checks() as checks:
         saved = calls.forward(one, algorithm)
         check_forward(one, saved, checks, algorithm)
@@ -147,8 +147,8 @@ def check_given(algorithm: str, *arguments: Any, **options: Any) -> None:
 
 
 def options_of(turn: int) -> dict[str, Any]:
-    """One of 6 options for each batch, chosen so that over the steps every batch gets each of
-    them."""
+    """Selects one of 6 options for a batch, so that over all numbers of steps every batch gets each
+    of them."""
     turn += turn // len(BATCHES)
     return {
         "bias": turn % 3 > 0,
@@ -209,7 +209,7 @@ def some_lengths(count: int, most: int) -> tuple[int, ...]:
     return tuple(sorted((chosen.randint(1, most) for _ in range(count)), reverse=True))
 
 
-# Lengths, and the number of steps without a row that follow.
+# Lengths, and how many steps without a row follow.
 PACKED: tuple[tuple[tuple[int, ...], int], ...] = (
     ((5,), 0),
     ((17, 2, 1), 0),
@@ -268,7 +268,7 @@ GROUPS: dict[str, Callable[..., Cases]] = {
     "packed": packed,
     "layouts": layouts_of,
 }
-# Fewer of the same cases in float32.
+# The same cases in float32, but fewer.
 GROUPS |= {
     f"float {name}": partial(group, dtypes=(torch.float32,)) for name, group in GROUPS.items()
 }

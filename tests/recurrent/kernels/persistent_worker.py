@@ -1,4 +1,4 @@
-"""A separate process for tests of persistent kernels, so that a hang can be ended from outside:
+"""A separate process for tests of persistent kernels, so that a test can kill one that hangs:
 
     python -m tests.recurrent.kernels.persistent_worker GROUP ARGUMENTS
 
@@ -56,12 +56,12 @@ GROUPS: dict[str, Callable[..., Cases]] = {
     **persistent_fp16x2.GROUPS,
     **persistent_fp16x2_backward.GROUPS,
 }
-SECONDS = 60  # after which the test ends this process
-TOLD = 5  # failures, in full
+SECONDS = 60  # the test kills this process after this time
+TOLD = 5  # how many failures are printed in full
 
 
 def run(cases: Cases) -> list[str]:
-    """The names of the failed cases."""
+    """Runs the cases. Returns the names of those that failed."""
     failed, count, begun = [], 0, time.monotonic()
     for name, check in cases:
         print(f"{time.monotonic() - begun:5.1f} s: case {name}", flush=True)
@@ -80,7 +80,7 @@ def run(cases: Cases) -> list[str]:
 
 
 def main(group: str, arguments: list[Any]) -> int:
-    # Shows where it hangs.
+    # Prints where the process hangs.
     faulthandler.dump_traceback_later(SECONDS - 20)
     return 1 if run(GROUPS[group](*arguments)) else 0
 

@@ -1,4 +1,4 @@
-"""On the CPU the steps give a row the same bits by itself and in any batch.
+"""On the CPU, a row has the same bits by itself and in any batch.
 
 BLAS computes the input's product, and its order of summation depends on the number of rows. So here
 the input and its weights have few digits, which makes that product exact in any order.

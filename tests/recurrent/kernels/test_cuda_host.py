@@ -1,4 +1,5 @@
-"""The host's work in GPU calls: no torch ops except allocations of results, and few launches."""
+"""The host's work in GPU calls: it runs no torch ops except allocations of results, and few
+launches."""
 
 from __future__ import annotations
 
@@ -94,7 +95,7 @@ def test_a_small_cell_is_three_launches() -> None:
     assert len(names) == 3 and all(w in n for w, n in zip(wanted, names, strict=True)), names
 
 
-# B, I, H: whole groups of rows, and more; odd numbers of columns.
+# B, I, H: full groups of rows, and a few more rows; odd numbers of columns.
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (8, 32, 64), (9, 31, 33), (32, 40, 100)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_cells_of_few_rows(dtype: torch.dtype, sizes: tuple[int, int, int]) -> None:

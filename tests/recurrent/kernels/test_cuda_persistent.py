@@ -211,7 +211,8 @@ def test_algorithms_agree(dtype: str, cell: str) -> None:
 @EACH
 @pytest.mark.parametrize("width", ["narrow", "odd", "wide"])
 def test_what_is_not_finite_stays_in_its_row(width: str, algorithm: str, dtype: str) -> None:
-    """In half types a single block runs small layers; among odd widths clusters start earlier."""
+    """In half types a single block runs small layers; for odd widths, clusters run smaller ones,
+    too."""
     wide = 1000 if algorithm == "grid" else 512
     watch("rows", algorithm, dtype, {"narrow": 33, "odd": 101, "wide": wide}[width])
 
@@ -308,8 +309,7 @@ def test_a_failing_case_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_thread_that_is_left_ends_no_process() -> None:
-    """A process may end while threads are running, such as autograd's threads of the backward
-    pass."""
+    """A process may end while other threads are running, such as autograd's."""
     assert "1 cases, 0 failed" in watch("leaves a thread")
 
 

@@ -1,5 +1,5 @@
 """recurrent_layer with so many rows that a thread of algorithm "step" takes several units. The
-reference is the same rows in pieces, with one unit per thread."""
+reference runs the same rows in pieces, with one unit per thread."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_as_in_pieces(cell: str, dtype: torch.dtype, resets: bool) -> None:
 
 @EACH_CELL
 def test_a_wide_layer_that_copies_its_weights_by_columns(cell: str) -> None:
-    """Pieces of so few rows use W_hh in its own layout."""
+    """The pieces have so few rows that they use W_hh in its original layout."""
     given = arguments(cell, torch.float32, False, (32, 40, 2048, 1))
     as_in_pieces(given, cell, torch.float32, 20)
 

@@ -1,8 +1,8 @@
 """LLTM and LLTMCell on the CPU take no longer with saturated gates and cell states than with small
 ones.
 
-Saturated values have slopes near 0, whose products are subnormal: each would take the processor
-about 150 cycles, and a call 10 to 40 times as long.
+Saturated values have slopes near 0, whose products are subnormal. Each such product would take
+about 150 cycles, and a call would take 10 to 40 times as long.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from treadle import reference
 
 T, B, I, H = 8, 32, 64, 160  # noqa: E741
 ROUNDS = 50
-# c0 and the gates i and o: closed, open, and values of which only the products are subnormal.
+# c0 and the gates i and o: closed, open, and values whose products, but not themselves, are
+# subnormal.
 SINGLE = [(42.0, 0.0), (-30.0, 0.0), (60.0, 0.0), (0.0, -41.0), (0.0, -87.5), (0.0, 80.0)]
 DOUBLE = [(355.0, 0.0), (-340.0, 0.0), (0.0, -355.0), (0.0, -708.6), (0.0, 700.0)]
 Step = Callable[[], None]
@@ -74,10 +75,10 @@ def of_processor(step: Step) -> float:
 
 
 def slowest(small: Step, others: list[Step]) -> float:
-    """The largest ratio of one's time to `small`'s, each in its best of at most ROUNDS.
+    """The largest ratio of a call's time to that of `small`; each is the best of at most ROUNDS.
 
-    Other processes may take most of the processor, and of resources that cores share, for a while.
-    So this compares processor time with that of `small` in the same round.
+    Other processes may use most of the processor for a while. So this compares the processor times
+    of both in the same round.
     """
     least = [float("inf")] * len(others)
     for _ in range(ROUNDS):

@@ -17,7 +17,7 @@ from tools.native.graph import CXX_FLAGS
 
 ROOT = Path(__file__).resolve().parents[3]
 DTYPES = 4
-# A loop's line, and the number of cells for which it computes: a GRU's h is its c.
+# A loop's line, and the number of cells that have it: a GRU's h is its c.
 LOOPS = [
     ("kernels/recurrent/cpu/rows_forward.h", "Cell::next(g, own_c[r", 3),
     ("kernels/recurrent/cpu/rows_forward.h", "Cell::output(g, own_c[r", 2),
@@ -26,7 +26,7 @@ LOOPS = [
 
 
 def line_of(file: str, after: str) -> int:
-    """The line of the last loop that begins before the first `after`."""
+    """The line of the last loop that begins before the first line with `after`."""
     lines = (ROOT / file).read_text().splitlines()
     inside = next(i for i, line in enumerate(lines) if after in line)
     return next(i for i in range(inside, 0, -1) if "for (int64_t i" in lines[i]) + 1

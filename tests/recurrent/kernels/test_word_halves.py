@@ -11,7 +11,7 @@ from tools.native import host
 
 
 def test_each_number_is_found_in_its_word(tmp_path: Path) -> None:
-    """Odd rows and even ones, odd addresses, dense and packed, both directions."""
+    """Odd and even numbers of rows, odd addresses, dense and packed batches, both directions."""
     program = tmp_path / "word_halves"
     command = [*host.cxx().split(), "-std=c++17", "-O1", "-Wall", "-Werror", "-I."]
     source = "tests/recurrent/kernels/word_halves.cpp"

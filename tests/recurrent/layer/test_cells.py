@@ -39,7 +39,7 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 def test_by_the_rule(
     form: str, dtype: torch.dtype, cell: str, bidirectional: bool, device: str
 ) -> None:
-    """Two layers give the results and gradients of the reference."""
+    """Two layers have the results and gradients of the reference, by the rule."""
     given = Given(cell, bidirectional, 2, device, dtype)
     options: dict[str, Any] = {"return_cells": True}
     if form == "lengths":

@@ -75,7 +75,7 @@ class Drawn:
     def drawn(self, shapes: list[tuple[int, ...]]) -> list[Tensor]:
         found = [self.make(*shape) for shape in shapes]
         if self.cell == "gru" and shapes is self.shapes:
-            found[2] = found[1]  # its c is its h
+            found[2] = found[1]  # a GRU's c is its h
         return found
 
     def dense(self, input: Tensor, h0: Tensor, c0: Tensor, *weights: Tensor) -> Results:

@@ -29,7 +29,7 @@ Run = Callable[[], list[Tensor]]
 
 
 def runner(call: Call, **options: Any) -> Run:
-    """Forward and backward; everything that it needs from the CPU is made before the call."""
+    """A call, forward and backward, whose data from the CPU is prepared before the call."""
     leaves = call.map(lambda t: t.detach().requires_grad_())
     sizes, inputs = batch_sizes(call.args[1]), [leaves.args[i] for i in TENSORS]
     options = {**call.kwargs, **options}
@@ -150,7 +150,7 @@ os._exit(0)
 @pytest.mark.parametrize("recompute", [False, True])
 @ALGORITHMS
 def test_first_backward_is_quiet(algorithm: str, recompute: bool) -> None:
-    """It runs in an autograd thread, which has no CUDA context yet."""
+    """The backward pass runs in an autograd thread, which has no CUDA context yet."""
     done = installed.python("-c", FIRST_BACKWARD, str(recompute), algorithm)
     assert done.returncode == 0 and "quiet" in done.stdout, done.stderr
     assert "Warning" not in done.stderr

@@ -12,14 +12,14 @@ from tests.support.inputs import Make
 from tests.support.rule import obeys
 from treadle import reference
 
-CANDIDATES = slice(14, 21)  # of the rows of weight_ih with H 7, of every cell
+CANDIDATES = slice(14, 21)  # the candidate's rows of weight_ih with H 7, in every cell
 
 
 @EACH_CELL
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_saturated_gates_and_large_candidates(cell: str, dtype: torch.dtype, device: str) -> None:
-    """Gates of tens, where sigmoid is 0 or 1, and candidates of thousands, up to 1e4."""
+    """Gates of about 10 to 100, where sigmoid is 0 or 1, and candidates of up to 1e4."""
     make = Make("extremes", device, dtype)
     state = torch.float32 if dtype.itemsize == 2 else None
     call = layer_arguments(make, (3, 4, 5, 7), cell=cell, directions=2, state=state)

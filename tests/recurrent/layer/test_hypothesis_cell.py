@@ -61,8 +61,8 @@ def in_double(drawn: Arguments) -> Arguments:
 
 
 def close(ours: Tensor, plain: Tensor, exact: Tensor, factor: float, eps: float, what: str) -> None:
-    """eps is that of the gates, also for a wider cell state: with few elements the composition's
-    own error can be small by chance."""
+    """Checks the rule. eps is that of the gates, also for a wider cell state: with few elements the
+    composition's own error can be small by chance."""
     assert (ours.shape, ours.dtype) == (plain.shape, plain.dtype), what
     assert ours.is_contiguous(), what
     fp64 = ours.dtype == torch.float64

@@ -90,8 +90,7 @@ def test_by_the_rule(
 @EACH_CELL
 @pytest.mark.parametrize("bad", [NAN, float("inf")])
 def test_the_padding_is_not_read(bad: float, cell: str, bidirectional: bool, device: str) -> None:
-    """Neither replacement states in the padding nor the initial states of rows without steps
-    matter."""
+    """Replacement states in the padding and initial states of rows without steps have no effect."""
     given = Given(cell, bidirectional, 2, device)
     starts = given.starts("steps")
     options = {"reset": MARKS.to(device), "lengths": lengths(device)}

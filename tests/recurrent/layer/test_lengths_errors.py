@@ -42,7 +42,7 @@ def test_lengths_on_another_device(device: str) -> None:
 
 @EACH_CELL
 def test_other_arguments_are_refused_in_the_same_words(cell: str) -> None:
-    """Errors are those without lengths, raised before anything is changed."""
+    """The errors are the same as without lengths, and are raised before anything is changed."""
     given = Given(cell)
     for wrong in (0, 1, given.count + 1, given.count + 2):
         tensors = given.tensors()

@@ -58,8 +58,9 @@ def zeros(cell: str, like: Tensor) -> Any:
 @EACH_DEVICE
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_a_batch_equals_its_pieces(cell: str, device: str, dtype: torch.dtype) -> None:
-    """Bitwise equal on the CPU, where the input's product is exact: for fewer steps BLAS may sum in
-    another order. On CUDA other products may, too; there persistent_resets.py tests bits."""
+    """On the CPU the results are bitwise equal. The input's product is exact here, because for
+    fewer steps BLAS may sum in another order. On CUDA other products may do so, too; there
+    persistent_resets.py tests bits."""
     one = given(cell, device, dtype=dtype)
     weight_ih, *params = one["params"]
     one["x"], weight_ih = ((t * 4).round() / 4 for t in (one["x"], weight_ih))
@@ -184,7 +185,8 @@ def by_pieces(net: nn.Module, x: Tensor, marks: Tensor) -> tuple[Tensor, Tensor]
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_modules_run_pieces_as_torch_does_one_by_one(kind: str, bidirectional: bool) -> None:
-    """Stacked, in one direction and two, batch first and not, without a batch, packed."""
+    """Stacked layers in one direction and two; inputs with the batch first or second, without a
+    batch, and packed."""
     ours, theirs = module(kind, bidirectional=bidirectional)
     x = torch.randn(T, B, INPUTS, dtype=torch.float64)
     rows = [by_pieces(theirs, x[:, b], MARKS[:, b]) for b in range(B)]
@@ -218,7 +220,7 @@ def test_modules_run_pieces_as_torch_does_one_by_one(kind: str, bidirectional: b
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "LLTM"])
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_states_to_start_with(kind: str, batch_first: bool) -> None:
-    """One state per row, or the same state for each step: both give the same results."""
+    """One state per row gives the same results as repeating it for each step."""
     torch.manual_seed(3)
     net = getattr(treadle.nn, kind)(INPUTS, H, num_layers=2, batch_first=batch_first).double()
     x = torch.randn(T, B, INPUTS, dtype=torch.float64)

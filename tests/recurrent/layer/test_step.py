@@ -34,7 +34,8 @@ def plan_of(device: str, batch: int, hidden: int, dtype: torch.dtype) -> Any:
 
 
 def steps_of(device: str, batch: int, hidden: int, dtype: torch.dtype) -> int:
-    """Two chunks and a remainder; for a few rows of the batch everything is one chunk."""
+    """As many steps as two chunks and a remainder. For a few rows of the batch they are one
+    chunk."""
     chunk, whole = (
         plan_of(device, rows, hidden, dtype).steps_per_chunk for rows in (batch, len(ROWS))
     )
@@ -58,7 +59,8 @@ def run(call: Call, lengths: Tensor | None) -> list[Tensor]:
 
 
 def rows_alone(call: Call, lengths: Tensor | None, rtol: float, atol: float) -> None:
-    """Rows run among others, in chunks, and by themselves, in one chunk."""
+    """Compares rows that run among others, in chunks, with the same rows by themselves, in one
+    chunk."""
     where = list(ROWS)
     some = call.with_args({i: call.args[i][:, where] for i in (0, 2, 3)})
     expected = run(some, None if lengths is None else lengths[where])
@@ -105,7 +107,7 @@ def test_a_sequence_is_its_steps_to_the_bit(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("sizes", [(1,), (2, 1), (1, 1, 0)], ids=str)
 def test_rows_without_a_step(sizes: tuple[int, ...], device: str) -> None:
-    """The states have more rows than the first step: these stay unchanged. A single row gives a
+    """The states of rows that the first step lacks stay unchanged. A single row gives a
     product whose strides are both 1."""
     make = Make("one row", device, torch.float32)
     call = layer_arguments(make, (sum(sizes), 3, 5, 4), directions=2)

@@ -1,4 +1,4 @@
-"""treadle.nn: PyTorch's conventions for modules, and a cell that computes the reference."""
+"""treadle.nn.LLTMCell follows PyTorch's conventions for modules and equals the reference."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_float32_cell_state_stays_float32(device: str, dtype: torch.dtype) -> 
         before = c
         h, c = cell(x, (h, c))
         assert (h.dtype, c.dtype) == (dtype, torch.float32)
-        # At 10,000 both half types would lose such a small change.
+        # Both half types would round this change away at 10,000.
         assert 0 < (c - before).abs().max() < 4
 
 
@@ -145,7 +145,8 @@ def test_parameters_are_drawn_like_those_of_lstm_cell() -> None:
         assert parameter.requires_grad
         bound = 1 / math.sqrt(64)
         assert parameter.abs().max() <= bound
-        # The standard deviation of a uniform distribution, whose ends are nearly reached.
+        # Initial values have a uniform distribution's standard deviation and nearly reach its
+        # ends.
         assert parameter.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.15)
         assert parameter.max() > 0.95 * bound and parameter.min() < -0.95 * bound
     before = copy.deepcopy(cell.state_dict())

@@ -119,7 +119,7 @@ def program(layer: Layer, steps: list[tuple[Change, Tensor, bool]]) -> list[list
 @EACH
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_each_change(kind: str, change: Change) -> None:
-    """By itself, and before and after weights are written."""
+    """Makes the change once, and before and after weights are written."""
     number = torch.tensor(0.5, **DOUBLE)
     for before in (None, one_entry, assigned):
         for run in (True, False):

@@ -117,7 +117,7 @@ def test_a_float32_cell_state_stays_float32(device: str, dtype: torch.dtype) -> 
     c = torch.full((2, B, H), 1e4, device=device)
     output, (h_n, c_n) = layer(x, (h, c))
     assert (output.dtype, h_n.dtype, c_n.dtype) == (dtype, dtype, torch.float32)
-    # At 10,000 both half types would lose such a small change.
+    # Both half types would round this change away at 10,000.
     assert 0 < (c_n - c).abs().max() < 4
 
 
@@ -144,7 +144,8 @@ def test_parameters_are_drawn_like_those_of_lstm() -> None:
         assert parameter.requires_grad
         bound = 1 / math.sqrt(64)
         assert parameter.abs().max() <= bound
-        # The standard deviation of a uniform distribution, whose ends are nearly reached.
+        # Initial values have a uniform distribution's standard deviation and nearly reach its
+        # ends.
         assert parameter.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.15)
         assert parameter.max() > 0.95 * bound and parameter.min() < -0.95 * bound
     before = copy.deepcopy(layer.state_dict())

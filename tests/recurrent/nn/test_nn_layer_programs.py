@@ -184,7 +184,7 @@ def test_weight_norm(old: bool) -> None:
     x = batch_of(layer)
     before = layer(x)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # the old one is deprecated
+        warnings.simplefilter("ignore", FutureWarning)  # the old form is deprecated
         (nn.utils.weight_norm if old else parametrizations.weight_norm)(layer, "weight_hh_l0")
     close(layer(x), before)
     layer(x)[0].sum().backward()

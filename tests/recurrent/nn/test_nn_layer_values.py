@@ -158,7 +158,7 @@ def test_a_packed_row_is_that_row_alone(
 
 
 def kept_bytes(layer: LLTM, steps: int, is_packed: bool) -> int:
-    """Bytes that the forward pass keeps for the backward pass, without its arguments."""
+    """Bytes that the forward pass keeps for the backward pass, in addition to its arguments."""
     x, h0, c0 = arguments(layer, "cpu", steps)
     packed = pack_sequence(list(x.detach().unbind(1)))
     kept: list[Tensor] = []
@@ -187,7 +187,7 @@ def test_bytes_kept_are_those_of_the_docstring(
             *(I, H, layers, bias), bidirectional=bidirectional, dtype=dtype, recompute=recompute
         )
         by_row = {8: (32, 8), 4: (16, 4), 2: (8, 2)}[dtype.itemsize][recompute] * H
-        # The difference excludes memory that does not grow with the steps.
+        # The difference of two lengths excludes memory that does not grow with the steps.
         grown = kept_bytes(layer, 20, is_packed) - kept_bytes(layer, 10, is_packed)
         assert grown == by_row * 10 * B * layers * (1 + bidirectional)
 

@@ -69,7 +69,7 @@ def test_between_ours_as_between_torchs() -> None:
 
 
 def test_a_dict_that_does_not_say_whose_it_is_loads() -> None:
-    """Files of safetensors, and dictionaries made by hand, have no metadata."""
+    """Files of safetensors and hand-made dictionaries have no metadata."""
     layer = LLTM(I, H, bias=False)
     saved = {name: value.clone() + 1 for name, value in layer.state_dict().items()}
     layer.load_state_dict(saved)
@@ -106,7 +106,7 @@ def test_a_layer_and_a_cell_load_each_other(bias: bool, assign: bool) -> None:
 
 
 def test_the_tutorials_weights_load_into_a_layer() -> None:
-    """Its bias is [1, 3H]."""
+    """The tutorial's bias is [1, 3H]."""
     cell, layer = LLTMCell(I, H), LLTM(I, H)
     layer.load_state_dict({"weights": cell.weights.detach(), "bias": cell.bias.detach()[None]})
     assert torch.equal(layer.bias_l0, cell.bias)

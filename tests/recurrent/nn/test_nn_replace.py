@@ -17,7 +17,7 @@ from treadle.nn import GRU, LSTM, Replaced, replace, restore
 
 
 class Mine(nn.LSTM):
-    """A forward pass of its own."""
+    """A subclass with its own forward pass."""
 
     def forward(self, input: Tensor, hx: Any = None) -> Any:
         return super().forward(2 * input, hx)
@@ -73,12 +73,12 @@ def test_in_place_and_back() -> None:
         assert model.again is model.first and model.twin.weight_hh_l0 is model.last.weight_hh_l0
         assert list(model.state_dict()) == keys and repr(model) == words
         close((model(x), gradients(model, x)), before)
-        # There is nothing left to change.
+        # A second call changes nothing.
         assert change(model) == Replaced(replaced=[], left={})
 
 
 def test_what_runs_is_ours() -> None:
-    """Derivatives that torch's layers do not have."""
+    """The model has derivatives that torch's layers do not support."""
     model = Model()
     replace(model)
     x = rows().requires_grad_()

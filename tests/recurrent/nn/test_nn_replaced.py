@@ -1,4 +1,4 @@
-"""Modules after treadle.nn.replace, which have the class of torch and methods of treadle: copies,
+"""Modules after treadle.nn.replace, which have torch's class and treadle's methods: copies,
 computed weights, other tools that set a forward, the compiler."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 from torch.func import functional_call, grad, vmap
-from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils import parametrizations, parametrize, prune
 
 import treadle
 from tests.support.replaced import EACH, B, H, I, Net, T, X, in_file, is_ours, replaced
@@ -78,7 +78,7 @@ def test_memory_is_freed_with_the_last_reference(kind: str) -> None:
 
 
 def thrown_away(net: Net) -> None:
-    """Zeros in the place of all recurrent weights, by which a copy shows that it reads its own."""
+    """Sets all recurrent weights to zeros, to show that a copy reads its own weights."""
     with torch.no_grad():
         for name, parameter in net.rnn.named_parameters():
             parameter.zero_() if "original" not in name else parameter.fill_(1e-9)
@@ -109,13 +109,13 @@ def test_copies_call_themselves(kind: str, way: str, parametrized: bool) -> None
     thrown_away(copied)
     assert torch.equal(net(X), expected) and is_ours(copied) and copied.rnn.recompute
     assert copied.rnn(X)[0].abs().max() < 1e-6
-    thrown_away(net)  # nor does the original read the copy's
+    thrown_away(net)  # and the original does not read the copy's
     assert restore(copied) == Replaced(["rnn"], {}) and not is_ours(copied) and is_ours(net)
 
 
 @EACH
 def test_a_shallow_copy_is_replaced_again(kind: str) -> None:
-    """Until then it calls the module that it was copied from."""
+    """Until it is replaced again, a shallow copy calls the original module."""
     layer = replaced(kind).rnn
     shallow = copy.copy(layer)
     shallow._parameters = {name: torch.zeros_like(p) for name, p in layer.named_parameters()}
@@ -136,6 +136,19 @@ def test_replicas_of_data_parallel(kind: str) -> None:
 
 
 @EACH
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_data_parallel_on_two_gpus(kind: str) -> None:
+    net = replaced(kind).cuda()
+    given = X.cuda()
+    wanted = net(given)
+    found = nn.DataParallel(net, [0, 1])(given)
+    torch.testing.assert_close(found, wanted)
+    grads = [torch.autograd.grad(y.sum(), list(net.parameters())) for y in (found, wanted)]
+    torch.testing.assert_close(*grads)
+    assert is_ours(net.cpu())
+
+
+@EACH
 def test_a_forward_that_another_tool_has_set(kind: str) -> None:
     hooks = pytest.importorskip("accelerate.hooks")
     net, plain = replaced(kind), Net(kind)
@@ -152,10 +165,11 @@ def test_a_forward_that_another_tool_has_set(kind: str) -> None:
 
 @EACH
 def test_computed_weights(kind: str) -> None:
-    """By both weight_norms, put on before replace and after it."""
+    """By both weight_norms and by pruning, put on before replace and after it."""
     ways: list[tuple[Any, Any]] = [
         (parametrizations.weight_norm, parametrize.remove_parametrizations),
         (torch.nn.utils.weight_norm, torch.nn.utils.remove_weight_norm),
+        (functools.partial(prune.l1_unstructured, amount=0.4), prune.remove),
     ]
     for norm, remove in ways:
         for before in (True, False):

@@ -33,7 +33,7 @@ X, ROW, SORTED = zeros(T, B, I), zeros(T, I), packed(6, 3, 2, 1)
 SORTED = SORTED._replace(sorted_indices=None, unsorted_indices=None)
 STATE, HALF = zeros(1, B, H), torch.bfloat16
 
-# Arguments of a call; for an LSTM a state stands for a pair.
+# Arguments of a call. For an LSTM, one state stands for the pair of equal states.
 CALLS: dict[str, tuple[Any, ...]] = {
     "features": (zeros(T, B, 7),),
     "features without a batch": (zeros(T, 7),),
@@ -109,7 +109,8 @@ NAMED_OTHERWISE = {"number", "list of one, packed", "one tensor, packed"}
 
 
 def same_class(make: Make, kind: str, named: bool = True) -> Exception | None:
-    """The error of treadle, which has the class (and its name) of torch's, or None."""
+    """treadle's error, after a check that its class is torch's or has the same name; None without
+    one."""
     ours, theirs = (attempt(lambda c=cls: make(c))[1] for cls in KINDS[kind])
     if theirs is None:
         assert ours is None, repr(ours)

@@ -159,7 +159,7 @@ def test_a_gru_carries_h_unrounded(device: str) -> None:
     with torch.no_grad():
         for p in layer.parameters():
             p.zero_()
-        layer.bias_ih_l0[1] = 9  # z = 0.99988: towards n = 0
+        layer.bias_ih_l0[1] = 9  # z = 0.99988, so h decays slowly to n = 0
         output, h = layer(
             torch.zeros(4000, 1, 1, device=device, dtype=torch.bfloat16),
             torch.ones(1, 1, 1, device=device, dtype=torch.bfloat16),

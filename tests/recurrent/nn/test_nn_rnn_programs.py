@@ -45,7 +45,7 @@ def total(results: tuple[Tensor, ...]) -> Tensor:
 
 @EACH
 def test_gradients_in_eval_mode(kind: str) -> None:
-    """Gradients exist in eval mode; cuDNN has none."""
+    """The layers have gradients in eval mode; cuDNN's have none."""
     ours, theirs = pair(kind, I, H, 2, dropout=0.5, dtype=torch.float64)
     x = torch.randn(T, B, I, dtype=torch.float64)
     found = [

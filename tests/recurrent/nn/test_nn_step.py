@@ -60,7 +60,7 @@ def test_equals_the_whole_sequence(kind: str, device: str, options: dict[str, An
     layer, x, marks = made(kind, device, **options)
     step = make_step(layer, B)
     close(stepped(step, x, marks), whole(layer, x, marks))
-    # Continues from its states, and without marks nothing resets.
+    # The step continues from its states, and without marks nothing resets.
     hx = tuple(state.clone() for state in states(step))
     found = stepped(step, x)
     close(found, whole(layer, x, hx=hx if len(hx) > 1 else hx[0]))
@@ -252,7 +252,7 @@ def test_a_step_is_one_graph_on_cuda(kind: str) -> None:
 @GPU
 @EACH
 def test_streams_take_turns_on_cuda(kind: str) -> None:
-    """Every call on another stream; each waits for the previous one, which is kept busy."""
+    """Every call runs on another stream and waits for the previous one, which is kept busy."""
     layer, x, marks = made(kind, "cuda", torch.float32)
     expected = stepped(make_step(layer, B), x, marks)
     step = make_step(layer, B, clone=True)

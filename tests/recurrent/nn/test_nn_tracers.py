@@ -76,7 +76,7 @@ def test_compiled_programs_may_pack_and_pad(kind: Any, allow_rnn: bool, way: str
     x, lengths = torch.randn(T, B, I), torch.tensor([2, T, 3])
     expected = model(x, lengths)
     wanted = torch.autograd.grad(expected.square().sum(), list(model.parameters()))
-    if way == "disabled":  # then only code within the graph break can tell the compiler
+    if way == "disabled":  # only code within the graph break can then tell the compiler
         model.layer.forward = torch.compiler.disable(model.layer.forward)
     with torch._dynamo.config.patch(allow_rnn=allow_rnn):
         found = torch.compile(model, backend="aot_eager")(x, lengths)
@@ -117,7 +117,7 @@ def test_a_layer_is_a_leaf_of_fx(kind: Any) -> None:
     torchs = fx.symbolic_trace(Tagger(nn.LSTM(I, H))).graph.nodes
     assert ours == [(node.op, node.target) for node in torchs]
     assert torch.equal(graph(x), model(x))
-    again = fx.symbolic_trace(graph)  # of a graph, too
+    again = fx.symbolic_trace(graph)  # tracing a graph works, too
     assert again.layer is graph.layer and torch.equal(again(x), model(x))
 
 

@@ -6,45 +6,52 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "kernels/recurrent/plan/plan.h"
 
 using namespace treadle;
 
-// A name for each compiled kernel: a kernel for any batch stands for one with and one without
-// resets.
-std::string name(const CellInfo& cell, bool backward, const char* kind, const ClusterShape& shape,
-                 int rows) {
-  return std::string(cell.name) + (backward ? " backward " : " forward ") + kind + " {" +
-         std::to_string(shape.units) + ", " + std::to_string(shape.blocks) + ", " +
-         std::to_string(shape.tiles) + "}" + (rows > 0 ? " rows " + std::to_string(rows) : "");
+// Cell, backward, half types, kernel, resets, units, blocks, tiles, rows of a tile: a compiled
+// kernel.
+using Kernel = std::tuple<CellKind, bool, bool, KernelId, bool, int, int, int, int>;
+
+std::string name(const Kernel& named) {
+  const auto& [cell, backward, half, kernel, resets, units, blocks, tiles, tile_rows] = named;
+  return std::string(cell_info(cell).name) + (backward ? " backward " : " forward ") +
+         kernel_info(kernel).name + (half ? " half" : " float32") + (resets ? " resets" : "") +
+         " {" + std::to_string(units) + ", " + std::to_string(blocks) + ", " +
+         std::to_string(tiles) + "}" + (tile_rows > 0 ? " rows " + std::to_string(tile_rows) : "");
 }
 
-const char* any_kind(bool half, bool resets) {
-  return half ? (resets ? "half resets" : "half") : (resets ? "float32 resets" : "float32");
-}
-
-const char* dense_kind(bool half) { return half ? "half dense" : "float32 dense"; }
-
-std::set<std::string> compiled() {
-  std::set<std::string> found;
-  for (const CellInfo& cell : kCells) {
+// A kernel for any batch is one with resets and one without.
+std::set<Kernel> compiled() {
+  std::set<Kernel> found;
+  for (const CellKind cell : kCellKinds) {
     for (const auto& [shape, three, four] : kClusterKernels) {
-      const ShapeKernels& kernels = cell.state_gates == 3 ? three : four;
+      const ShapeKernels& kernels = cell_info(cell).state_gates == 3 ? three : four;
       for (const bool backward : {false, true}) {
         for (const bool half : {false, true}) {
           const bool half_any = backward ? kernels.half_backward : kernels.half_forward;
+          const KernelId any = shape.blocks == 1 ? KernelId::kBlock
+                               : half            ? KernelId::kClusterGeneral
+                                                 : KernelId::kClusterFma;
           for (const bool resets : {false, true}) {
             if (half ? half_any : kernels.fp32) {
-              found.insert(name(cell, backward, any_kind(half, resets), shape, 0));
+              found.insert(
+                  {cell, backward, half, any, resets, shape.units, shape.blocks, shape.tiles, 0});
             }
-          }
-          const RowCounts split = backward ? RowCounts() : kernels.split;
-          const RowCounts dense = half ? kernels.dense(backward) : split;
-          for (int rows = 1; rows <= RowCounts::kMost; ++rows) {
-            if (dense.has(rows)) {
-              found.insert(name(cell, backward, dense_kind(half), shape, rows));
+            const bool none =
+                half ? resets && !takes_dense_resets(cell_info(cell).gates) : backward || resets;
+            const RowCounts dense = none   ? RowCounts()
+                                    : half ? kernels.dense(backward, resets)
+                                           : kernels.split;
+            const KernelId of_dense = half ? KernelId::kClusterDense : KernelId::kClusterFp16x2;
+            for (int rows = 1; rows <= RowCounts::kMost; ++rows) {
+              if (!dense.has(rows)) continue;
+              found.insert({cell, backward, half, of_dense, resets, shape.units, shape.blocks,
+                            shape.tiles, rows});
             }
           }
         }
@@ -54,36 +61,33 @@ std::set<std::string> compiled() {
   return found;
 }
 
-// Cell, backward, half, ragged, units, blocks, tiles, rows, dense: everything that determines the
-// kernels of a plan.
-using Named = std::tuple<CellKind, bool, bool, bool, int, int, int, int, bool>;
-
-// Millions of layers have only a few hundred plans, so names are made for plans.
-std::set<Named> plans(const std::vector<RecurrenceSizes>& layers, const RecurrenceDevice& device) {
-  std::set<Named> found;
+void add_planned(std::set<Kernel>& found, const std::vector<RecurrenceSizes>& layers,
+                 const RecurrenceDevice& device) {
   for (const RecurrenceSizes& layer : layers) {
     for (const bool backward : {false, true}) {
       RecurrencePlan plan;
       plan_recurrence(layer, device, "auto", backward, &plan);
-      if (!plan.is("cluster")) continue;
-      const auto& [shape, rows, dense] = plan.clusters;
-      found.insert({layer.cell, backward, is_half(layer.dtype), layer.ragged, shape.units,
-                    shape.blocks, shape.tiles, rows, dense});
+      if (plan.algorithm() != Algorithm::kCluster) continue;
+      const auto& [units, blocks, tiles] = plan.shape;
+      found.insert({layer.cell, backward, is_half(layer.dtype), plan.kernel, plan.resets, units,
+                    blocks, tiles, plan.tile_rows});
     }
   }
-  return found;
 }
+
+// Whether rows have different numbers of steps, and whether they may reset.
+constexpr std::pair<bool, bool> kRagged[] = {{false, false}, {true, false}, {false, true}};
 
 std::vector<RecurrenceSizes> all_layers() {
   std::vector<RecurrenceSizes> found;
   for (const CellKind cell : kCellKinds) {
     for (const Dtype dtype : {Dtype::kHalf, Dtype::kFloat}) {
-      for (const bool ragged : {false, true}) {
+      for (const auto& [packed, resets] : kRagged) {
         for (const int64_t directions : {1, 2}) {
           // For every other width, rows are not whole chunks of 16 bytes.
           for (int64_t width = 31; width <= 768; width += width % 2 == 0 ? 31 : 1) {
             for (int64_t batch = 1; batch < 20000; batch += batch < 128 ? 1 : batch / 8) {
-              found.push_back({cell, 512, batch, width, directions, dtype, ragged});
+              found.push_back({cell, 512, batch, width, directions, dtype, packed, resets});
             }
           }
         }
@@ -93,44 +97,24 @@ std::vector<RecurrenceSizes> all_layers() {
   return found;
 }
 
-void take(std::set<std::string>& found, const Named& named) {
-  const auto& [kind, backward, half, ragged, units, blocks, tiles, rows, by_dense] = named;
-  const CellInfo& cell = cell_info(kind);
-  const ClusterShape shape{units, blocks, tiles};
-  if (!by_dense) {
-    found.insert(name(cell, backward, any_kind(half, false), shape, 0));
-    // The planner treats packed batches and batches with resets alike.
-    if (ragged) found.insert(name(cell, backward, any_kind(half, true), shape, 0));
-    return;
-  }
-  for (size_t i = 0; i < kShapes; ++i) {
-    if (!(kClusterShapes[i] == shape)) continue;
-    const ShapeKernels& kernels = kernels_of(i, cell.state_gates);
-    const RowCounts& dense = half ? kernels.dense(backward) : kernels.split;
-    found.insert(
-        name(cell, backward, dense_kind(half), shape, dense.at_least((rows + tiles - 1) / tiles)));
-  }
-}
-
 int main(int count, char** arguments) {
   const std::vector<RecurrenceSizes> layers = all_layers();
-  const std::set<std::string> there = compiled();
-  std::set<std::string> named;
+  const std::set<Kernel> there = compiled();
+  std::set<Kernel> named;
   for (int i = 1; i < count && named != there; ++i) {
     for (const bool tf32 : {false, true}) {
       for (const int architecture : {90, 80}) {
-        const RecurrenceDevice device{true, architecture, std::atoi(arguments[i]), size_t{50} << 20,
-                                      tf32};
-        for (const Named& plan : plans(layers, device)) take(named, plan);
+        add_planned(named, layers,
+                    {true, architecture, std::atoi(arguments[i]), size_t{50} << 20, tf32});
       }
     }
   }
   int wrong = 0;
-  for (const std::string& kernel : there) {
-    if (named.count(kernel) == 0) wrong += std::printf("never planned: %s\n", kernel.c_str());
+  for (const Kernel& kernel : there) {
+    if (named.count(kernel) == 0) wrong += std::printf("never planned: %s\n", name(kernel).c_str());
   }
-  for (const std::string& kernel : named) {
-    if (there.count(kernel) == 0) wrong += std::printf("not there: %s\n", kernel.c_str());
+  for (const Kernel& kernel : named) {
+    if (there.count(kernel) == 0) wrong += std::printf("not there: %s\n", name(kernel).c_str());
   }
   std::printf("%zu kernels\n", there.size());
   return wrong > 0;

@@ -27,7 +27,7 @@ ELEMENTS = (2, 4, 8)  # bytes
 CHIPS = range(1, 161)
 ARCHITECTURES = (75, 80, 90, 100)
 MEGABYTE = 1 << 20
-BLOCKS, HALF_BLOCKS = (32, 64, 96, 128), (32, 64)  # units of a single block, with clusters
+BLOCKS, HALF_BLOCKS = (32, 64, 96, 128), (32, 64)  # units of a single block, if there are clusters
 # Units, blocks, and the most rows in float32; forward also those of cluster/kernels.h.
 FLOAT_SHAPES = {
     **{(units, 1): 2 for units in BLOCKS},
@@ -61,8 +61,8 @@ def step_bytes(sizes: Sizes) -> int:
 
 
 def bounded(sizes: Sizes, chunk: int, l2_bytes: int) -> None:
-    """A chunk has between one step and all steps, and fills half of the cache, or has few rows, or
-    one step."""
+    """A chunk has at least one step, at most all. It fills half of the cache, unless it then has
+    few rows or less than one step."""
     steps, batch, *_ = sizes
     assert 1 <= chunk <= max(steps, 1)
     rows = chunk * batch
@@ -148,7 +148,7 @@ def covered(
         blocks, most = grid_of(sizes, tf32, backward, architecture)
         groups = multiprocessors // blocks // directions
         assert one.grid_rows in range(8, most + 1, 8) and groups > 0
-        # The least number of rows (a multiple of 8) that gives the least number of launches.
+        # The smallest multiple of 8 rows that gives the smallest number of launches.
         launches = max(1, -(-batch // (most * groups)))
         assert one.grid_rows * groups * launches >= batch
         assert one.grid_rows == 8 or (one.grid_rows - 8) * groups * launches < batch
@@ -195,7 +195,8 @@ def test_every_size() -> None:
 
 @BINDINGS
 def test_weights_lie_by_columns_where_that_is_faster() -> None:
-    """Float32 without TF32, with algorithm "step", and enough steps to pay for the copy."""
+    """W_hh is copied for float32 without TF32 and algorithm "step" if enough steps pay for the
+    copy."""
     sizes = (32, 64, 2048, 4)
     assert plan(sizes).algorithm == "step" and plan(sizes).weight_by_columns
     for steps, batch, hidden, element in (

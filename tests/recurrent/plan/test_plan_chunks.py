@@ -26,7 +26,7 @@ def test_chunks_grow_with_the_cache_and_shrink_with_the_step() -> None:
 
 @BINDINGS
 def test_a_chunk_holds_what_the_cache_does() -> None:
-    # 3 * 512 * 4 bytes * 64 rows a step: 64 steps are 24 MB.
+    # 3 * 512 * 4 bytes * 64 rows per step: 64 steps are 24 MB.
     assert plan((512, 64, 512, 4), l2_bytes=48 * MEGABYTE).steps_per_chunk == 64
     assert plan((512, 64, 512, 2), l2_bytes=48 * MEGABYTE).steps_per_chunk == 64
     assert plan((512, 64, 512, 8), l2_bytes=48 * MEGABYTE).steps_per_chunk == 32

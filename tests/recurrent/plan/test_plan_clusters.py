@@ -12,8 +12,8 @@ from tests.recurrent.plan.test_plan import BINDINGS, BLOCKS, FLOAT_SHAPES, HALF_
 @BINDINGS
 @pytest.mark.parametrize("backward", [False, True])
 def test_clusters_share_the_batch(backward: bool) -> None:
-    """As long as all clusters are resident, no row waits: few rows each, and more on a smaller
-    chip."""
+    """If all clusters are resident, no row waits, so each cluster takes few rows; on a smaller chip
+    it takes more."""
     options = {"forced": "cluster", "backward": backward}
     for hidden in (128, 256, 512, 768):
         *_, alone = plan((512, 1, hidden, 2), **options).clusters
@@ -29,7 +29,7 @@ def test_clusters_share_the_batch(backward: bool) -> None:
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("directions", [1, 2])
 def test_a_block_alone_has_narrow_layers_of_float32(directions: int, backward: bool) -> None:
-    """For any batch: as few rows each as the resident blocks allow."""
+    """Blocks take as few rows as resident blocks allow, for any batch."""
     options = {"forced": "cluster", "directions": directions, "backward": backward}
     for hidden, batch in itertools.product(
         (1, 32, 33, 64, 65, 96, 97, 128), (*range(1, 600), 5000)
@@ -39,13 +39,13 @@ def test_a_block_alone_has_narrow_layers_of_float32(directions: int, backward: b
         at_once, most = 132 // directions, FLOAT_SHAPES[units, 1]
         if batch <= at_once * most:
             assert rows == -(-batch // at_once)
-    # Few clusters of 16 blocks are resident, so many rows use smaller clusters if these hold H.
-    # Forward these multiply on tensor cores, so few rows use them, too.
+    # Few clusters of 16 blocks are resident, so batches of many rows use smaller clusters if
+    # these hold H. Forward, these multiply on tensor cores, so batches of few rows use them, too.
     few = 16 if backward else 8
     for hidden, batch, blocks in ((129, 2, few), (129, 200, 8), (256, 200, 8), (512, 200, 16)):
         assert plan((512, batch, hidden, 4), **options).clusters[1] == blocks
-    # Four gates fill a block's registers sooner, and in a cluster take the shared memory of half of
-    # its rows or, forward, of some of them.
+    # Four gates fill a block's registers at a smaller H. In a cluster they take the shared memory
+    # of half of its rows or, forward, of some of its rows.
     wide = 4 if backward else 6
     for hidden, blocks, most in (
         (96, 1, 2),
@@ -65,9 +65,9 @@ def test_a_block_alone_has_narrow_layers_of_float32(directions: int, backward: b
 def test_a_block_alone_has_few_rows_of_narrow_layers_of_half_types(
     directions: int, cell: str, backward: bool
 ) -> None:
-    """One row each, or two if not enough blocks are resident; with more rows clusters take so many
-    each that they need fewer waves. Larger layers use tensor cores; backward from H 33 on, if rows
-    consist of whole chunks of 16 bytes."""
+    """Blocks take one row each, or two if not enough blocks are resident. With more rows, clusters
+    need fewer waves. Larger layers use tensor cores: backward from H 33 on, if rows consist of
+    whole chunks of 16 bytes."""
     options = {"cell": cell, "directions": directions, "backward": backward, "forced": "cluster"}
     for multiprocessors, hidden in itertools.product((16, 132), (1, 31, 32, 33, 64, 65, 128)):
         at_once = multiprocessors // directions
@@ -98,8 +98,25 @@ def test_packed_batches_and_parts_of_chunks_are_planned_by_the_kernels_that_take
 
 
 @BINDINGS
+def test_resets_of_lstm_and_gru_are_planned_as_dense_batches() -> None:
+    """Up to H 512, in the layouts of batches without resets; LLTM has no such kernels."""
+    for cell, backward, (batch, hidden) in itertools.product(
+        ("lstm", "gru"), (False, True), ((1, 512), (16, 512), (16, 256), (64, 256), (128, 256))
+    ):
+        sizes, options = (512, batch, hidden, 2), {"cell": cell, "backward": backward}
+        found = plan(sizes, **options, resets=True)
+        assert found.clusters == plan(sizes, **options).clusters, (sizes, options)
+    sizes = (512, 16, 256, 2)
+    packed = plan(sizes, ragged=True).clusters
+    assert packed == plan(sizes, resets=True).clusters != plan(sizes).clusters
+    for both in ("lstm", "gru"):
+        packed = plan(sizes, cell=both, ragged=True).clusters
+        assert packed == plan(sizes, cell=both, ragged=True, resets=True).clusters
+
+
+@BINDINGS
 def test_float32_on_tensor_cores_takes_as_many_rows_as_run_at_once() -> None:
-    """Forward, if a second wave of clusters would take longer than more rows in the first."""
+    """Forward, clusters take more rows if a second wave would take longer."""
     for cell, hidden, batch, shape in (
         ("lltm", 512, 1, (32, 16, 1, 1)),
         ("lltm", 512, 16, (32, 16, 1, 3)),
@@ -112,7 +129,7 @@ def test_float32_on_tensor_cores_takes_as_many_rows_as_run_at_once() -> None:
     ):
         found = plan((512, batch, hidden, 4), cell=cell, forced="cluster")
         assert found.clusters == shape, (cell, hidden, batch)
-        # Not for packed batches or with resets.
+        # Packed batches and batches with resets do not use them.
         for other in ({"backward": True}, {"ragged": True}):
             one = plan((512, batch, hidden, 4), cell=cell, forced="cluster", **other)
             units, blocks, _, rows = one.clusters
@@ -121,7 +138,8 @@ def test_float32_on_tensor_cores_takes_as_many_rows_as_run_at_once() -> None:
 
 @BINDINGS
 def test_tf32_where_torch_allows_it_is_a_reason_for_a_launch_a_step() -> None:
-    """With many rows one product per number (TF32) beats the three of fp16x2 on the chip."""
+    """With many rows, TF32's single product in each launch is faster than fp16x2's three on the
+    chip."""
     for batch, hidden, dense, packed, tf32 in (
         (16, 256, "cluster", "cluster", "cluster"),
         (512, 256, "cluster", "grid", "tiles"),

@@ -79,7 +79,7 @@ def test_float32_in_clusters_and_in_the_grid(algorithm: str, most: int) -> None:
 
 @BINDINGS
 def test_a_wide_layer_takes_the_faster_of_cluster_and_grid() -> None:
-    """Many rows of a width for which few clusters are resident."""
+    """The batch has many rows, and few clusters of this width are resident."""
     assert plan((512, 4, 768, 2), architecture=90).algorithm == "cluster"
     assert plan((512, 128, 768, 2), architecture=90).algorithm == "grid"
     assert plan((512, 128, 512, 2), architecture=90).algorithm == "grid"

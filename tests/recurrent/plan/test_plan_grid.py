@@ -1,4 +1,4 @@
-"""The planner's grids (test_plan.py): the multiprocessors that one needs, and its layers."""
+"""The planner's grids: how many multiprocessors a grid needs, and which layers it takes."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ def test_what_cannot_run(sizes: Sizes, architecture: int, tf32: bool) -> None:
 @BINDINGS
 @pytest.mark.parametrize("cell", ["lltm", "lstm", "gru"])
 def test_many_rows_forward(cell: str) -> None:
-    """Few rows keep weights on the chip or use a product, a single step uses a product, and
-    backward many rows use a product and a kernel. In float32 only if rounding is allowed."""
+    """Forward, it runs many rows, in float32 only if rounding is allowed. Few rows keep
+    weights on the chip or use a launch per step, as do a single step and, backward, many rows."""
     for hidden, element in itertools.product((256, 512, 1024), (2, 4)):
         for batch, chosen in ((16, False), (63, False), (8000, True), (16384, True)):
             size = 24, batch, hidden, element
@@ -59,8 +59,8 @@ def test_many_rows_forward(cell: str) -> None:
 @BINDINGS
 @pytest.mark.parametrize("cell", ["lltm", "lstm", "gru"])
 def test_some_rows_of_wide_layers_in_float32(cell: str) -> None:
-    """A tile pays off before its rows are full, but not if a grid keeps the weights and there are
-    few rows."""
+    """Tiles are chosen before all their rows are used, but not for few rows if a grid keeps the
+    weights."""
     for batch, hidden, algorithm in (
         (16, 1024, "grid"),
         (64, 1024, "grid"),
@@ -71,7 +71,7 @@ def test_some_rows_of_wide_layers_in_float32(cell: str) -> None:
     ):
         size = 24, batch, hidden, 4
         assert plan(size, cell=cell, tf32=True).algorithm == algorithm, size
-        # Not in float32 without TF32 either, which has no tiles.
+        # Float32 without TF32 has no tiles at all.
         expected = "grid" if hidden == 1024 else "step"
         assert plan(size, cell=cell).algorithm == expected, size
 

@@ -14,7 +14,7 @@ from tests.support.inputs import FLOATING, HALVES, Call, Case, Make, Op
 from tests.support.layouts import expanded, misaligned, padded_rows, strided, transposed
 from treadle import reference
 
-# B, I, H. Zeros and ones, odd sizes, widths that no vector divides.
+# B, I, H. Zeros and ones, odd sizes, widths that are not multiples of a vector.
 SIZES = (
     (0, 5, 7),
     (4, 0, 7),

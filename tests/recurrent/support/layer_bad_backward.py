@@ -66,7 +66,7 @@ def backward(
     return torch.ops.treadle.recurrent_layer_backward(*values.values(), "auto", [True] * 9)
 
 
-# Arguments of only the backward op: their shape, and its text in errors, dense and packed.
+# Arguments that only the backward op has: their shapes as errors spell them, dense and packed.
 OUTPUT = ((T, B, D * H), "[T, B, D*H] = [2, 3, 8]", "[S, D*H] = [5, 8]")
 STATE = ((D, B, H), *["that of h0 = [2, 3, 4]"] * 2)
 

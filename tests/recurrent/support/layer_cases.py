@@ -26,8 +26,8 @@ EACH_CELL = pytest.mark.parametrize("cell", CELLS)
 WIDE = (torch.float64, torch.float32)
 Lengths = tuple[int, ...] | None
 
-# T, B, I, H. Zeros, ones, odd sizes, widths that no vector divides. Long sequences have small H,
-# because the reference is slow.
+# T, B, I, H. Zeros, ones, odd sizes, widths that are not multiples of a vector. Long sequences
+# have small H, because the reference is slow.
 SIZES = (
     (2, 2, 2, 2),
     (0, 3, 5, 4),

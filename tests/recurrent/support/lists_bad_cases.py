@@ -1,5 +1,5 @@
-"""Lists that lltm, lstm and gru must refuse, and calls that recurrent_layer refuses under their
-names."""
+"""Lists that lltm, lstm and gru must refuse, and their calls that recurrent_layer refuses in their
+name."""
 
 from __future__ import annotations
 
@@ -126,9 +126,9 @@ def lists(cell: str) -> list[Bad]:
 
 
 def second_directions(cell: str) -> list[Bad]:
-    """Compared with the first direction's, with which they are stacked."""
+    """Parameters of the second direction are stacked with the first one's, and must match them."""
     each, every = len(shapes_of(cell)), both_layers(cell)
-    # All parameters of the first layer, and the first of the second.
+    # All parameters of the first layer, and the first parameter of the second layer.
     places = {f"params[{k}]": k for k in (*range(each, 2 * each), 3 * each)}
     shapes = {name: every[k] for name, k in places.items()}
     first = {name: f"params[{k - each}]" for name, k in places.items()}
@@ -154,7 +154,7 @@ def second_directions(cell: str) -> list[Bad]:
 
 
 def storages(cell: str, directions: int, layers: int) -> list[Bad]:
-    """Each list element without storage, like parameters in sharded training."""
+    """Each list element in turn has no storage, like parameters in sharded training."""
     shapes = both_layers(cell, directions, layers)
     one_state = (layers * directions, B, H)
 

@@ -12,7 +12,7 @@ from tests.support.inputs import Call, Case, Make, Op
 from tests.support.layouts import misaligned, strided, transposed
 
 DTYPES = (torch.float64, torch.float32)
-# T, B, H. Zeros, ones, odd sizes; steps of more than one round of a CUDA kernel.
+# T, B, H. Zeros, ones, odd sizes; more steps than one round of a CUDA kernel takes.
 SIZES = ((4, 3, 2), (0, 3, 2), (3, 0, 2), (3, 2, 0), (1, 1, 1), (2, 17, 5), (300, 2, 33))
 
 

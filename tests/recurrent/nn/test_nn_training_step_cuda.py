@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from tests.recurrent.training_cases import T, grads_of, looped, made, same
+from tests.recurrent.support.training_cases import T, grads_of, looped, made, same
 from tests.support.inputs import GPU
 from treadle.nn import make_training_step
 
 
 @GPU
 def test_a_call_is_one_graph_on_cuda() -> None:
-    """The host sees no op of the function, forward or backward."""
+    """The host runs no op of the function, forward or backward."""
     net, x, h = made("cuda")
     step = make_training_step(net, (x[0], h))
     step(x[0], h)[1].sum().backward()
@@ -26,7 +26,7 @@ def test_a_call_is_one_graph_on_cuda() -> None:
 
 @GPU
 def test_streams_take_turns_on_cuda() -> None:
-    """Every call on another stream; each waits for the one before, which is kept busy."""
+    """Every call runs on another stream and waits for the previous one, which is kept busy."""
     net, x, h = made("cuda")
     step = make_training_step(net, (x[0], h), calls=T)
     streams = [torch.cuda.Stream() for _ in range(3)]
@@ -47,7 +47,8 @@ def test_streams_take_turns_on_cuda() -> None:
 
 @GPU
 def test_slots_share_memory_on_cuda() -> None:
-    """Gradients of parameters, and whatever ends within a pass, take memory once."""
+    """Memory for parameters' gradients, and for tensors that only live within a pass, is taken
+    once."""
     memory = []
     for calls in (1, 9):
         layer = nn.Linear(2048, 2048, device="cuda")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.recurrent.training_cases import B, H, I, Net, device, made
+from tests.recurrent.support.training_cases import B, H, I, Net, device, made
 from treadle.nn import make_training_step
 
 __all__ = ["device"]  # the fixture
@@ -146,7 +146,7 @@ def test_too_many_calls(device: str) -> None:
 
 @WAYS_WITH_GRAPHS
 def test_a_second_backward_pass(device: str) -> None:
-    """It works until as many calls as there may be have taken the memory."""
+    """It works until `calls` later calls have taken the memory."""
     net, x, h = made(device)
     step = make_training_step(net, (x[0], h), calls=2)
     loss = step(x[0], h)[1].sum()
@@ -242,7 +242,8 @@ def test_a_parameter_that_was_frozen(device: str) -> None:
 
 @WAYS_WITH_GRAPHS
 def test_a_backward_pass_within_another(device: str) -> None:
-    """Sums of gradients belong to one pass. A call in no chain with the outer pass's calls."""
+    """Sums of gradients belong to one pass. The inner call does not depend on the outer pass's
+    calls."""
     net, x, h = made(device)
     step = make_training_step(net, (x[0], h), calls=3)
     inner = step(x[2], h)[1].sum()
@@ -258,7 +259,7 @@ def test_a_backward_pass_within_another(device: str) -> None:
 
 
 def test_a_module_is_called(device: str) -> None:
-    """Also one without parameters, and a function whose leaf is no parameter."""
+    """This includes a function without parameters, and one whose leaf is not a parameter."""
     leaf = nn.Parameter(torch.ones(3, device=device))
     x = torch.ones(3, device=device)
     step = make_training_step(lambda t: leaf * t, (x,))

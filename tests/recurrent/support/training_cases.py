@@ -1,4 +1,4 @@
-"""What tests of treadle.nn.make_training_step share: a model, and graphs emulated on the CPU."""
+"""A model, and graphs emulated on the CPU, for tests of treadle.nn.make_training_step."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ WAYS = ("plain", "emulated", *DEVICES[1:])
 
 
 class Emulated(_training_graphs.Recorder):
-    """Runs again on the CPU what a graph would replay, and writes into the same tensors."""
+    """Runs on the CPU what a graph would replay, and writes into the same tensors."""
 
     def __init__(self, device: torch.device) -> None: ...
 
     @contextmanager
     def prepare(self) -> Iterator[None]:
-        # A capture leaves random numbers and buffers as they are.
+        # A capture does not change random numbers and buffers.
         modules = _training_modules.Modules()
         with modules.watched(), torch.random.fork_rng([]):
             yield

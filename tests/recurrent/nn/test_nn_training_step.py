@@ -1,4 +1,4 @@
-"""treadle.nn.make_training_step: values and gradients are those of the function.
+"""treadle.nn.make_training_step: values and gradients equal the function's.
 
 Every test runs on the CPU as it is, on the CPU with graphs emulated, and with CUDA graphs.
 """
@@ -13,7 +13,18 @@ import torch
 from torch import Tensor, nn
 
 import treadle
-from tests.recurrent.training_cases import B, H, I, Net, T, device, grads_of, looped, made, same
+from tests.recurrent.support.training_cases import (
+    B,
+    H,
+    I,
+    Net,
+    T,
+    device,
+    grads_of,
+    looped,
+    made,
+    same,
+)
 from treadle.nn import make_training_step
 
 __all__ = ["device"]  # the fixture
@@ -84,7 +95,7 @@ def one_step_at_a_time(run: Any, module: nn.Module, x: Tensor, h: Tensor) -> Non
 
 
 def test_training_follows_the_module(device: str) -> None:
-    """Several updates, gradients accumulated over two backward passes each."""
+    """Several updates, each with gradients accumulated over two backward passes."""
     results = []
     for graphed in (False, True):
         net, x, h = made(device)
@@ -100,7 +111,7 @@ def test_training_follows_the_module(device: str) -> None:
 
 
 def test_gradients_are_new_tensors(device: str) -> None:
-    """Later calls leave results and gradients as they are."""
+    """Later calls do not change earlier results and gradients."""
     net, x, h = made(device)
     step = make_training_step(net, (x[0], h))
     output, y = step(x[0], h)
@@ -111,7 +122,7 @@ def test_gradients_are_new_tensors(device: str) -> None:
 
 
 def test_calls_outside_of_one_chain(device: str) -> None:
-    """Calls that do not depend on each other, one of them without a loss, and other uses of a
+    """Calls that do not depend on each other, of which one has no loss, and other uses of a
     parameter."""
     net, x, h = made(device)
     step = make_training_step(net, (x[0], h), calls=3)
@@ -126,7 +137,7 @@ def test_calls_outside_of_one_chain(device: str) -> None:
 
 
 def test_two_losses_of_two_graphs(device: str) -> None:
-    """Each backward pass brings the gradients of its own calls and results, in any order."""
+    """Each backward pass gives the gradients of its own calls and results, in any order."""
     net, x, h = made(device)
     step = make_training_step(net, (x[0], h), calls=2)
     losses = [[call(x[k], h)[k].sum() for k in range(2)] for call in (step, net)]
@@ -139,7 +150,7 @@ def test_two_losses_of_two_graphs(device: str) -> None:
 
 
 def test_gradients_of_some(device: str) -> None:
-    """A backward pass for arguments alone leaves nothing for the next one."""
+    """A backward pass for only arguments leaves no gradients for the next one."""
     net, x, h = made(device)
     step = make_training_step(net, (x[0], h), calls=T)
     found, expected = (torch.stack(looped(call, x, h)).sin().sum() for call in (step, net))
@@ -170,7 +181,7 @@ def test_a_backward_pass_that_failed_leaves_nothing(device: str) -> None:
 
 
 def test_frozen_parameters_and_hooks(device: str) -> None:
-    """A hook of a parameter runs once a backward pass; a frozen one gets no gradient."""
+    """A parameter's hook runs once per backward pass; a frozen parameter gets no gradient."""
     net, x, h = made(device)
     seen = []
     net.cell.weight_hh.register_hook(lambda grad: seen.append(1) or 2 * grad)
@@ -185,7 +196,7 @@ def test_frozen_parameters_and_hooks(device: str) -> None:
 
 
 def test_while_other_graphs_hold_the_parameters(device: str) -> None:
-    """A loss that is alive, and a second step of the same module with another shape."""
+    """An earlier loss still exists, and a second step of the same module has another shape."""
     net, x, h = made(device)
     held = net(x[0], h)[1].sum()
     steps = [make_training_step(net, (x[0, :n], h[:n]), calls=2) for n in (B, 1)]
@@ -196,7 +207,8 @@ def test_while_other_graphs_hold_the_parameters(device: str) -> None:
 
 
 class Keeps(nn.Module):
-    """Reads a parameter, another one that it kept elsewhere, and a leaf that is no parameter."""
+    """Reads a parameter, another one that is stored elsewhere, and a leaf that is not a
+    parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -244,12 +256,12 @@ def test_an_argument_need_not_be_differentiated(device: str) -> None:
 
 
 def test_slots_return(device: str) -> None:
-    """After a backward pass, and where a result is dropped."""
+    """Slots return after a backward pass, and when a result is dropped."""
     net, x, h = made(device)
     step = make_training_step(net, (x[0], h), calls=2)
     for _ in range(3):
         loss = step(x[0], step(x[1], h)[0])[1].sum()
-        loss.backward()  # and the graph lives on
+        loss.backward()  # the graph still exists
     for _ in range(5):
         step(x[0], h)
     with torch.no_grad():
@@ -271,7 +283,7 @@ def test_without_gradients_it_is_the_function(device: str) -> None:
 
 
 def test_dropout_draws_new_numbers(device: str) -> None:
-    """In each call and each slot; backward takes those of its call."""
+    """Every call and slot draws new elements; the backward pass uses those of its call."""
     net, x, h = made(device, lambda: nn.Dropout(0.5))
     step = make_training_step(lambda t: 3 * net(t), (h,), calls=3)
     masks = []
@@ -288,7 +300,7 @@ def test_dropout_draws_new_numbers(device: str) -> None:
 
 
 def test_making_a_step_changes_nothing(device: str) -> None:
-    """Neither statistics of a batch norm, nor random numbers, nor gradients, nor the samples."""
+    """Making a step changes no batch norm's statistics, random numbers, gradients or samples."""
     net, x, _ = made(device, lambda: nn.Sequential(nn.BatchNorm1d(I), nn.Dropout(0.5)))
     before = {name: value.clone() for name, value in net.state_dict().items()}
     kept = x[0].clone()
@@ -308,7 +320,7 @@ def test_making_a_step_changes_nothing(device: str) -> None:
 
 @pytest.mark.parametrize("inside", [True, False])
 def test_autocast(device: str, inside: bool) -> None:
-    """Weights are cast in every call, so that an update of them is seen."""
+    """Weights are cast in every call, so that updates take effect."""
     net, x, h = made(device)
     net, x, h = net.float(), x.float(), h.detach().float().requires_grad_()
 

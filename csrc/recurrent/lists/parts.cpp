@@ -1,0 +1,49 @@
+// What lltm, lstm and gru take from their lists for each layer.
+#include <ATen/Functions.h>
+#include <ATen/OpMathType.h>
+
+#include "recurrent/layer/autocast.h"
+#include "recurrent/lists/layers.h"
+
+namespace treadle {
+
+Tensor of_directions(at::TensorList params, int64_t each, int64_t k) {
+  if (k >= each) return Tensor();
+  if (static_cast<int64_t>(params.size()) > each) return at::stack({params[k], params[each + k]});
+  // If the shape is wrong it only gains a dimension: the op refuses it.
+  return params[k].dim() == (k < 2 ? 2 : 1) ? params[k] : params[k].unsqueeze(0);
+}
+
+// The c of states that are given. GRU's is h without rounding. Under autocast torch's LSTM has c in
+// the lower precision; the LLTM's, which only adds up, keeps its own.
+static Tensor given_c(const Layers& a, at::TensorList states, bool packed) {
+  if (states.empty()) return Tensor();
+  if (a.cell == CellKind::kGru) return cast(states[0], at::toOpMathType(states[0].scalar_type()));
+  const Tensor& c = states[1];
+  if (a.cell != CellKind::kLstm || c.scalar_type() != at::kFloat) return c;
+  return cast(c, autocast_dtype(a.cell, packed, c).value_or(at::kFloat));
+}
+
+GivenStates::GivenStates(const Layers& a, bool packed)
+    : h0(a.hx.empty() ? Tensor() : a.hx[0]),
+      c0(given_c(a, a.hx, packed)),
+      reset_h(a.reset_hx.empty() ? Tensor() : a.reset_hx[0]),
+      reset_c(given_c(a, a.reset_hx, packed)),
+      reset(a.reset ? a.reset->unsqueeze(-1) : Tensor()) {}
+
+c10::SymDimVector states_shape(const Tensor& input, const OptionalTensor& batch_sizes,
+                               const Layers& a) {
+  if (!a.hx.empty()) return c10::SymDimVector(a.hx[0].sym_sizes());
+  c10::SymInt batch = 0;
+  if (!batch_sizes) {
+    batch = input.sym_size(1);
+  } else if (batch_sizes->numel() > 0) {
+    batch = batch_sizes->select(0, 0).item<int64_t>();
+  }
+  // A weight of another shape is refused later.
+  const Tensor& weight_hh = a.params[1];
+  const c10::SymInt hidden = weight_hh.dim() == 0 ? 0 : weight_hh.sym_size(-1);
+  return {a.num_layers * a.directions(), batch, hidden};
+}
+
+}  // namespace treadle

@@ -1,0 +1,126 @@
+// The planner's candidate of algorithm "cluster": the shape, and the rows a cluster, that take the
+// batch through a step in the least time.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/recurrent/plan/candidate.h"
+
+namespace treadle::plans {
+
+// The number of resident clusters: an H200, with 132 multiprocessors, holds 7 clusters of 16
+// blocks, or 30 of 4.
+inline int64_t clusters_at_once(int blocks, const RecurrenceDevice& device) {
+  const int of_132 = blocks == 16 ? 7 : blocks == 8 ? 15 : blocks == 4 ? 30 : 132;
+  return std::max<int64_t>(device.multiprocessors * of_132 / 132, 1);
+}
+
+// The kernels of one shape that take a batch.
+struct ShapeCandidates {
+  ClusterShape shape;
+  int any_rows;     // the most rows of the kernel for any batch; 0: no such kernel
+  RowCounts dense;  // rows of a tile of each kernel for dense batches
+
+  int most_rows() const { return std::max(any_rows, dense.most() * shape.tiles); }
+  // Rows per tile of the dense kernel that takes `rows` rows; 0: there is none.
+  int dense_rows(int rows) const {
+    return dense.at_least(static_cast<int>(ceil_div(rows, shape.tiles)));
+  }
+};
+
+inline ShapeCandidates candidates_of(const RecurrenceSizes& sizes, size_t index, bool backward) {
+  const int state_gates = cell_info(sizes.cell).state_gates;
+  const ShapeKernels& kernels = kernels_of(index, state_gates);
+  ShapeCandidates found{kClusterShapes[index], 0, {}};
+  if (is_half(sizes.dtype)) {
+    if (backward ? kernels.half_backward : kernels.half_forward) {
+      found.any_rows = found.shape.rows();
+    }
+    const bool resets = takes_dense_resets(cell_info(sizes.cell).gates) || !sizes.resets;
+    if (!sizes.packed && resets && sizes.hidden % 8 == 0) {
+      found.dense = kernels.dense(backward, sizes.resets);
+    }
+  } else {
+    if (kernels.fp32) found.any_rows = fp32_rows(found.shape, state_gates);
+    if (!sizes.ragged() && !backward) found.dense = kernels.split;
+  }
+  return found;
+}
+
+// The time of a step of a cluster with `rows` rows, by a dense kernel if there is one.
+inline double step_time(const RecurrenceSizes& sizes, const ShapeCandidates& kernels, int rows,
+                        bool backward) {
+  const int gates = cell_info(sizes.cell).state_gates, dense = kernels.dense_rows(rows);
+  const bool half = is_half(sizes.dtype);
+  if (dense == 0) return cluster_time(kernels.shape, rows, gates, backward, !half);
+  return half ? dense_time(kernels.shape, dense, gates, backward)
+              : split_time(kernels.shape, dense, gates);
+}
+
+// Without clusters only a single block remains, which then beats the grid for larger H of half
+// types, too.
+inline bool runs_on(const RecurrenceDevice& device, const ClusterShape& shape, Dtype dtype) {
+  if (shape.blocks > 1) return device.clusters();
+  return !is_half(dtype) || shape.units <= kHalfBlockUnits || !device.clusters();
+}
+
+// The largest H that a kernel takes; 0: none takes the dtype.
+inline int64_t most_hidden_of_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
+                                       Dtype dtype, bool backward) {
+  int64_t most = 0;
+  for (size_t i = 0; i < kShapes; ++i) {
+    if (!runs_on(device, kClusterShapes[i], dtype)) continue;
+    const ShapeKernels& kernels = kernels_of(i, cell_info(sizes.cell).state_gates);
+    const bool half = backward ? kernels.half_backward : kernels.half_forward;
+    const bool any = is_half(dtype) ? half : dtype == Dtype::kFloat && kernels.fp32;
+    if (any) most = std::max(most, kClusterShapes[i].hidden());
+  }
+  return most;
+}
+
+inline KernelId cluster_kernel(const RecurrenceSizes& sizes, const ClusterShape& shape,
+                               bool dense) {
+  if (shape.blocks == 1) return KernelId::kBlock;
+  if (is_half(sizes.dtype)) return dense ? KernelId::kClusterDense : KernelId::kClusterGeneral;
+  return dense ? KernelId::kClusterFp16x2 : KernelId::kClusterFma;
+}
+
+inline Candidate cluster_candidate(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
+                                   bool backward) {
+  Candidate best;
+  best.exists =
+      on_chip(sizes, device, most_hidden_of_clusters(sizes, device, sizes.dtype, backward));
+  const bool half = is_half(sizes.dtype), any_clusters = device.clusters();
+  // Backward, clusters are faster than a block with many units, unless rows would have to be copied
+  // to pad them to whole chunks.
+  const bool alone = sizes.hidden <= 32 || sizes.hidden % 8 != 0;
+  for (size_t i = 0; i < kShapes && best.exists; ++i) {
+    const ClusterShape& shape = kClusterShapes[i];
+    if (shape.hidden() < sizes.hidden || !runs_on(device, shape, sizes.dtype)) continue;
+    const ShapeCandidates kernels = candidates_of(sizes, i, backward);
+    for (int rows = 1; rows <= kernels.most_rows(); ++rows) {
+      const int64_t count = ceil_div(sizes.batch, rows) * sizes.directions;
+      const int64_t waves =
+          std::max<int64_t>(ceil_div(count, clusters_at_once(shape.blocks, device)), 1);
+      // In float32, more single-block clusters than SMs took longer than waves * time when
+      // measured.
+      if (half && shape.blocks == 1 && any_clusters && (waves > 1 || (backward && !alone))) {
+        continue;
+      }
+      const double time = static_cast<double>(waves) * step_time(sizes, kernels, rows, backward);
+      if (time >= best.time) continue;
+      best.time = time;
+      best.plan.shape = shape;
+      best.plan.rows = rows;
+      best.plan.tile_rows = kernels.dense_rows(rows);
+    }
+  }
+  const ClusterShape& shape = best.plan.shape;
+  best.plan.kernel = cluster_kernel(sizes, shape, best.plan.tile_rows > 0);
+  best.plan.reason = shape.blocks == 1 ? "one block keeps the weights on the chip"
+                                       : "the blocks of a cluster keep the weights on the chip";
+  best.time *= slower(device);
+  return best;
+}
+
+}  // namespace treadle::plans

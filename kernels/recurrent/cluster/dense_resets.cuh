@@ -1,0 +1,116 @@
+// Which rows of a group reset before a step, for the dense cluster kernels. A step reads a word of
+// shared memory, which was filled long before, and needs one more select between the arrival of h
+// and its own sends.
+#pragma once
+
+#include "kernels/recurrent/cluster/dense.cuh"
+#include "kernels/recurrent/engine/resets.cuh"
+
+namespace treadle {
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+
+// A word for each step, whose bits are rows, in a ring of two halves of kWarp steps. One warp fills
+// it: each of its lanes has a step of the next half and loads the mark of one row in each step of
+// the pass. So no step waits for memory, and two registers hold the marks that have arrived. p
+// counts steps as in PassMarks. The addresses of the marks are in shared memory, too, because the
+// registers are needed for weights.
+template <class L, bool any, bool backward>
+struct MarkRing {
+  static constexpr int kSteps = 2 * kWarp, kPlace = L::kMarks + kSteps * 4;
+  static_assert(kPlace + 32 == L::kMarks + L::kMarksBytes && L::kRows < kWarp);
+  uint32_t base;
+  uint32_t gathered = 0, ahead = 0;  // the marks so far, the last row's uppermost; the next mark
+
+  __device__ __forceinline__ explicit MarkRing(uint32_t base) : base(base) {}
+
+  // Fills the first half. Called by the whole warp that also calls gather().
+  __device__ __forceinline__ void begin(const bool* marks, const PersistentSizes& sizes,
+                                        const Group& group) const {
+    const bool ascending = (group.direction == 0) != backward;
+    const int64_t batch = sizes.batch;
+    const auto from = reinterpret_cast<uintptr_t>(marks) + group.rows.first +
+                      (ascending ? 0 : sizes.steps * batch);
+    // The first step of a pass has no state before it except forward in direction 0. If times
+    // descend, p 0 is past the last one.
+    const int first = !backward && group.direction == 0 ? 0 : 1;
+    const int count = static_cast<int>(sizes.steps) - (ascending ? first : 0);
+    const int64_t each = ascending ? batch : -batch;
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    if (lane == 0) {
+      ptx::store16(base + kPlace, {static_cast<uint32_t>(from), static_cast<uint32_t>(from >> 32),
+                                   static_cast<uint32_t>(each), 0});
+      ptx::store16(base + kPlace + 16, {static_cast<uint32_t>(first), static_cast<uint32_t>(count),
+                                        static_cast<uint32_t>(group.rows.count), 0});
+    }
+    __syncwarp();
+    uint32_t word = 0;
+#pragma unroll 4
+    for (int row = 0; row < L::kRows; ++row) word |= mark(lane, row) << row;
+    ptx::store4(base + L::kMarks + lane * 4, word);
+  }
+
+  __device__ __forceinline__ uint32_t mark(int p, int row) const {
+    const uint4 where = ptx::load16(base + kPlace), bounds = ptx::load16(base + kPlace + 16);
+    if (p - bounds.x >= bounds.y || row >= static_cast<int>(bounds.z)) return 0;
+    const auto from = static_cast<uintptr_t>(uint64_t{where.y} << 32 | where.x);
+    const int64_t at = int64_t{p} * static_cast<int>(where.z) + row;
+    return __ldg(reinterpret_cast<const unsigned char*>(from) + at);
+  }
+
+  // Called in each step s.
+  __device__ __forceinline__ void gather(int s) {
+    const int row = static_cast<int>(s % uint32_t{kWarp});
+    const int p = s - row + kWarp + static_cast<int>(threadIdx.x) % kWarp;
+    if (row > L::kRows) return;
+    keep(ahead);  // otherwise the compiler would shift it, and so wait, right after its load
+    gathered = gathered >> 1 | ahead << 31;
+    if (row < L::kRows) {
+      ahead = mark(p, row);
+    } else {
+      ptx::store4(base + L::kMarks + p % uint32_t{kSteps} * 4, gathered >> (kWarp - L::kRows));
+    }
+  }
+
+  __device__ __forceinline__ uint32_t of(int s) const {
+    if constexpr (any) return ptx::load4(base + L::kMarks + s % uint32_t{kSteps} * 4);
+    return 0;
+  }
+};
+
+// The value that replaces the element `at` of c [D, B, H] before step t.
+__device__ __forceinline__ float given_c(const GroupResets<true>& resets, int t, int64_t at) {
+  const PersistentSizes& sizes = resets.sizes;
+  if (resets.resets.c == nullptr) return 0;
+  if (resets.resets.per_step) {
+    at += (resets.group.direction * (int64_t{sizes.steps} - 1) + t) * sizes.batch * sizes.hidden;
+  }
+  return __ldg(static_cast<const float*>(resets.resets.c) + at);
+}
+
+// Forward, rows that reset to given states, which are multiplied by W_hh: each warp stores them
+// into the part of K that it is about to read. Warps that share the part store the same values.
+template <class L>
+__device__ __forceinline__ void replace_rows(const GroupResets<true>& resets, uint32_t rows, int t,
+                                             uint32_t state, int split) {
+  const int hidden = static_cast<int>(resets.sizes.hidden);
+  const bool vector = reinterpret_cast<uintptr_t>(resets.resets.h) % 8 == 0;
+#pragma unroll 1
+  for (; rows != 0; rows &= rows - 1) {
+    const int r = __ffs(static_cast<int>(rows)) - 1;
+    const uint16_t* const h = resets.h_row(t, r);
+#pragma unroll 1
+    for (int e = static_cast<int>(threadIdx.x) % kWarp; e < L::kChunks * 4; e += kWarp) {
+      const int four = split * L::kChunks * 4 + e, count = h == nullptr ? 0 : hidden - four * 4;
+      const uint2 x = load_four(h + four * 4, count, vector);
+      ptx::store_floats(state + (four / 4 * L::kTiles + r / L::kStride) * L::kTileBytes +
+                            four % 4 * 8 * L::kStride + r % L::kStride * 8,
+                        __uint_as_float(x.x), __uint_as_float(x.y));
+    }
+  }
+  __syncwarp();
+}
+
+#endif
+
+}  // namespace treadle

@@ -1,0 +1,91 @@
+// The planner's candidate of algorithm "grid": how many RowGroups of blocks there are, and which
+// rows each takes.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/recurrent/plan/candidate.h"
+
+namespace treadle::plans {
+
+inline constexpr int64_t kGridFromHidden = 256;  // H above which the grid competes with clusters
+
+inline const GridShape& grid_shape_of(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
+                                      bool backward) {
+  const CellInfo& cell = cell_info(sizes.cell);
+  return cell_shapes(cell.gates, cell.state_gates)
+      .grid_of(sizes.dtype, sizes.hidden, device.tf32, device.setmaxnreg(), backward);
+}
+
+// Rows that a RowGroup has room for; 0: a block has too little shared memory.
+inline int most_rows(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool backward) {
+  return grid_shape_of(sizes, device, backward).rows(static_cast<int64_t>(device.shared_bytes));
+}
+
+// RowGroups for each direction, one block a multiprocessor.
+inline int64_t row_groups(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
+                          bool backward) {
+  return device.multiprocessors / grid_shape_of(sizes, device, backward).blocks /
+         std::max<int64_t>(sizes.directions, 1);
+}
+
+inline int64_t grid_launches(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
+                             bool backward) {
+  const int64_t at_once = row_groups(sizes, device, backward) * most_rows(sizes, device, backward);
+  return std::max<int64_t>(ceil_div(sizes.batch, at_once), 1);
+}
+
+// Rows a RowGroup, in tiles of 8.
+inline int rows_of_group(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
+                         bool backward) {
+  const int64_t at_once =
+      row_groups(sizes, device, backward) * grid_launches(sizes, device, backward);
+  const int64_t rows = std::max<int64_t>(ceil_div(sizes.batch, at_once), 1);
+  return static_cast<int>(ceil_div(rows, 8) * 8);
+}
+
+// The largest H that a kernel takes; 0: none takes the dtype.
+inline int64_t most_hidden_of_grid(Dtype dtype, bool backward) {
+  if (dtype == Dtype::kFloat) return kGridHidden;
+  if (!is_half(dtype)) return 0;
+  return backward ? kGridHidden : kGridWideHidden;
+}
+
+inline KernelId grid_kernel(const RecurrenceSizes& sizes) {
+  if (!is_half(sizes.dtype)) return KernelId::kGridFp16x2;
+  return sizes.hidden > kGridHidden ? KernelId::kGridH2048 : KernelId::kGridHalf;
+}
+
+// What the blocks of a RowGroup exchange: its tiles in a ring of kGridRing slots, and forward the
+// states before the first step.
+inline size_t group_bytes(const GridShape& shape, int rows, bool backward) {
+  const int steps = kGridRing + (backward ? 0 : 1);
+  return static_cast<size_t>(steps) * static_cast<size_t>(rows / 8) *
+         static_cast<size_t>(shape.tile_bytes);
+}
+
+inline Candidate grid_candidate(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
+                                bool backward) {
+  Candidate found;
+  found.exists = on_chip(sizes, device, most_hidden_of_grid(sizes.dtype, backward)) &&
+                 row_groups(sizes, device, backward) > 0 && most_rows(sizes, device, backward) > 0;
+  if (!found.exists) return found;
+  RecurrencePlan& plan = found.plan;
+  plan.kernel = grid_kernel(sizes);
+  plan.reason = "the blocks of the grid keep the weights on the chip";
+  plan.rows = rows_of_group(sizes, device, backward);
+  plan.groups = row_groups(sizes, device, backward);
+  plan.setmaxnreg = device.setmaxnreg();
+  plan.group_bytes = group_bytes(grid_shape_of(sizes, device, backward), plan.rows, backward);
+  // For small H the modelled times of clusters are more accurate than the grid's. Float32 clusters
+  // multiply by fma in the backward pass and for ragged batches, and are then slower than the grid.
+  const bool small = device.clusters() && sizes.hidden <= kGridFromHidden;
+  const bool by_fma = !is_half(sizes.dtype) && (backward || sizes.ragged());
+  if (!small || by_fma) {
+    const int64_t launches = grid_launches(sizes, device, backward);
+    found.time = slower(device) * grid_time(launches, plan.rows, sizes, device, backward);
+  }
+  return found;
+}
+
+}  // namespace treadle::plans

@@ -1,0 +1,78 @@
+// From the kernel that a plan names to its launcher, for any cell. Defines what cell_launchers.h
+// declares of cluster and grid.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/recurrent/cell_launchers.h"
+#include "kernels/recurrent/cluster/call.cuh"
+#include "kernels/recurrent/grid/call.cuh"
+
+namespace treadle {
+
+template <class Kind, class Args>
+cudaError_t run_clusters(const Args* args, const PersistentCall& call) {
+  constexpr bool kForward = std::is_same_v<Args, PersistentForward>;
+  const Dtype dtype = call.sizes.dtype;
+  int at_once = 0;
+  const ClusterCall own{call.plan, call.stream, call.fits != nullptr ? &at_once : nullptr};
+  cudaError_t error = cudaErrorInvalidValue;
+  switch (call.plan.kernel) {
+    case KernelId::kBlock:
+      error = dtype == Dtype::kFloat ? run_cluster_fp32<Kind>(args, own)
+                                     : run_half_block<Kind>(dtype, args, own);
+      break;
+    case KernelId::kClusterGeneral:
+      error = run_cluster_any<Kind>(dtype, args, own);
+      break;
+    case KernelId::kClusterDense:
+      error = run_cluster_dense<Kind>(dtype, args, own);
+      break;
+    case KernelId::kClusterFp16x2:
+      if constexpr (kForward) error = run_cluster_split<Kind>(args, own);
+      break;
+    case KernelId::kClusterFma:
+      error = run_cluster_fp32<Kind>(args, own);
+      break;
+    default:
+      break;
+  }
+  if (call.fits != nullptr) *call.fits = at_once > 0;
+  return error;
+}
+
+template <class Kind, bool setmaxnreg, class Args>
+cudaError_t run_grid(const Args* args, const PersistentCall& call) {
+  constexpr bool kForward = std::is_same_v<Args, PersistentForward>;
+  const GridCall own{call.sizes, call.plan, call.stream, call.fits};
+  switch (call.plan.kernel) {
+    case KernelId::kGridHalf:
+      return run_grid_half<Kind, setmaxnreg>(args, own);
+    case KernelId::kGridH2048:
+      if constexpr (kForward) return run_grid_h2048<Kind, setmaxnreg>(args, own);
+      return cudaErrorInvalidValue;
+    case KernelId::kGridFp16x2:
+      return run_grid_split<Kind, setmaxnreg>(args, own);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+template <class Kind, class Args>
+cudaError_t run_named(const Args* args, const PersistentCall& call) {
+  if (!call.plan.grid()) return run_clusters<Kind>(args, call);
+  return call.plan.setmaxnreg ? run_grid<Kind, true>(args, call)
+                              : run_grid<Kind, false>(args, call);
+}
+
+template <class Kind>
+cudaError_t run_persistent(const PersistentForward* args, const PersistentCall& call) {
+  return run_named<Kind>(args, call);
+}
+
+template <class Kind>
+cudaError_t run_persistent(const PersistentBackward* args, const PersistentCall& call) {
+  return run_named<Kind>(args, call);
+}
+
+}  // namespace treadle

@@ -1,0 +1,84 @@
+#include <algorithm>
+
+#include "kernels/recurrent/launchers.h"
+#include "kernels/recurrent/run.h"
+
+namespace treadle {
+namespace {
+
+// launch(args, plan, stream) for as many rows of the batch at a time as the kernel takes. What the
+// blocks of a grid exchange begins with every byte 0xff: nothing has arrived.
+template <class Args, class Launch>
+cudaError_t run_rows(Args args, const RecurrencePlan& plan, void* workspace, cudaStream_t stream,
+                     const Launch& launch) {
+  const int64_t batch = args.sizes.batch, each = plan.rows_at_once(batch);
+  args.exchange = workspace;
+  for (int64_t first = 0; first < batch; first += each) {
+    args.sizes.first_row = first;
+    args.sizes.row_count = std::min(each, batch - first);
+    const size_t bytes = plan.workspace(args.sizes.row_count, args.sizes.directions);
+    cudaError_t error = bytes > 0 ? cudaMemsetAsync(workspace, 0xff, bytes, stream) : cudaSuccess;
+    if (error == cudaSuccess) error = launch(args, plan, stream);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+}  // namespace
+
+PersistentSizes persistent_sizes(const RecurrenceSizes& sizes, bool half_c) {
+  return {sizes.cell,  sizes.dtype,     static_cast<int>(sizes.directions),
+          sizes.steps, sizes.batch,     sizes.hidden,
+          nullptr,     /*first_row=*/0, sizes.batch,
+          half_c};
+}
+
+PersistentForward forward_arguments(const PersistentSizes& sizes, int64_t rows, int64_t width,
+                                    int gates) {
+  PersistentForward args{};
+  args.sizes = sizes;
+  args.product_direction = rows * gates * width;
+  args.product_row = gates * width;
+  args.product_gate = width;
+  args.output_row = sizes.directions * sizes.hidden;
+  return args;
+}
+
+BackwardArguments backward_arguments(const PersistentSizes& sizes, int64_t rows, int64_t width) {
+  const int64_t gates = cell_info(sizes.cell).gates;
+  BackwardArguments args{};
+  args.c_states.sizes = args.steps.sizes = sizes;
+  args.c_states.c_direction = args.steps.c_direction = rows * width;
+  args.c_states.c_row = args.steps.c_row = width;
+  args.steps.gate_direction = rows * gates * width;
+  args.steps.gate_row = gates * width;
+  args.steps.gate_gate = width;
+  args.steps.grad_direction = width;
+  args.steps.grad_row = sizes.directions * width;
+  return args;
+}
+
+cudaError_t plan_fits(const RecurrenceSizes& sizes, const RecurrencePlan& plan, bool backward,
+                      bool* fits) {
+  *fits = plan.kernel != KernelId::kTiles || tiles_supported();
+  if (!plan.persistent()) return cudaSuccess;
+  PersistentSizes first = persistent_sizes(sizes, /*half_c=*/false);
+  first.row_count = plan.rows_at_once(sizes.batch);
+  return persistent_fits(backward, first, plan, fits);
+}
+
+cudaError_t run_forward(PersistentForward args, const RecurrencePlan& plan, void* workspace,
+                        cudaStream_t stream) {
+  return run_rows(args, plan, workspace, stream, launch_persistent_forward);
+}
+
+cudaError_t run_backward(const BackwardArguments& args, const RecurrencePlan& plan, void* workspace,
+                         cudaStream_t stream) {
+  const cudaError_t error = launch_c_states(args.c_states, stream);
+  if (error != cudaSuccess) return error;
+  PersistentBackward steps = args.steps;
+  steps.c_states = args.c_states.c_states;
+  return run_rows(steps, plan, workspace, stream, launch_persistent_backward);
+}
+
+}  // namespace treadle

@@ -1,0 +1,56 @@
+// The host half of a recurrent layer on CUDA, around launchers.h: whether a plan's kernel fits, and
+// a pass over all rows. Free of torch: csrc/recurrent/cuda and kernels/c_api both call it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/common/exported.h"
+#include "kernels/recurrent/persistent_args.h"
+#include "kernels/recurrent/plan/plan.h"
+
+namespace treadle {
+
+// Whether the current device, or the part of it that this process may use, has room for the launch
+// of the plan's kernel.
+cudaError_t plan_fits(const RecurrenceSizes& sizes, const RecurrencePlan& plan, bool backward,
+                      bool* fits) TREADLE_EXPORTED(plan_fits);
+
+// ---- arguments of a pass, as far as sizes decide them. Rows of H units lie `width` elements
+// apart; there are `rows` of all steps. Pointers are still to be set.
+
+// All rows of the batch, none packed.
+PersistentSizes persistent_sizes(const RecurrenceSizes& sizes, bool half_c)
+    TREADLE_EXPORTED(persistent_sizes);
+
+// Products have `gates` gates.
+PersistentForward forward_arguments(const PersistentSizes& sizes, int64_t rows, int64_t width,
+                                    int gates) TREADLE_EXPORTED(forward_arguments);
+
+struct BackwardArguments {
+  PersistentCStates c_states;
+  PersistentBackward steps;
+};
+BackwardArguments backward_arguments(const PersistentSizes& sizes, int64_t rows, int64_t width)
+    TREADLE_EXPORTED(backward_arguments);
+
+// Bytes of the c states of all steps, in whole units of 256.
+inline size_t c_states_bytes(const RecurrenceSizes& sizes, int64_t rows) {
+  const int64_t elements = sizes.directions * rows * sizes.hidden;
+  return static_cast<size_t>((elements * acc_bytes(sizes.dtype) + 255) / 256 * 256);
+}
+
+// ---- passes of persistent plans
+
+// Bytes of a pass's workspace: what the blocks of a grid exchange.
+inline size_t workspace_bytes(const RecurrenceSizes& sizes, const RecurrencePlan& plan) {
+  return plan.workspace(plan.rows_at_once(sizes.batch), sizes.directions);
+}
+
+cudaError_t run_forward(PersistentForward args, const RecurrencePlan& plan, void* workspace,
+                        cudaStream_t stream) TREADLE_EXPORTED(run_forward);
+
+// First the c states, which the steps read: args.steps.c_states need not be set.
+cudaError_t run_backward(const BackwardArguments& args, const RecurrencePlan& plan, void* workspace,
+                         cudaStream_t stream) TREADLE_EXPORTED(run_backward);
+
+}  // namespace treadle

@@ -1,0 +1,46 @@
+// The planner's candidates of the algorithms that launch something for each step of any layer:
+// "step", and "warp" for few rows of a single step.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/common/few_rows.h"
+#include "kernels/recurrent/plan/candidate.h"
+
+namespace treadle::plans {
+
+inline constexpr int64_t kFewSteps = 1, kFewUnits = 8192;  // algorithm "warp": most T, B * H
+
+// Whether a column-major copy of W_hh pays off: cuBLAS then multiplies faster in float32 (64 x 2048
+// times 2048 x 8192 on an H200: 56.8 us instead of 62.5). Steps of a packed batch may have few
+// rows.
+inline bool by_columns(const RecurrenceSizes& sizes) {
+  return sizes.hidden >= 2048 && sizes.batch > 1 && !few_rows(sizes.batch) && sizes.batch <= 128 &&
+         sizes.steps >= 32 && !sizes.ragged();
+}
+
+inline Candidate step_candidate(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
+                                bool backward) {
+  Candidate found;
+  found.exists = true;
+  found.time = launched_time(sizes, device, backward);
+  found.plan.kernel = KernelId::kStep;
+  found.plan.reason = "so many rows are faster by a product a step";
+  found.plan.weight_by_columns =
+      sizes.dtype == Dtype::kFloat && !device.tf32 && !backward && by_columns(sizes);
+  return found;
+}
+
+// There is no backward pass.
+inline Candidate warp_candidate(const RecurrenceSizes& sizes, const RecurrenceDevice&,
+                                bool backward) {
+  Candidate found;
+  found.exists = !backward;
+  found.plan.kernel = KernelId::kWarp;
+  found.plan.reason = "few rows of one step are a launch";
+  const bool few = sizes.batch <= kFewUnits / std::max<int64_t>(sizes.hidden, 1);
+  if (found.exists && sizes.steps <= kFewSteps && few) found.time = 0;
+  return found;
+}
+
+}  // namespace treadle::plans
