@@ -65,14 +65,15 @@ void over_rows(const Args& args, int64_t step_work, const F& f) {
   });
 }
 
-// Whether to pack W_hh for the kernels' products. A single step of few rows takes BLAS's, which
-// reads W_hh once, in less time than packing does.
+// Whether to pack W_hh for the kernels' products. A cell's step of few rows takes BLAS's, which
+// reads W_hh once, in less time than packing does. A layer always packs, so that a sequence has the
+// bits of its steps.
 template <class Args>
-bool packs(const Args& args) {
+bool packs(const LayerRun& run, const Args& args) {
   // More rows make up for packing; of fewer units, a call of BLAS takes longer.
   constexpr int64_t kRows = 32, kHidden = 32;
-  return args.step_count > 1 || args.steps[0].rows >= kRows || args.hidden < kHidden ||
-         args.resets.marks != nullptr;
+  return !run.is_cell || args.step_count > 1 || args.steps[0].rows >= kRows ||
+         args.hidden < kHidden || args.resets.marks != nullptr;
 }
 
 Tensor matrix_at(void* data, int64_t rows, int64_t columns, const at::TensorOptions& options) {
@@ -103,7 +104,7 @@ LayerSaved forward_cpu(const LayerRun& run, bool save) {
       run, save, /*reads_h0=*/false, /*reads_c0=*/false, [&](const ForwardDirection& direction) {
         const Tensor& weight_hh = direction.weight_hh;
         in_chunks(run, direction, [&](const RecurrenceForward& args, bool) {
-          packs(args) ? packed_steps(args, weight_hh) : single_step(run, args, weight_hh);
+          packs(run, args) ? packed_steps(args, weight_hh) : single_step(run, args, weight_hh);
         });
       });
 }
@@ -126,9 +127,9 @@ void single_step_backward(const BackwardDirection& direction) {
   if (moved > 0) grad_h.addmm_(gates.narrow(1, 0, moved), weight.narrow(0, rest, moved));
 }
 
-void steps_backward_cpu(const BackwardDirection& direction) {
+void steps_backward_cpu(const LayerRun& run, const BackwardDirection& direction) {
   const RecurrenceBackward& args = direction.all;
-  if (!packs(args)) return single_step_backward(direction);
+  if (!packs(run, args)) return single_step_backward(direction);
   over_rows(direction.c_states, 64 * args.hidden, [&](int64_t begin, int64_t end) {
     cpu::recurrent_layer_c_states(direction.c_states, begin, end);
   });
@@ -206,10 +207,11 @@ struct ParametersCpu {
 
 LayerGradients backward_cpu(const BackwardPass& pass, const StateGradients& states) {
   ParametersCpu parameters{pass, {}, {}, {}, {}, {}};
-  backward_by_steps(pass, states, steps_backward_cpu,
-                    [&](int64_t d, const Tensor& grad_gates, const Tensor& previous) {
-                      parameters.add(d, grad_gates, previous);
-                    });
+  backward_by_steps(
+      pass, states, [&](const BackwardDirection& each) { steps_backward_cpu(pass.run, each); },
+      [&](int64_t d, const Tensor& grad_gates, const Tensor& previous) {
+        parameters.add(d, grad_gates, previous);
+      });
   return parameters.whole();
 }
 
