@@ -62,8 +62,8 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
 
     The modules are the same objects of the same class, with another forward pass, that of
     :class:`treadle.nn.LSTM` and so on: parameters, hooks, buffers, ties and references to them
-    remain. They are instances of both classes by ``isinstance``. ``recompute`` of layers is off; set
-    it on a module to turn it on.
+    remain. They are instances of both classes by ``isinstance``. ``recompute`` of layers is off;
+    set it on a module to turn it on.
 
     Tools that know torch's classes work on a replaced model as before, and their results are
     torch's: TorchScript, ``torch.onnx.export``, int8 by ``torch.ao.quantization``, counters of
