@@ -33,6 +33,7 @@ from benchmarks.recurrent import (  # noqa: E402
     layer_overhead,
     models,
     rl,
+    rnn_cells,
     sweep,
     sweep_cells,
     training_step,
@@ -59,6 +60,7 @@ SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     **sweep.SUITES,
     **sweep_cells.SUITES,
     "models": models.plans,
+    rnn_cells.SUITE: rnn_cells.plans,
     **rl.SUITES,
     "jax": jax_layer.plans,
 }

@@ -6,8 +6,8 @@ treadle.nn.replace.
 100 waves of 1000 steps with random phases, in float64: 97 to learn from, 3 for the test, two layers
 51 wide, LBFGS at a rate of 0.8, and after each of its steps 1000 more values predicted from the
 model's own outputs. The script is our own; only these numbers come from pytorch/examples. There the
-layers are two nn.LSTMCell in a loop over steps, which treadle.nn.replace does not change: here they
-are one nn.LSTM, which computes the same. A copy whose LSTM is treadle's learns along with it.
+layers are two nn.LSTMCell in a loop over steps; here they are one nn.LSTM, which computes the same.
+A copy whose LSTM is treadle's learns along with it.
 """
 
 from __future__ import annotations

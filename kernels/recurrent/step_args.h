@@ -55,7 +55,7 @@ struct RecurrenceForward {
   int64_t step_count;
   // [S, G_i H] acc: x W_ih^T. CUDA adds h W_hh^T in place if all gates have both products;
   // otherwise, and in a StepGraph, `state_products` has that product for steps[0], [rows, G_h H]
-  // acc in W_hh's order.
+  // acc in W_hh's order. On the CPU it has the product of the only step, or is missing.
   MatrixView products, state_products;
   const void *bias_ih, *bias_hh;  // [G_i H], [G_h H]; each may be null
   void* h;                        // [B, H] state, in and out

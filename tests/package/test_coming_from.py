@@ -127,12 +127,15 @@ def same(actual: Tensor, expected: Tensor) -> None:
 @pytest.mark.usefixtures("stand_ins", "in_float64")
 def test_blocks_run_and_networks_agree() -> None:
     torch.manual_seed(0)
-    recurrent, network, paper, package, wrapper = blocks("coming_from.md")
+    recurrent, cells, network, paper, package, wrapper = blocks("coming_from.md")
     names: dict[str, Any] = {}
     x = torch.rand(50, 2) * 2 - 1
     exec(recurrent, names)
     steps = torch.rand(3, 2, 64)
     same(names["ours"](steps)[0], names["theirs"](steps)[0])
+    exec(cells, names)
+    x_cell = torch.rand(2, 64)
+    same(names["cell"](x_cell)[0], names["cells"][0](x_cell)[0])
     exec(network, names)
     exec(paper, names)
     found = names["ours"]({"coords": x})

@@ -84,7 +84,8 @@ RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device,
   const c10::cuda::CUDAGuard guard(device);
   RecurrenceDevice found;
   check_launch(layer_op_name(), describe_device(device.index(), &found));
-  *tf32 = tf32_cuda(sizes.cell, sizes.dtype);
+  *tf32 = algorithm == kCellAlgorithm ? std::nullopt : tf32_cuda(sizes.cell, sizes.dtype);
+  algorithm = planned(algorithm);
   found.tf32 = tf32->value_or(tf32_allowed());
   static thread_local KnownPlans plans;
   const KnownPlans::Key key{current_context(), sizes, found.tf32, backward};

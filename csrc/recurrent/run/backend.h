@@ -68,6 +68,14 @@ struct RecurrenceBackend {
   LayerGradients (*backward)(const BackwardPass& pass, const StateGradients& states);
 };
 
+// The `algorithm` of a call that runs torch's cell: "auto", with the TF32 setting of matrix
+// products.
+inline constexpr std::string_view kCellAlgorithm = "cell";
+
+inline std::string_view planned(std::string_view algorithm) {
+  return algorithm == kCellAlgorithm ? "auto" : algorithm;
+}
+
 // plan_recurrence(), but an algorithm that cannot run raises.
 inline RecurrencePlan make_plan(const char* op, const RecurrenceSizes& sizes,
                                 const RecurrenceDevice& device, std::string_view algorithm,

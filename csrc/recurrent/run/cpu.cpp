@@ -20,7 +20,7 @@ RecurrencePlan plan_cpu(const RecurrenceSizes& sizes, at::Device, std::string_vi
   RecurrenceDevice device;
   // Limits the chunks of the input product, because larger ones are not faster.
   device.l2_bytes = 32 << 20;
-  return make_plan(layer_op_name(), sizes, device, algorithm, backward);
+  return make_plan(layer_op_name(), sizes, device, planned(algorithm), backward);
 }
 
 Tensor product_cpu(const LayerRun& run, const Tensor& a, const Tensor& b) {
@@ -65,23 +65,71 @@ void over_rows(const Args& args, int64_t step_work, const F& f) {
   });
 }
 
+// Whether to pack W_hh for the kernels' products. A cell's step of few rows takes BLAS's, which
+// reads W_hh once, in less time than packing does. A layer always packs, so that a sequence has the
+// bits of its steps.
+template <class Args>
+bool packs(const LayerRun& run, const Args& args) {
+  // More rows make up for packing; of fewer units, a call of BLAS takes longer.
+  constexpr int64_t kRows = 32, kHidden = 32;
+  return !run.is_cell || args.step_count > 1 || args.steps[0].rows >= kRows ||
+         args.hidden < kHidden || args.resets.marks != nullptr;
+}
+
+Tensor matrix_at(void* data, int64_t rows, int64_t columns, const at::TensorOptions& options) {
+  return at::from_blob(data, {rows, columns}, options);
+}
+
+void packed_steps(const RecurrenceForward& args, const Tensor& weight_hh) {
+  const Tensor panels = empty_panels(weight_hh);
+  cpu::recurrent_pack_forward(args.cell, args.dtype, matrix_view(weight_hh), args.hidden,
+                              panels.data_ptr());
+  over_rows(args, weight_hh.numel(), [&](int64_t begin, int64_t end) {
+    cpu::recurrent_layer_forward(args, panels.data_ptr(), begin, end);
+  });
+}
+
+void single_step(const LayerRun& run, const RecurrenceForward& args, const Tensor& weight_hh) {
+  const Tensor h = matrix_at(args.h, args.steps[0].rows, args.hidden, weight_hh.options());
+  const Tensor products = product_cpu(run, h, weight_hh.t());
+  RecurrenceForward step = args;
+  step.state_products = matrix_view(products);
+  over_rows(step, 64 * args.hidden, [&](int64_t begin, int64_t end) {
+    cpu::recurrent_layer_forward(step, nullptr, begin, end);
+  });
+}
+
 LayerSaved forward_cpu(const LayerRun& run, bool save) {
   return forward_by_steps(
       run, save, /*reads_h0=*/false, /*reads_c0=*/false, [&](const ForwardDirection& direction) {
         const Tensor& weight_hh = direction.weight_hh;
         in_chunks(run, direction, [&](const RecurrenceForward& args, bool) {
-          const Tensor panels = empty_panels(weight_hh);
-          cpu::recurrent_pack_forward(args.cell, args.dtype, matrix_view(weight_hh), args.hidden,
-                                      panels.data_ptr());
-          over_rows(args, weight_hh.numel(), [&](int64_t begin, int64_t end) {
-            cpu::recurrent_layer_forward(args, panels.data_ptr(), begin, end);
-          });
+          packs(run, args) ? packed_steps(args, weight_hh) : single_step(run, args, weight_hh);
         });
       });
 }
 
-void steps_backward_cpu(const BackwardDirection& direction) {
+void single_step_backward(const BackwardDirection& direction) {
+  RecurrenceBackward args = direction.all;
+  args.c_states = direction.c_states.c;  // the step begins with c0
+  over_rows(args, 64 * args.hidden, [&](int64_t begin, int64_t end) {
+    cpu::recurrent_layer_backward(args, nullptr, begin, end);
+  });
+  const CellInfo& cell = cell_info(args.cell);
+  const int64_t rows = args.steps[0].rows, hidden = args.hidden;
+  const Tensor weight = direction.weight_hh.to(direction.grad_h.scalar_type());
+  Tensor grad_h = direction.grad_h.narrow(0, 0, rows);
+  const Tensor gates = matrix_at(args.grad_gates, rows, cell.gates * hidden, grad_h.options())
+                           .narrow(1, cell.state_first * hidden, cell.state_gates * hidden);
+  // The gates are W_hh's blocks of rows, rolled.
+  const int64_t moved = cell.torch_shift * hidden, rest = cell.state_gates * hidden - moved;
+  at::mm_out(grad_h, gates.narrow(1, moved, rest), weight.narrow(0, 0, rest));
+  if (moved > 0) grad_h.addmm_(gates.narrow(1, 0, moved), weight.narrow(0, rest, moved));
+}
+
+void steps_backward_cpu(const LayerRun& run, const BackwardDirection& direction) {
   const RecurrenceBackward& args = direction.all;
+  if (!packs(run, args)) return single_step_backward(direction);
   over_rows(direction.c_states, 64 * args.hidden, [&](int64_t begin, int64_t end) {
     cpu::recurrent_layer_c_states(direction.c_states, begin, end);
   });
@@ -115,7 +163,7 @@ struct ParametersCpu {
     if (mask[4]) {
       const Tensor previous = known_h.defined() ? known_h : pass.previous_h(d);
       const Tensor h = cast(previous, run.work);
-      weight_hh.push_back(of_state.t().mm(h));
+      weight_hh.push_back(of_weight_hh(of_state, h));
     }
     if (!mask[5] && !mask[6]) return;
     const Tensor total = grad_gates.sum(0);
@@ -124,6 +172,19 @@ struct ParametersCpu {
     const Tensor of_bias = run.input_window(total);
     if (mask[5]) bias_ih.push_back(whole ? of_bias : of_bias.clone());
     if (mask[6]) bias_hh.push_back(run.state_window(mask[5] && whole ? total.clone() : total));
+  }
+
+  // The gradient of W_hh, whose blocks are those of `of_state` in another order. Rolling them
+  // afterwards would write it twice, which takes longer than the product of a few rows.
+  Tensor of_weight_hh(const Tensor& of_state, const Tensor& h) const {
+    const LayerRun& run = pass.run;
+    const int64_t rows = of_state.size(1), moved = run.cell.torch_shift * run.sizes.hidden;
+    if (moved == 0) return of_state.t().mm(h);
+    const Tensor found = at::empty({rows, h.size(1)}, h.options());
+    Tensor first = found.narrow(0, 0, rows - moved), last = found.narrow(0, rows - moved, moved);
+    at::mm_out(first, of_state.narrow(1, moved, rows - moved).t(), h);
+    at::mm_out(last, of_state.narrow(1, 0, moved).t(), h);
+    return found;
   }
 
   // Joins the gradients of a parameter to its shape.
@@ -139,17 +200,18 @@ struct ParametersCpu {
     const LayerArguments& a = pass.run.arguments;
     Tensor of_input;
     if (pass.mask[0]) of_input = cast(input, a.input.scalar_type()).view(a.input.sizes());
-    return {of_input, stacked(weight_ih), from_gate_order(stacked(weight_hh), a), stacked(bias_ih),
+    return {of_input, stacked(weight_ih), stacked(weight_hh), stacked(bias_ih),
             from_gate_order(stacked(bias_hh), a)};
   }
 };
 
 LayerGradients backward_cpu(const BackwardPass& pass, const StateGradients& states) {
   ParametersCpu parameters{pass, {}, {}, {}, {}, {}};
-  backward_by_steps(pass, states, steps_backward_cpu,
-                    [&](int64_t d, const Tensor& grad_gates, const Tensor& previous) {
-                      parameters.add(d, grad_gates, previous);
-                    });
+  backward_by_steps(
+      pass, states, [&](const BackwardDirection& each) { steps_backward_cpu(pass.run, each); },
+      [&](int64_t d, const Tensor& grad_gates, const Tensor& previous) {
+        parameters.add(d, grad_gates, previous);
+      });
   return parameters.whole();
 }
 

@@ -51,6 +51,7 @@ struct LayerRun {
   PlanScope scope;  // launches during this object's lifetime are part of the plan
   LayerResets resets;
   StackStates stack;  // of a layer that is one of a stack
+  bool is_cell;       // torch's cell calls it: kCellAlgorithm
 
   LayerRun(const RecurrenceBackend& backend, const LayerArguments& a, std::string_view algorithm,
            bool backward, const StackStates& stack = {})
@@ -71,7 +72,8 @@ struct LayerRun {
         plan(backend.plan(sizes, a.input.device(), algorithm, backward, &tf32)),
         scope(sizes, backward, plan),
         resets(a, acc),
-        stack(stack) {}
+        stack(stack),
+        is_cell(algorithm == kCellAlgorithm) {}
 
   int64_t width() const { return cell.gates * sizes.hidden; }  // GH
 

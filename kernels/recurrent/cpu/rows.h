@@ -1,7 +1,8 @@
 // recurrent_layer's steps on the CPU, as csrc/recurrent/run/cpu.cpp calls them: raw memory, no
 // torch. A call computes rows begin .. end of the batch; a parallel loop may divide the rows at any
 // multiple of kRowBlock without changing results. `panels` are weights [GH, H] in the layout of the
-// pack functions.
+// pack functions. They are null if the caller multiplies: forward then reads `state_products`, and
+// backward leaves grad_h unchanged.
 #pragma once
 
 #include <cstdint>

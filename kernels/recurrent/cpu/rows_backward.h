@@ -35,7 +35,8 @@ class BackwardRows {
         }
       }
       rows_after = rows;
-      for (int64_t column = 0; column < a_.hidden; column += kBackwardUnits * kN) {
+      for (int64_t column = 0; column < a_.hidden && panels_ != nullptr;
+           column += kBackwardUnits * kN) {
         run_columns(step, column, rows);
       }
       for (int64_t r = 0; r < rows && a_.resets.marks != nullptr; ++r) cut(step, begin_ + r);

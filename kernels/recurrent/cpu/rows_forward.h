@@ -195,14 +195,34 @@ class ForwardRows {
   }
 
   void run_group(const RecurrenceStep& step, int64_t group, int64_t rows) {
-    const acc* const panel = panels_ + group * a_.hidden * kStateGates * kN;
     const int64_t first_row = step.start + begin_;
+    if (a_.state_products.data != nullptr) return finish_group(first_row, group, rows);
+    const acc* const panel = panels_ + group * a_.hidden * kStateGates * kN;
     multiply_rows<kStateGates>(
         panel, h_[0] + 0, padded_, rows, a_.hidden,
         [&](int64_t first, int64_t count) { fetch(first_row + first, count, group * kN); },
         [&](int64_t first, int64_t count, const acc* products) {
           finish(first_row, first, count, group, products);
         });
+  }
+
+  // Reads the caller's products with h.
+  void finish_group(int64_t first_row, int64_t group, int64_t rows) {
+    constexpr int kMost = kMostRows<kStateGates>;
+    acc products[kMost * kStateGates * kN] = {};
+    const int64_t n = std::min(kN, a_.hidden - group * kN);
+    for (int64_t first = 0; first < rows; first += kMost) {
+      const int64_t count = std::min<int64_t>(kMost, rows - first);
+      for (int64_t i = 0; i < count * kStateGates; ++i) {
+        const int64_t row = begin_ + first + i / kStateGates;
+        const int64_t block = Cell::weight_block(static_cast<int>(i % kStateGates));
+        acc own[kN] = {};
+        load_some<acc>(a_.state_products.data,
+                       row * a_.state_products.row_stride + block * a_.hidden + group * kN, own, n);
+        std::copy_n(own, kN, products + i * kN);
+      }
+      finish(first_row, first, count, group, products);
+    }
   }
 
   // Prefetches the input's products, whose stride is too large for the hardware prefetcher.

@@ -4,6 +4,7 @@ from .lltm import LLTM
 from .lltm_cell import LLTMCell
 from .replace import Replaced, replace, restore
 from .rnn import GRU, LSTM
+from .rnn_cells import GRUCell, LSTMCell
 from .sine_linear import SineLinear
 from .siren import Siren
 from .snake import Snake
@@ -12,9 +13,11 @@ from .training_step import TrainingStep, make_training_step
 
 __all__ = [
     "GRU",
+    "GRUCell",
     "LLTM",
     "LSTM",
     "LLTMCell",
+    "LSTMCell",
     "Replaced",
     "SineLinear",
     "Siren",

@@ -14,20 +14,29 @@ from weakref import ref
 
 from torch import Tensor, nn
 
+from ._cell_front import GRU_CELL, LSTM_CELL, CellFront, TorchCell
 from ._sequence import Front, SequenceLayers, load
 from ._torch_front import GRU_FRONT, LSTM_FRONT, TorchFront
 
-__all__ = ["GRUMethods", "LSTMMethods", "Methods", "Replaceable", "front_of", "methods_of"]
+__all__ = [
+    "GRUCellMethods",
+    "GRUMethods",
+    "LSTMCellMethods",
+    "LSTMMethods",
+    "Methods",
+    "Replaceable",
+    "front_of",
+    "methods_of",
+]
 
 
-def _read_as(torchs: Any) -> Callable[..., Any]:
-    """Our forward pass, whose source is that of torch's method ``torchs``.
+def _read_as(torchs: Any, ours: Any) -> Callable[..., Any]:
+    """The forward pass ``ours``, whose source is that of torch's method ``torchs``.
 
     TorchScript does not call a method but reads its source, and functools.wraps makes that the
     source of ``torchs``. It looks up the source's names in the function's globals, so these are
     torch's.
     """
-    ours: Any = SequenceLayers.forward
     made = FunctionType(ours.__code__, torchs.__globals__, ours.__name__)
     made.__kwdefaults__, made.__defaults__ = ours.__kwdefaults__, ours.__defaults__
     functools.update_wrapper(made, torchs)
@@ -44,9 +53,9 @@ class Methods:
     until Python collects cycles.
     """
 
-    _front: TorchFront
+    names: tuple[str, ...] = ("forward", "_replicate_for_data_parallel")  # of what it replaces
+    _front: TorchFront | CellFront
     forward: Callable[..., Any]
-    _set_compiler = SequenceLayers._set_compiler
 
     def __init__(self, layer: nn.Module) -> None:
         self._ref = ref(layer)
@@ -67,8 +76,19 @@ class Methods:
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.layer,)
 
-    def _called(self, *args: Any) -> tuple[Any, ...]:
+    def _called(self, *args: Any) -> Any:
         return self._front.called(self.layer, *args)
+
+    def _replicate_for_data_parallel(self) -> Any:
+        replica = type(self.layer)._replicate_for_data_parallel(self.layer)
+        put(type(self), replica)
+        return replica
+
+
+class LayerMethods(Methods):
+    names = (*Methods.names, "flatten_parameters", "extra_repr", "_load_from_state_dict")
+    _front: TorchFront
+    _set_compiler = SequenceLayers._set_compiler
 
     def flatten_parameters(self) -> None:
         """Does nothing; see treadle.nn.LSTM."""
@@ -82,46 +102,42 @@ class Methods:
         own = functools.partial(type(layer)._load_from_state_dict, layer)
         load(layer, self._front, own, *args)
 
-    def _replicate_for_data_parallel(self) -> Any:
-        replica = type(self.layer)._replicate_for_data_parallel(self.layer)
-        put(type(self), replica)
-        return replica
+
+class LSTMMethods(LayerMethods):
+    _front, forward = LSTM_FRONT, _read_as(nn.LSTM.forward, SequenceLayers.forward)
 
 
-class LSTMMethods(Methods):
-    _front, forward = LSTM_FRONT, _read_as(nn.LSTM.forward)
+class GRUMethods(LayerMethods):
+    _front, forward = GRU_FRONT, _read_as(nn.GRU.forward, SequenceLayers.forward)
 
 
-class GRUMethods(Methods):
-    _front, forward = GRU_FRONT, _read_as(nn.GRU.forward)
+class LSTMCellMethods(Methods):
+    _front, forward = LSTM_CELL, _read_as(nn.LSTMCell.forward, TorchCell.forward)
 
 
-NAMES = (
-    "forward",
-    "flatten_parameters",
-    "extra_repr",
-    "_load_from_state_dict",
-    "_replicate_for_data_parallel",
-)
+class GRUCellMethods(Methods):
+    _front, forward = GRU_CELL, _read_as(nn.GRUCell.forward, TorchCell.forward)
 
 
-def put(kind: type[Methods], layer: nn.Module) -> None:
-    methods = kind(layer)
-    vars(layer).update({name: getattr(methods, name) for name in NAMES})
-    vars(layer).setdefault("recompute", False)
+def put(kind: type[Methods], module: nn.Module) -> None:
+    methods = kind(module)
+    vars(module).update({name: getattr(methods, name) for name in methods.names})
+    if isinstance(methods, LayerMethods):
+        vars(module).setdefault("recompute", False)
 
 
-def remove(layer: nn.Module) -> None:
-    for name in NAMES:
-        vars(layer).pop(name, None)
-    if vars(layer).get("recompute") is False:
-        del vars(layer)["recompute"]
+def remove(module: nn.Module) -> None:
+    for name in LayerMethods.names:
+        vars(module).pop(name, None)
+    if vars(module).get("recompute") is False:
+        del vars(module)["recompute"]
 
 
 def methods_of(module: object) -> Methods | None:
     """The Methods that replace set on the module, or None. Those that a shallow copy has from its
     original do not count."""
-    found = getattr(getattr(module, "__dict__", {}).get("flatten_parameters"), "__self__", None)
+    own = getattr(module, "__dict__", {}).get("_replicate_for_data_parallel")
+    found = getattr(own, "__self__", None)
     return found if isinstance(found, Methods) and found._ref() is module else None
 
 
@@ -141,11 +157,12 @@ def front_of(module: object) -> Front | None:
     if isinstance(module, SequenceLayers):
         return module._front
     methods = methods_of(module)
-    return None if methods is None else methods._front
+    return methods._front if isinstance(methods, LayerMethods) else None
 
 
 class Replaceable(ABCMeta):
-    """The metaclass of treadle.nn.LSTM and GRU, which makes replaced modules their instances, too.
+    """The metaclass of treadle.nn's LSTM, GRU and their cells, which makes replaced modules their
+    instances, too.
 
     It is an ABCMeta, so that classes with abstract methods can be further bases.
     """
@@ -154,4 +171,5 @@ class Replaceable(ABCMeta):
         if super().__instancecheck__(instance):
             return True
         own = vars(cls).get("_front")  # not that of a subclass's base
-        return own is not None and front_of(instance) is own
+        methods = methods_of(instance)
+        return own is not None and methods is not None and methods._front is own

@@ -1,4 +1,4 @@
-"""Puts treadle's forward pass on torch's LSTM and GRU in a model, and restores torch's."""
+"""Puts treadle's forward pass on torch's recurrent modules in a model, and restores torch's."""
 
 from __future__ import annotations
 
@@ -9,14 +9,36 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from .._check.tensors import dtype_name
-from ._methods import GRUMethods, LSTMMethods, Methods, is_forward_ours, methods_of, put, remove
+from ._methods import (
+    GRUCellMethods,
+    GRUMethods,
+    LSTMCellMethods,
+    LSTMMethods,
+    Methods,
+    is_forward_ours,
+    methods_of,
+    put,
+    remove,
+)
 from ._speed import why_maybe_slower
 from .rnn import GRU, LSTM
+from .rnn_cells import GRUCell, LSTMCell
 
 __all__ = ["Replaced", "replace", "restore"]
 
-_METHODS: dict[type[nn.Module], type[Methods]] = {nn.LSTM: LSTMMethods, nn.GRU: GRUMethods}
-_TORCHS: dict[type[nn.Module], type[nn.Module]] = {LSTM: nn.LSTM, GRU: nn.GRU}
+_METHODS: dict[type[nn.Module], type[Methods]] = {
+    nn.LSTM: LSTMMethods,
+    nn.GRU: GRUMethods,
+    nn.LSTMCell: LSTMCellMethods,
+    nn.GRUCell: GRUCellMethods,
+}
+_TORCHS: dict[type[nn.Module], type[nn.Module]] = {
+    LSTM: nn.LSTM,
+    GRU: nn.GRU,
+    LSTMCell: nn.LSTMCell,
+    GRUCell: nn.GRUCell,
+}
+_OURS = tuple(_TORCHS)
 _DTYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 _CELLS = (nn.LSTMCell, nn.GRUCell, nn.RNNCell)
 
@@ -35,12 +57,13 @@ class Replaced:
 
 
 def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
-    """Let every torch.nn.LSTM and torch.nn.GRU in ``model`` run on treadle's kernels, in place.
+    """Let every torch.nn.LSTM, GRU, LSTMCell and GRUCell in ``model`` run on treadle's kernels, in
+    place.
 
     The modules are the same objects of the same class, with another forward pass, that of
-    :class:`treadle.nn.LSTM` and :class:`GRU`: parameters, hooks, buffers, ties and references to
-    them remain. They are instances of both classes by ``isinstance``. ``recompute`` is off; set it
-    on a module to turn it on.
+    :class:`treadle.nn.LSTM` and so on: parameters, hooks, buffers, ties and references to them
+    remain. They are instances of both classes by ``isinstance``. ``recompute`` of layers is off;
+    set it on a module to turn it on.
 
     Tools that know torch's classes work on a replaced model as before, and their results are
     torch's: TorchScript, ``torch.onnx.export``, int8 by ``torch.ao.quantization``, counters of
@@ -61,8 +84,8 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
     Returns:
         What was replaced, and what was left, each with the reason: modules with projections or
         complex parameters; subclasses, which may override the forward pass; modules whose
-        ``forward`` was set, as by accelerate's hooks; torch.nn's RNN, LSTMCell, GRUCell and
-        RNNCell, which treadle does not have.
+        ``forward`` was set, as by accelerate's hooks; torch.nn's RNN and RNNCell, which treadle
+        does not have.
 
     Raises:
         TypeError: ``model`` is not a module.
@@ -75,11 +98,11 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
     """
     replaced, left = [], {}
     for name, module in _modules(model, "replace"):
-        if not isinstance(module, (nn.RNNBase, *_CELLS)) or isinstance(module, (LSTM, GRU)):
+        if not isinstance(module, (nn.RNNBase, *_CELLS)) or isinstance(module, _OURS):
             continue
         why = _why_left(module)
-        if why is None and only_if_faster:
-            why = why_maybe_slower(module)  # type: ignore[arg-type]
+        if why is None and only_if_faster and isinstance(module, nn.RNNBase):
+            why = why_maybe_slower(module)
         if why is None:
             put(_METHODS[parametrize.type_before_parametrizations(module)], module)
             replaced.append(name)
@@ -89,7 +112,7 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
 
 
 def restore(model: nn.Module) -> Replaced:
-    """Undo :func:`replace`: make every treadle.nn.LSTM and GRU in ``model`` torch's, in place.
+    """Undo :func:`replace`: make the modules of treadle.nn in ``model`` torch's again, in place.
 
     That includes modules that were made as treadle's, for which tools that look for torch's classes
     need it.
@@ -110,7 +133,7 @@ def restore(model: nn.Module) -> Replaced:
             module.__class__ = _TORCHS[type(module)]
         elif is_forward_ours(module):
             remove(module)
-        elif isinstance(module, (LSTM, GRU)):
+        elif isinstance(module, _OURS):
             left[name] = (
                 f"{type(module).__name__} is a subclass"
                 if methods_of(module) is None
@@ -119,9 +142,9 @@ def restore(model: nn.Module) -> Replaced:
             continue
         else:
             continue
-        assert isinstance(module, nn.RNNBase)
-        module._update_flat_weights()  # tensors left by functional_call have no memory
-        module.flatten_parameters()  # cuDNN needs one block of memory, ours does not
+        if isinstance(module, nn.RNNBase):
+            module._update_flat_weights()  # tensors left by functional_call have no memory
+            module.flatten_parameters()  # cuDNN needs one block of memory, ours does not
         replaced.append(name)
     return Replaced(replaced, left)
 
@@ -129,20 +152,16 @@ def restore(model: nn.Module) -> Replaced:
 def _why_left(module: nn.Module) -> str | None:
     """The reason why a recurrent module of torch's is not replaced; None if there is none."""
     kind = parametrize.type_before_parametrizations(module)
-    for cell in _CELLS:
-        if isinstance(module, cell):
-            return (
-                f"treadle has no torch.nn.{cell.__name__}: its layers take whole sequences, and "
-                "treadle.nn.make_step takes one step of a layer"
-            )
-    if not isinstance(module, (nn.LSTM, nn.GRU)):
-        return "treadle has no torch.nn.RNN"
-    if module.proj_size:
+    torchs = next((cls for cls in _METHODS if isinstance(module, cls)), None)
+    if torchs is None:
+        name = "RNNCell" if isinstance(module, nn.RNNCell) else "RNN"
+        return f"treadle has no torch.nn.{name}"
+    if getattr(module, "proj_size", 0):
         return "it has projections (proj_size > 0)"
     if other := {p.dtype for p in module.parameters()} - _DTYPES:
         return f"it has parameters of {', '.join(sorted(map(dtype_name, other)))}"
     if kind not in _METHODS:
-        name = "LSTM" if isinstance(module, nn.LSTM) else "GRU"
+        name = torchs.__name__
         return (
             f"{kind.__name__} is a subclass, whose forward pass may be its own; where it goes on "
             f"to torch.nn.{name}'s, class Ours({kind.__name__}, treadle.nn.{name}) goes on to "

@@ -1,0 +1,172 @@
+"""The forward pass of torch's cells on treadle's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .._check.tensors import check_dense
+from ._check import check_dtype, check_same_dtype
+from ._tracers import NotScripted, fx_leaf, is_tracing
+
+__all__ = ["GRU_CELL", "LSTM_CELL", "CellFront", "TorchCell"]
+
+# A cell is called once a step, so it calls the op of one layer and not treadle.lstm, whose lists
+# are checked and taken apart at every call.
+_layer = torch.ops.treadle.recurrent_layer.default
+
+# "cell" multiplies float32 by the setting of TF32 that torch's cells follow, which are matrix
+# products and no layers of cuDNN's.
+_ALGORITHM = "cell"
+
+HALVES = (torch.float16, torch.bfloat16)
+# Up to this H a CPU's float32 kernels are faster than torch's composition in half types.
+_FEW_UNITS = 64
+
+_torchs_lstm: Callable[..., Any] = nn.LSTMCell.forward
+_torchs_gru: Callable[..., Any] = nn.GRUCell.forward
+
+_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+
+class CellFront(NamedTuple):
+    """The forward pass of a module that has the attributes of torch's cell."""
+
+    name: str  # in errors
+    step: Callable[..., Any]  # takes the module, input and hx
+    torchs: Callable[..., Any]  # torch's forward pass, which raises for what the op refuses
+
+    def called(self, cell: Any, input: Any, hx: Any) -> Any:
+        if not isinstance(input, Tensor):
+            leaf = fx_leaf(cell, input, hx)
+            if leaf is not None:
+                return leaf
+        exports = is_tracing() or torch.compiler.is_exporting()
+        if exports and torch.onnx.is_in_onnx_export():
+            return self.torchs(cell, input, hx)  # which needs no table
+        try:
+            return self.step(cell, input, hx)
+        except (AttributeError, RuntimeError, TypeError, ValueError):
+            self._explain(cell, input, hx)
+            raise
+
+    def _explain(self, cell: Any, input: Any, hx: Any) -> None:
+        """Raise torch's error for a call that failed, if it raises one."""
+        if isinstance(input, Tensor):
+            check_dense(self.name, "input", input)
+            check_same_dtype(self.name, "input", input, _parameters_of(cell)[0])
+        with torch.no_grad():
+            self.torchs(cell, input, hx)
+
+
+def _parameters_of(cell: Any) -> list[Tensor]:
+    # At every call, so that nn.utils.parametrize and functional_call can replace them. As
+    # attributes they take torch.nn.Module five times as long.
+    own: dict[str, Tensor] = cell._parameters
+    return [own[name] if name in own else getattr(cell, name) for name in _NAMES]
+
+
+def _zeros(cell: Any, input: Tensor) -> Tensor:
+    """The state to start from if the caller gives none; of a DTensor a DTensor."""
+    return input.new_zeros((*input.shape[:-1], cell.hidden_size))
+
+
+def _torchs_is_faster(cell: Any, input: Tensor, state: Tensor) -> bool:
+    """Whether torch's composition is, which has every derivative on a CPU: oneDNN multiplies half
+    types in hardware, and the kernels in float32. ``state``: c, or h of a GRU."""
+    if not input.is_cpu:  # which takes a fifth of the time of device.type
+        return False
+    if torch.is_autocast_enabled("cpu"):
+        return True
+    halves = input.dtype in HALVES and state.dtype is input.dtype
+    return halves and cell.hidden_size > _FEW_UNITS
+
+
+def _lstm_step(cell: Any, input: Tensor, hx: Any) -> tuple[Tensor, Tensor]:
+    if hx is None:
+        h = c = _zeros(cell, input)
+    elif isinstance(hx, Tensor):
+        raise TypeError  # which would be taken apart, and torch's is not
+    else:
+        h, c = hx
+    if _torchs_is_faster(cell, input, c):
+        return _torchs_lstm(cell, input, hx)  # type: ignore[no-any-return]
+    if input.is_cuda and c.dtype is torch.float32 and torch.is_autocast_enabled("cuda"):
+        c = c.to(torch.get_autocast_dtype("cuda"))  # the op would keep it
+    return _lstm_rows(input, h, c, *_parameters_of(cell))
+
+
+def _lstm_rows(input: Tensor, h: Tensor, c: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
+    if input.dim() == 1:
+        new_h, new_c = _lstm_rows(input.unsqueeze(0), h.unsqueeze(0), c.unsqueeze(0), *parameters)
+        return new_h.squeeze(0), new_c.squeeze(0)
+    x, h0, c0 = input.unsqueeze(0), h.unsqueeze(0), c.unsqueeze(0)
+    _, h_n, c_n = _layer(x, None, h0, c0, *parameters, cell="lstm", algorithm=_ALGORITHM)
+    return h_n.squeeze(0), c_n.squeeze(0)
+
+
+def _gru_step(cell: Any, input: Tensor, hx: Any) -> Tensor:
+    h = _zeros(cell, input) if hx is None else hx
+    if _torchs_is_faster(cell, input, h):
+        return _torchs_gru(cell, input, hx)  # type: ignore[no-any-return]
+    return _gru_rows(input, h, *_parameters_of(cell))
+
+
+def _gru_rows(input: Tensor, h: Tensor, *parameters: Tensor) -> Tensor:
+    if input.dim() == 1:
+        return _gru_rows(input.unsqueeze(0), h.unsqueeze(0), *parameters).squeeze(0)
+    x, h0 = input.unsqueeze(0), h.unsqueeze(0)
+    # A GRU's c is h without rounding, which does not outlast a step.
+    _, h_n, _ = _layer(x, None, h0, h0, *parameters, cell="gru", algorithm=_ALGORITHM)
+    return h_n.squeeze(0)  # type: ignore[no-any-return]
+
+
+LSTM_CELL = CellFront("LSTMCell", _lstm_step, _torchs_lstm)
+GRU_CELL = CellFront("GRUCell", _gru_step, _torchs_gru)
+
+
+class TorchCell(NotScripted):
+    """The interface of torch.nn.RNNCellBase, with the forward pass of ``_front``."""
+
+    _front: CellFront
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        check_dtype(self._front.name, dtype)
+        # Does not name nn.LSTMCell: some programs replace that by this class.
+        super().__init__(  # type: ignore[call-arg]
+            input_size, hidden_size, bias, device=device, dtype=dtype
+        )
+
+    def forward(self, input: Any, hx: Any = None) -> Any:
+        """Take one step.
+
+        Args:
+            input: [B, I], or [I] without a batch.
+            hx: ``(h, c)`` from the step before, or ``h`` for a GRU, each [B, H] (or [H]). ``c`` may
+                be float32 with half-precision inputs and stays so from step to step. None starts
+                from zeros in the dtype of ``input``.
+
+        Returns:
+            ``(new_h, new_c)``, or ``new_h`` for a GRU, like ``hx``, in its dtypes. Under autocast
+            in those of torch's cell: the lower precision, but on a CPU float32 if ``c`` (of a GRU
+            ``h``) is. Under autocast on a CPU, and there in half types of H > 64, torch's cell is
+            what runs.
+
+        Raises:
+            ValueError, RuntimeError, TypeError, AttributeError: as torch's cell, in its words.
+            RuntimeError: ``input`` has another dtype than the parameters; says what to call.
+        """
+        return self._called(input, hx)
+
+    def _called(self, *args: Any) -> Any:
+        return self._front.called(self, *args)

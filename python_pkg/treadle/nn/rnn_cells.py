@@ -1,0 +1,81 @@
+"""LSTMCell and GRUCell: torch.nn's cells on treadle's kernels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from ._cell_front import GRU_CELL, LSTM_CELL, TorchCell
+from ._methods import Replaceable
+
+__all__ = ["GRUCell", "LSTMCell"]
+
+
+class LSTMCell(TorchCell, nn.LSTMCell, metaclass=Replaceable):
+    """:class:`torch.nn.LSTMCell` on treadle's kernels, with any derivative.
+
+    Parameters, their names and initialisation, ``state_dict``, arguments, results and errors are
+    torch's, and so is this class by ``isinstance``; :func:`treadle.nn.replace` gives its forward
+    pass to the cells of a finished model. Double backward, forward mode and vmap work on every
+    device. Where all steps of the input are known, :class:`treadle.nn.LSTM` runs them in one call.
+
+    Args:
+        input_size: I, the number of features of an input.
+        hidden_size: H, the number of features of the hidden state and of the cell state.
+        bias: False leaves both biases out.
+        device: where the parameters are made.
+        dtype: of the parameters: float64, float32, float16 or bfloat16.
+
+    Raises:
+        As torch.nn.LSTMCell; RuntimeError: another ``dtype``.
+
+    Example::
+
+        cell = treadle.nn.LSTMCell(8, 64)
+        hx = None
+        for row in rows:        # [T, B, 8]
+            hx = cell(row, hx)
+        h, c = hx               # [B, 64] each
+    """
+
+    _front = LSTM_CELL
+
+    if TYPE_CHECKING:
+
+        def forward(
+            self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None
+        ) -> tuple[Tensor, Tensor]: ...
+
+
+class GRUCell(TorchCell, nn.GRUCell, metaclass=Replaceable):
+    """:class:`torch.nn.GRUCell` on treadle's kernels, with any derivative.
+
+    Parameters, their names and initialisation, ``state_dict``, arguments, results and errors are
+    torch's, and so is this class by ``isinstance``; :func:`treadle.nn.replace` gives its forward
+    pass to the cells of a finished model. Double backward, forward mode and vmap work on every
+    device. Where all steps of the input are known, :class:`treadle.nn.GRU` runs them in one call.
+
+    Args:
+        input_size: I, the number of features of an input.
+        hidden_size: H, the number of features of the hidden state.
+        bias: False leaves both biases out.
+        device: where the parameters are made.
+        dtype: of the parameters: float64, float32, float16 or bfloat16.
+
+    Raises:
+        As torch.nn.GRUCell; RuntimeError: another ``dtype``.
+
+    Example::
+
+        cell = treadle.nn.GRUCell(8, 64)
+        h = None
+        for row in rows:        # [T, B, 8]
+            h = cell(row, h)    # [B, 64]
+    """
+
+    _front = GRU_CELL
+
+    if TYPE_CHECKING:
+
+        def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor: ...
