@@ -37,7 +37,7 @@ SM_90 = {
 }
 PERSISTENT = re.compile(
     r"kernels/(recurrent/(cluster|grid|block|engine|tiles|scan)/\w*\.cuh"
-    r"|recurrent/launchers\.cu|common/wgmma\w*\.cuh|sine_linear/fused_\w+\.cuh?)"
+    r"|recurrent/launch(ers)?\.cuh?|common/wgmma\w*\.cuh|sine_linear/fused_\w+\.cuh?)"
 )
 # Every kernel needs these and hipify does not translate them: AMD GPUs need code of their own.
 LAUNCH = {
@@ -48,9 +48,18 @@ LAUNCH = {
     "cudaLaunchConfig_t",
     "cudaLaunchKernelEx",
 }
+# The driver's functions by name, and the context of a call.
+DRIVER = {
+    "cudaDriverEntryPointQueryResult",
+    "cudaDriverEntryPointSuccess",
+    "cudaEnableDefault",
+    "cudaGetDriverEntryPoint",
+    "cudaGetDriverEntryPointByVersion",
+}
 BY_HAND = {
     "kernels/common/launch.cuh": LAUNCH,
     "kernels/common/launch_observer.cu": {"cudaFuncGetName"},
+    "kernels/common/driver.h": DRIVER,
     "csrc/common/cuda/gemm.cpp": {"cublasMath_t"},
     "kernels/c_api/cuda.cpp": {"cudaStreamGetDevice", "cudaStreamLegacy", "cudaStreamPerThread"},
 }

@@ -67,8 +67,8 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
 
     Tools that know torch's classes work on a replaced model as before, and their results are
     torch's: TorchScript, ``torch.onnx.export``, int8 by ``torch.ao.quantization``, counters of
-    operations, Opacus. docs/torch_tools.md lists them, and the exceptions. The forward pass is an
-    attribute of the module, so a ``copy.copy`` of the module itself must be replaced again.
+    operations, Opacus. The page of torch's tools lists them, and the exceptions. The forward pass
+    is an attribute of the module, so a ``copy.copy`` of the module itself must be replaced again.
 
     On NVIDIA GPUs of compute capability 7.5, and if it is too wide for its GPU, a layer launches a
     matrix product and a kernel for each step. In these cases float16 LSTM layers, and float32
