@@ -38,7 +38,7 @@ void ElementwiseLoop::iterate(const Tensor& out, std::initializer_list<const Ten
   if (out.defined() && !in_place) check_storage(op, "out", out);
   at::TensorIteratorConfig config;
   config
-      .set_check_mem_overlap(false)  // check_memory has done it
+      .set_check_mem_overlap(false)  // check_memory has already checked it
       .check_all_same_dtype(false)
       .allow_cpu_scalars(cpu_scalars)
       .resize_outputs(!in_place)
@@ -49,8 +49,8 @@ void ElementwiseLoop::iterate(const Tensor& out, std::initializer_list<const Ten
   output = iterator->output();
 }
 
-// at::empty without two trips through the dispatcher. Deterministic mode may fill fresh memory, so
-// at::empty itself is called there.
+// Like at::empty, but saves two trips through the dispatcher. In deterministic mode, which may fill
+// new memory, it calls at::empty itself.
 static Tensor empty_dense(const Tensor& like) {
   const bool cuda = like.is_cuda();
   if (!(cuda || like.is_cpu()) || at::globalContext().deterministicAlgorithms()) {
@@ -63,7 +63,8 @@ static Tensor empty_dense(const Tensor& like) {
       like.scalar_type(), std::nullopt);
 }
 
-// A new output, or the first input in place.
+// Sets up dense operands without an iterator; the output is new, or is the first input. Returns
+// false if the operands are not dense.
 bool ElementwiseLoop::try_dense(const Tensor& out, std::initializer_list<const Tensor*> inputs) {
   const Tensor& first = **inputs.begin();
   if (out.defined() && !out.is_same(first)) return false;

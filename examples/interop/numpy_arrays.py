@@ -1,4 +1,4 @@
-"""NumPy arrays: the kernels read and write them in place. No torch, no GPU."""
+"""The kernels read and write NumPy arrays in place. This needs neither torch nor a GPU."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kernels import array, call, number
 def add() -> None:
     a, b = np.arange(12.0).reshape(3, 4), np.arange(4, dtype=np.int32)
     out = np.empty_like(a)
-    # b is broadcast and converted; alpha is an exact integer.
+    # b is broadcast and converted to float64; alpha stays an integer.
     call("vector_add", kernels.device(), array(a), array(b), number(2), array(out))
     assert np.array_equal(out, a + 2 * b)
 
 
 def sine_in_place() -> None:
     base = np.linspace(-3, 3, 60, dtype=np.float32).reshape(6, 10)
-    view = base[::2, ::-3]  # strides for every second row, and every third column from the end
+    view = base[::2, ::-3]  # every second row; every third column, backwards from the last
     before, expected = base.copy(), np.sin(view)
     call("sine", kernels.device(), array(view), array(view))
     assert np.allclose(view, expected, rtol=0, atol=2e-7)
@@ -28,7 +28,8 @@ def sine_in_place() -> None:
 
 
 def gru_forward() -> None:
-    """One layer. NumPy computes the products over all steps, the kernel runs the steps."""
+    """One GRU layer: NumPy computes the input products of all steps, and the kernel runs the
+    steps."""
     steps, batch, inputs, hidden = 5, 3, 4, 8
     rng = np.random.default_rng(0)
 

@@ -1,6 +1,6 @@
-// A jet through the sine layer on CUDA, after GEMMs or for a few inputs: one thread per point
-// and kWidth consecutive columns, with all parts of these. Formula: kernels/math/sine_jet.h. Twin:
-// kernels/sine_linear/cpu/jet.cpp.
+// Propagates a jet through the sine layer on CUDA. The products come from GEMMs or, if there are
+// only a few inputs, from this kernel. A thread computes all parts of one point in kWidth
+// consecutive columns. Formula: kernels/math/sine_jet.h. Twin: kernels/sine_linear/cpu/jet.cpp.
 #include "kernels/math/sine_jet.h"
 #include "kernels/sine_linear/common.cuh"
 #include "kernels/sine_linear/launchers.h"
@@ -8,12 +8,13 @@
 namespace treadle {
 namespace {
 
-// A value for the number of inputs: the kernel reads the products and does not compute them.
+// A special value of kInputs: the kernel reads the products instead of computing them.
 constexpr int kGiven = -1;
-// Parts that a thread loads before it uses them: bytes in flight to hide memory latency.
+// How many parts a thread loads before it uses the first, to hide memory latency.
 constexpr int kAtOnce = 4;
 
-// Where z of each part comes from: memory, or the inputs of a row and kWidth rows of W.
+// Provides z of each part: computes it from the inputs of a row and kWidth rows of W or, for
+// kGiven, reads it from memory.
 template <class T, int kWidth, int kInputs>
 class Source {
  public:
@@ -86,7 +87,7 @@ class Source<T, kWidth, kGiven> {
   int64_t element_;
 };
 
-// The value's part, from u = omega z: output, phase and slopes.
+// Stores the output and the phase of the value part, given u = omega z, and returns the slopes.
 template <class T, int kWidth, bool kFar>
 __device__ __forceinline__ void finish_value(const SineJetForward& args, int64_t element,
                                              const acc_t<T> (&u)[kWidth], acc_t<T> (&first)[kWidth],
@@ -110,7 +111,8 @@ __device__ __forceinline__ void finish_value(const SineJetForward& args, int64_t
   if (args.phase != nullptr) store_at(args.phase, element, phase);
 }
 
-// Stores a second part, first z + second square, where `square` is z_i^2 or the sum of these.
+// Stores a part of second derivatives: first * z + second * square, where `square` is z_i^2 or, for
+// a Laplacian, its sum over i.
 template <class T, int kWidth, class From>
 __device__ __forceinline__ void store_second(const SineJetForward& args, int64_t element,
                                              int64_t part, const From& from,
@@ -191,7 +193,8 @@ __global__ void __launch_bounds__(kBlockSize)
 
 template <class T, int kInputs>
 cudaError_t launch_forward(const SineJetForward& args, cudaStream_t stream) {
-  // If the kernel computes products, registers limit the number of threads.
+  // If the kernel computes the products, registers limit occupancy, so a thread takes at most 4
+  // columns.
   constexpr int kWidest = kInputs == kGiven || kWide<T> < 4 ? kWide<T> : 4;
   const Columns columns(args.rows, args.columns);
   const bool wide = columns.numel >= kWideFrom && args.columns % kWidest == 0 &&

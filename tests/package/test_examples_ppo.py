@@ -1,4 +1,4 @@
-"""The policy learns to remember, on batches with resets, and does not learn without resets."""
+"""The policy of the PPO example learns to remember if its layer resets, and otherwise does not."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_without_resets_it_does_not_learn(ppo: types.ModuleType, ignored: str) -
 
 
 def test_mazes(ppo: types.ModuleType) -> None:
-    """The reward is given for naming the first sign at the end of the corridor."""
+    """At the end of a corridor, the reward is 1 for naming the first sign and -1 otherwise."""
     mazes = ppo.Mazes(torch.Generator().manual_seed(0))
     first, length = mazes.sign.argmax(1), torch.ones(ppo.MAZES, dtype=torch.long)
     lengths = set()
@@ -69,7 +69,7 @@ def test_mazes(ppo: types.ModuleType) -> None:
 
 
 def test_advantages_stop_at_ends(ppo: types.ModuleType) -> None:
-    """Compares with the definition, a sum over the rest of the episode."""
+    """Compares advantages with their definition, a sum over the rest of the episode."""
     shape = (ppo.STEPS, 3)
     torch.manual_seed(0)
     played = {"reward": torch.randn(shape), "value": torch.randn(shape)}

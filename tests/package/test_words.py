@@ -1,4 +1,4 @@
-"""tools/check_words.py reports each broken rule, and its rules are those of the glossary."""
+"""tools/check_words.py reports every violation, and its rules match the glossary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words of command lines and of ninja files."""
+"""Helpers for command lines and ninja files: writing, splitting, quoting and escaping."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 
 def write_if_new(path: Path, text: str) -> None:
-    """Write a file unless it already has this text: then its time is kept, and ninja rebuilds
-    nothing."""
+    """Write the file only if its text changes. Otherwise it keeps its modification time, and ninja
+    rebuilds nothing."""
     if not path.exists() or path.read_text() != text:
         path.write_text(text)
 

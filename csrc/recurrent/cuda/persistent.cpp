@@ -207,15 +207,18 @@ LayerSaved persistent_forward_cuda(const LayerRun& run, bool save, cudaStream_t 
   return {output, h, c, gates};
 }
 
-LayerGradients persistent_backward_cuda(const BackwardPass& pass, const StateGradients& states,
-                                        cudaStream_t stream) {
+namespace {
+
+// Writes grad_gates, the gradients of states and the sums of biases. What the kernels need beside
+// these is freed here, before the products of the parameters.
+void run_steps_backward(const BackwardPass& pass, const StateGradients& states,
+                        const Tensor& grad_gates, const Tensor& bias_sums, cudaStream_t stream) {
   const LayerRun& run = pass.run;
   const LayerArguments& a = run.arguments;
   const int64_t rows = run.sequence.rows, directions = run.sizes.directions;
   const int64_t hidden = run.sizes.hidden, width = padded_width(run);
   const bool padded = width != hidden;
-  const Tensor grad_gates = at::empty({directions, rows, run.width()}, a.input.options());
-  const Tensor gates = whole_gates(pass, grad_gates), bias_sums = new_bias_sums(pass, grad_gates);
+  const Tensor gates = whole_gates(pass, grad_gates);
   const Tensor chunks = padded || !aligned(run, gates) ? widened(run, gates, hidden, width) : gates;
   const Tensor c0 = a.c0.contiguous(), weight = a.weight_hh.contiguous();
   // The kernels also load the padding, but ignore it.
@@ -248,6 +251,18 @@ LayerGradients persistent_backward_cuda(const BackwardPass& pass, const StateGra
   const Tensor workspace = workspace_of(run);
   check_launch("recurrent_layer_backward",
                run_backward(args, run.plan, data_of(workspace), stream));
+}
+
+}  // namespace
+
+LayerGradients persistent_backward_cuda(const BackwardPass& pass, const StateGradients& states,
+                                        cudaStream_t stream) {
+  const LayerRun& run = pass.run;
+  const int64_t directions = run.sizes.directions;
+  const Tensor grad_gates =
+      at::empty({directions, run.sequence.rows, run.width()}, run.arguments.input.options());
+  const Tensor bias_sums = new_bias_sums(pass, grad_gates);
+  run_steps_backward(pass, states, grad_gates, bias_sums, stream);
   LayerGradients found;
   for (int64_t d = 0; d < directions; ++d) {
     add_parameters_cuda(pass, d, run.rows(grad_gates, d), Tensor(), of_direction(bias_sums, d),

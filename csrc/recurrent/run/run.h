@@ -1,6 +1,6 @@
-// One run of recurrent_layer, forward or backward, on any backend: kernel (forward.cpp,
-// backward.cpp), checks (check.cpp), plan (plan/plan.cpp), then the backend's pass (cpu.cpp,
-// cuda/layer.cpp), which takes from here what passes that run step by step have in common.
+// Runs recurrent_layer, forward or backward, on any backend. The op's kernel (forward.cpp,
+// backward.cpp) checks the arguments (check.cpp), makes a plan (plan/plan.cpp) and calls the
+// backend (cpu.cpp, cuda/layer.cpp). Passes that run step by step share the functions below.
 #pragma once
 
 #include <ATen/OpMathType.h>
@@ -15,9 +15,9 @@
 
 namespace treadle {
 
-// The resets as the kernels read them: contiguous, and c in acc.
+// The reset arguments in the form that the kernels read: contiguous, with c in dtype `acc`.
 struct LayerResets {
-  Tensor marks, h, c;  // undefined: no resets; zeros
+  Tensor marks, h, c;  // undefined marks: no resets; undefined h or c: reset to zeros
   bool per_step = false;
 
   LayerResets(const LayerArguments& a, ScalarType acc)
@@ -26,7 +26,8 @@ struct LayerResets {
         c(aligned(cast(a.reset_c, acc))),
         per_step(h.defined() && !h.sizes().equals(a.h0.sizes())) {}
 
-  // The arguments of the kernels from direction d on; gradients [D, S, H] may be undefined.
+  // The kernels' arguments, whose pointers begin at direction d. The gradients [D, S, H] may be
+  // undefined.
   RecurrenceResets from(int64_t d, const Tensor& grad_h = {}, const Tensor& grad_c = {}) const {
     const auto of = [&](const Tensor& t) { return of_direction(t, d); };
     return {static_cast<const bool*>(const_data_of(marks)),
@@ -45,13 +46,13 @@ struct LayerRun {
   const CellInfo& cell;
   Sequence sequence;
   RecurrenceSizes sizes;
-  ScalarType acc, work;      // dtypes of sums and of the products of grad_gates
+  ScalarType acc, work;      // dtype of sums; dtype of the factors of matrix products
   std::optional<bool> tf32;  // tf32 of products, if it differs from torch's setting
   RecurrencePlan plan;
-  PlanScope scope;  // launches during this object's lifetime are part of the plan
+  PlanScope scope;  // launches during this object's lifetime are recorded with the plan
   LayerResets resets;
-  StackStates stack;  // of a layer that is one of a stack
-  bool is_cell;       // torch's cell calls it: kCellAlgorithm
+  StackStates stack;  // set if the layer is one of a stack
+  bool is_cell;       // whether torch's cell makes this call (kCellAlgorithm)
 
   LayerRun(const RecurrenceBackend& backend, const LayerArguments& a, std::string_view algorithm,
            bool backward, const StackStates& stack = {})
@@ -77,10 +78,11 @@ struct LayerRun {
 
   int64_t width() const { return cell.gates * sizes.hidden; }  // GH
 
-  // The columns of gates [..., GH] to which the input's product contributes, and those of h's.
+  // The columns of gates [..., GH] to which the product of the input contributes.
   Tensor input_window(const Tensor& gates) const {
     return window(gates, cell.input_first, cell.input_gates);
   }
+  // The columns to which the product of h contributes.
   Tensor state_window(const Tensor& gates) const {
     return window(gates, cell.state_first, cell.state_gates);
   }
@@ -92,8 +94,8 @@ struct LayerRun {
   // Whether there is nothing to compute.
   bool idle() const { return sequence.rows == 0 || sizes.hidden == 0; }
   bool persistent() const { return plan.persistent() && !idle(); }
-  // Whether the kernels get null for h0 and c0: these are zeros, and kernels of one block accept
-  // null.
+  // Whether the kernels get null instead of h0 and c0: if both are zeros and the kernels are those
+  // of a single block, which accept null.
   bool null_states() const { return stack.zeros != nullptr && persistent() && plan.one_block(); }
   // The destinations of the last states.
   Tensor last_h() const {
@@ -104,11 +106,11 @@ struct LayerRun {
     const Tensor& c0 = arguments.c0;
     return stack.c_n.defined() ? stack.c_n : at::empty(c0.sizes(), c0.options());
   }
-  // Whether the kernels read half types in pairs; the neighbour of a number must not be written
-  // meanwhile.
+  // Whether the kernels read half types in pairs. While they read an element, its neighbour must
+  // not be written.
   bool reads_words() const { return plan.one_block() && is_half(sizes.dtype); }
 
-  // The multiplications of the larger product with a weight.
+  // The number of multiplications in the larger of the products with W_ih and W_hh.
   int64_t multiplications() const {
     const int64_t inputs = std::max(sizes.hidden, arguments.input.size(-1));
     return sequence.rows * width() * inputs;
@@ -136,33 +138,34 @@ struct LayerRun {
 struct ForwardDirection {
   int64_t d;
   std::vector<RecurrenceStep> steps;   // in order
-  Tensor input, weight_ih, weight_hh;  // [S, I], in `work`, of this direction
+  Tensor input, weight_ih, weight_hh;  // input: [S, I]; weight_ih: in dtype `work`
   Tensor bias_ih, bias_hh;
-  Tensor h, c;              // [D, B, H]: the states that steps work in
-  Tensor first_h, first_c;  // [D, B, H]: what the first step reads instead; or undefined
+  Tensor h, c;              // [D, B, H]: the states, which each step updates
+  Tensor first_h, first_c;  // [D, B, H]: if defined, the first step reads these instead
   Tensor gates;             // [S, GH], or undefined
-  RecurrenceForward all;    // of all steps, without products
+  RecurrenceForward all;    // the arguments of all steps, without products
 
-  // What the first step reads instead of the h in `all`, or null.
+  // What the first step reads instead of all.h; null if it reads all.h.
   const void* first_h_data(const LayerRun& run) const;
 };
 
 // Memory for the results of a layer; gates are undefined unless `save`.
 LayerSaved new_outputs(const LayerRun& run, bool save);
 
-// f(direction) for each of them. With `reads_h0` the first step reads h0 itself, and h begins as
-// anything; likewise c.
+// Calls f for each direction. With `reads_h0` the first step reads h0 itself, and h is not
+// initialized; the same holds for `reads_c0` and c.
 LayerSaved forward_by_steps(const LayerRun& run, bool save, bool reads_h0, bool reads_c0,
                             const std::function<void(const ForwardDirection&)>& f);
 
-// f(arguments, first) for chunks of the steps of a direction, with their products; of the first
-// chunk `first`.
+// Calls f(arguments, first) for each chunk of a direction's steps, after computing the products of
+// its input. `first` is true for the first chunk.
 void in_chunks(const LayerRun& run, const ForwardDirection& direction,
                const std::function<void(const RecurrenceForward&, bool first)>& f);
 
 // ---- backward
 
-// A backward pass: the gradients of the results, what the forward pass saved, and what is needed.
+// A backward pass: the gradients of the results, what the forward pass saved, and which gradients
+// are needed (`mask`).
 struct BackwardPass {
   const LayerRun& run;
   const LayerOutputs& grads;
@@ -172,7 +175,7 @@ struct BackwardPass {
 
   // [S, H]: h before each step of direction d.
   Tensor previous_h(int64_t d) const;
-  // Gates [S, GH] of direction d, from what h was before each step.
+  // Recomputes the gates [S, GH] of direction d from h before each step.
   Tensor recompute_gates(int64_t d, const Tensor& previous_h) const;
 };
 
@@ -181,14 +184,14 @@ struct BackwardDirection {
   int64_t d;
   const std::vector<RecurrenceStep>& steps;  // in the order of the pass
   Tensor weight_hh;                          // of this direction
-  Tensor grad_h, grad_c;                     // [B, H] acc: of the last states, then of h0 and c0
-  RecurrenceCStates c_states;                // to be computed first
+  Tensor grad_h, grad_c;                     // [B, H] acc: those of h_n, c_n become those of h0, c0
+  RecurrenceCStates c_states;                // the cell states are computed before the steps
   RecurrenceBackward all;
 };
 
-// What a backend computes of a direction: all steps; and the gradients of the input and the
-// parameters, from those of the gates [S, GH]. `previous` is previous_h(d), or undefined if it is
-// not known yet.
+// A backend's part of a direction. BackwardSteps runs all steps. ParameterSums computes the
+// gradients of the input and the parameters from those of the gates [S, GH]; `previous` is
+// previous_h(d), or undefined if that has not been computed yet.
 using BackwardSteps = std::function<void(const BackwardDirection&)>;
 using ParameterSums =
     std::function<void(int64_t d, const Tensor& grad_gates, const Tensor& previous)>;

@@ -1,14 +1,14 @@
-// For calls without derivatives, transforms or modes, whose layers run below the dispatcher, where
-// only their kernels are launched. Each layer writes its last states into the results of all
-// layers, and initial zeros need not be in memory.
+// The layers of a call without derivatives, transforms or modes. They run below the dispatcher,
+// where a layer only launches its kernels. Each layer writes its last states directly into the
+// call's h_n and c_n, and initial states that are zeros need not be in memory.
 #pragma once
 
 #include "recurrent/layer/layer.h"
 
 namespace treadle {
 
-// The h0 and c0 [D, B, H] of every layer if the call has no states. Kernels that accept null for
-// zeros do not read them; for other kernels they are written once.
+// The h0 and c0 [D, B, H] that all layers share if the call passes no states. Kernels that accept
+// null for zeros do not read them; before any other kernel runs, the zeros are written once.
 class ZeroStates {
  public:
   ZeroStates(at::IntArrayRef sizes, const at::TensorOptions& of_h, const at::TensorOptions& of_c)
@@ -36,7 +36,8 @@ struct StackStates {
 // Runs a layer whose arguments are on one device; returns its output.
 using LayerInference = Tensor (*)(const LayerArguments&, const StackStates&);
 
-// Null if this build has none for the device. The dispatcher then gives the error.
+// The function for a device. It is null if this build has no kernels for the device; the dispatcher
+// then raises the error.
 LayerInference& layer_inference(c10::DeviceType device);
 
 }  // namespace treadle

@@ -1,5 +1,5 @@
-// The planner's candidates of the algorithms that launch something for each step of any layer:
-// "step", and "warp" for few rows of a single step.
+// The planner's candidates for the algorithms that launch kernels for each step: "step", for any
+// layer, and "warp", for a single step of few rows.
 #pragma once
 
 #include <algorithm>
@@ -9,11 +9,11 @@
 
 namespace treadle::plans {
 
-inline constexpr int64_t kFewSteps = 1, kFewUnits = 8192;  // algorithm "warp": most T, B * H
+inline constexpr int64_t kFewSteps = 1, kFewUnits = 8192;  // largest T and B * H of "warp"
 
 // Whether a column-major copy of W_hh pays off: cuBLAS then multiplies faster in float32 (64 x 2048
-// times 2048 x 8192 on an H200: 56.8 us instead of 62.5). Steps of a packed batch may have few
-// rows.
+// times 2048 x 8192 on an H200: 56.8 us instead of 62.5). Packed batches are excluded: their steps
+// may have few rows.
 inline bool by_columns(const RecurrenceSizes& sizes) {
   return sizes.hidden >= 2048 && sizes.batch > 1 && !few_rows(sizes.batch) && sizes.batch <= 128 &&
          sizes.steps >= 32 && !sizes.ragged();
@@ -31,7 +31,7 @@ inline Candidate step_candidate(const RecurrenceSizes& sizes, const RecurrenceDe
   return found;
 }
 
-// There is no backward pass.
+// "warp" has no backward pass.
 inline Candidate warp_candidate(const RecurrenceSizes& sizes, const RecurrenceDevice&,
                                 bool backward) {
   Candidate found;

@@ -2,7 +2,9 @@
 
 Each of ``calls`` slots has a graph for the forward pass and one for the backward pass. What the
 first saves for the second is in the slot's memory, so a slot is in use from a call to the end of
-its backward pass. All graphs share the memory for everything else.
+its backward pass. Slots run in any order, so each forward graph has a memory pool of its own: in a
+shared pool, one slot's temporary tensors may lie where the next slot saves its own. The backward
+graphs, which leave nothing behind but copies, share a pool.
 
 The backward graphs add the gradients of parameters to sums that all slots share. Autograd must get
 each sum only once, after all backward passes of calls. So every call depends on a token, the output
@@ -35,7 +37,7 @@ class Recorder:
         self._device = device
         self._last = torch.cuda.current_stream(device)
         self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._pool: Any = None
+        self._pool: Any = None  # of the backward graphs
 
     @contextmanager
     def prepare(self) -> Iterator[None]:
@@ -45,14 +47,19 @@ class Recorder:
             yield
         self._last.wait_stream(self._side)
 
-    def capture(self, run: Callable[[], list[Tensor]]) -> tuple[list[Tensor], Replay]:
-        """A graph of ``run``. A replay writes into the tensors that ``run`` returned."""
+    def capture(
+        self, run: Callable[[], list[Tensor]], *, shared: bool
+    ) -> tuple[list[Tensor], Replay]:
+        """A graph of ``run``, which shares its memory with other such graphs if ``shared``. A
+        replay writes into the tensors that ``run`` returned."""
         graph = torch.cuda.CUDAGraph()
         # Other threads, such as a data loader's, may call CUDA meanwhile.
         mode = {"capture_error_mode": "thread_local"}
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._side, **mode):
+        pool = self._pool if shared else None
+        with torch.cuda.graph(graph, pool=pool, stream=self._side, **mode):
             result = run()
-        self._pool = graph.pool()
+        if shared:
+            self._pool = graph.pool()
         return result, graph.replay
 
     def enter(self) -> None:
@@ -188,6 +195,10 @@ class Graphs:
 
     # ---- for the nodes
 
+    def versions(self) -> list[int]:
+        """They change when a parameter is written in place."""
+        return [t._version for t in self._parameters]
+
     def take(self) -> Slot:
         if not self._free:
             raise RuntimeError(
@@ -253,8 +264,8 @@ class Slot:
         self.call = 0  # how many calls have used it
 
     def capture(self, recorder: Recorder) -> None:
-        self.results, self.replay_forward = recorder.capture(self.forward)
-        self.input_grads, self.replay_backward = recorder.capture(self.backward)
+        self.results, self.replay_forward = recorder.capture(self.forward, shared=False)
+        self.input_grads, self.replay_backward = recorder.capture(self.backward, shared=True)
 
     def forward(self) -> list[Any]:
         self._outputs = self._graphs.run(self.inputs)
@@ -265,12 +276,12 @@ class Slot:
         graphs = self._graphs
         wanted = [k for k, t in enumerate(self.inputs) if t.requires_grad]
         with torch.autocast(graphs.device.type, enabled=False), without_hooks(graphs.leaves):
-            # The next slot's capture must not reuse the memory of what a slot has saved.
+            # A replay may run again, so what the forward pass has saved must stay.
             grads = torch.autograd.grad(
                 [self._outputs[k] for k in graphs.trained_outputs],
                 [*(self.inputs[k] for k in wanted), *graphs.leaves],
                 graphs.output_grads,
-                retain_graph=graphs.calls > 1,
+                retain_graph=True,
                 allow_unused=True,
             )
         of_inputs: list[Tensor | None] = [None] * len(self.inputs)
@@ -283,8 +294,7 @@ class Slot:
         return of_inputs
 
     def forget(self) -> None:
-        """Free the autograd graph, after the last capture, which could otherwise reuse its
-        memory."""
+        """Free the autograd graph. Its memory stays with the graphs."""
         self._outputs = []
 
 
@@ -295,6 +305,7 @@ class _Lease:
     def __init__(self, graphs: Graphs) -> None:
         self._graphs, self.slot = graphs, graphs.take()
         self._call, self._held = self.slot.call, True
+        self._versions = graphs.versions()
 
     def __del__(self) -> None:
         if getattr(self, "_held", False):
@@ -310,6 +321,11 @@ class _Lease:
             raise RuntimeError(
                 "training_step: the backward pass of a call must not run again after later calls "
                 "have taken its memory, got one that does: make the step with more calls"
+            )
+        if self._versions != self._graphs.versions():
+            raise RuntimeError(
+                "training_step: the parameters must not change between a call and its backward "
+                "pass, got one that was written in place: call optimizer.step() afterwards"
             )
 
 

@@ -145,22 +145,42 @@ def test_too_many_calls(device: str) -> None:
 
 
 @WAYS_WITH_GRAPHS
-def test_a_second_backward_pass(device: str) -> None:
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_second_backward_pass(calls: int, device: str) -> None:
     """It works until `calls` later calls have taken the memory."""
     net, x, h = made(device)
-    step = make_training_step(net, (x[0], h), calls=2)
+    step = make_training_step(net, (x[0], h), calls=calls)
     loss = step(x[0], h)[1].sum()
     grads = [torch.autograd.grad(loss, h, retain_graph=True)[0] for _ in range(2)]
     assert torch.equal(*grads)
-    later = [step(x[1], h)]
-    assert torch.equal(torch.autograd.grad(loss, h, retain_graph=True)[0], grads[0])
-    later.append(step(x[2], h))
+    later = []
+    for k in range(1, calls):
+        later.append(step(x[k], h))
+        assert torch.equal(torch.autograd.grad(loss, h, retain_graph=True)[0], grads[0])
+    later.append(step(x[calls], h))
     with raises(
         RuntimeError,
         "training_step: the backward pass of a call must not run again after later calls have "
         "taken its memory, got one that does: make the step with more calls",
     ):
         loss.backward()
+
+
+@WAYS_WITH_GRAPHS
+def test_parameters_that_change_before_the_backward_pass(device: str) -> None:
+    """Eager code raises there, too: the gradient would be that of other weights."""
+    net, x, h = made(device)
+    step = make_training_step(net, (x[0], h), calls=2)
+    first, second = (step(x[k], h)[1].sum() for k in range(2))
+    first.backward()
+    with torch.no_grad():
+        next(net.parameters()).add_(1)
+    with raises(
+        RuntimeError,
+        "training_step: the parameters must not change between a call and its backward pass, got "
+        "one that was written in place: call optimizer.step() afterwards",
+    ):
+        second.backward()
 
 
 @WAYS_WITH_GRAPHS

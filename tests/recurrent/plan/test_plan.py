@@ -1,4 +1,4 @@
-"""The planner of recurrent layers, a pure function, on descriptions of other chips."""
+"""The planner of recurrent layers is a pure function; here it plans for many imaginary GPUs."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ ELEMENTS = (2, 4, 8)  # bytes
 CHIPS = range(1, 161)
 ARCHITECTURES = (75, 80, 90, 100)
 MEGABYTE = 1 << 20
-BLOCKS, HALF_BLOCKS = (32, 64, 96, 128), (32, 64)  # units of a single block, if there are clusters
-# Units, blocks, and the most rows in float32; forward also those of cluster/kernels.h.
+# Units of the kernels that run in a single block; HALF_BLOCKS: in half types on GPUs with clusters.
+BLOCKS, HALF_BLOCKS = (32, 64, 96, 128), (32, 64)
+# The cluster kernels of float32: (units, blocks) -> the most rows. SPLIT_SHAPES is for the forward
+# pass, in which the fp16x2 kernels of cluster/kernels.h take more rows.
 FLOAT_SHAPES = {
     **{(units, 1): 2 for units in BLOCKS},
     **{(32, 4): 8, (32, 8): 8, (16, 16): 8, (32, 16): 8},
@@ -55,14 +57,14 @@ def all_sizes() -> Iterator[Sizes]:
 
 
 def step_bytes(sizes: Sizes) -> int:
-    """Bytes of a step's input product: products of half types are floats."""
+    """Bytes of a step's input product, which is in float32 for half types, too."""
     _, batch, hidden, element = sizes
     return 3 * hidden * batch * max(element, 4)
 
 
 def bounded(sizes: Sizes, chunk: int, l2_bytes: int) -> None:
-    """A chunk has at least one step, at most all. It fills half of the cache, unless it then has
-    few rows or less than one step."""
+    """Checks that a chunk has at least one step and at most all of them, and that its input
+    products fit in half of the cache, unless it has a single step or few rows."""
     steps, batch, *_ = sizes
     assert 1 <= chunk <= max(steps, 1)
     rows = chunk * batch
@@ -70,7 +72,7 @@ def bounded(sizes: Sizes, chunk: int, l2_bytes: int) -> None:
     assert few or chunk * step_bytes(sizes) <= l2_bytes // 2
 
 
-# LLTM in float32, backward: blocks and most rows, by whether H exceeds 512 and TF32 is allowed.
+# LLTM in float32, backward: (H > 512, TF32 allowed) -> (blocks of a RowGroup, its most rows).
 FLOAT_GRIDS = {
     (False, False): (32, 64),
     (False, True): (16, 64),
@@ -80,7 +82,8 @@ FLOAT_GRIDS = {
 
 
 def grid_of(sizes: Sizes, tf32: bool, backward: bool, architecture: int) -> tuple[int, int]:
-    """The blocks of a group for LLTM, and its most rows, with 227 KB per block."""
+    """The blocks of a RowGroup for LLTM and the most rows that it takes, if a block has 227 KB of
+    shared memory."""
     _, _, hidden, element = sizes
     if architecture != 90:  # no setmaxnreg
         blocks = max(16, 1 << (hidden - 1).bit_length() - 4) if hidden > 1 else 16
@@ -112,7 +115,7 @@ def possible(
     found = {"step"}
     if architecture >= 90:
         widest = {2: 768, 4: 512, 8: 0}[element]
-    else:  # of a single block
+    else:  # only clusters of a single block
         widest = {2: 96 if backward else 128, 4: 128, 8: 0}[element]
     if 1 <= hidden <= widest and architecture >= 80:
         found |= {"cluster"}
@@ -157,11 +160,11 @@ def covered(
 
 
 def chosen(one: Any, can: set[str], sizes: Sizes, backward: bool, architecture: int) -> None:
-    """Checks the algorithm and its reason. Very many rows are faster with a launch per step."""
+    """Checks the algorithm and its reason. With very many rows, a launch per step may be faster."""
     _, batch, hidden, element = sizes
     many = (one.algorithm, one.reason) in MANY_ROWS
-    # If both run: above H 256, and backward in float32, the one with the lower predicted time.
-    # Before sm_90 the single block, unless its predicted time is higher.
+    # If both cluster and grid can run: cluster from sm_90 on for H up to 256, except backward in
+    # float32; otherwise the one with the lower predicted time.
     narrow = architecture >= 90 and hidden <= 256 and not (backward and element == 4)
     worth = {"cluster"} if "cluster" in can and narrow else can - {"step"} or {"step"}
     why = "few rows of one step are a launch" if worth == {"warp"} else "on the chip"
@@ -195,8 +198,8 @@ def test_every_size() -> None:
 
 @BINDINGS
 def test_weights_lie_by_columns_where_that_is_faster() -> None:
-    """W_hh is copied for float32 without TF32 and algorithm "step" if enough steps pay for the
-    copy."""
+    """Algorithm "step" copies W_hh to column-major order in float32 without TF32, if there are
+    enough steps to pay for the copy."""
     sizes = (32, 64, 2048, 4)
     assert plan(sizes).algorithm == "step" and plan(sizes).weight_by_columns
     for steps, batch, hidden, element in (
@@ -228,7 +231,7 @@ def test_every_chip() -> None:
 
 @BINDINGS
 def test_huge_sizes() -> None:
-    """Their products exceed 64 bits."""
+    """The products of these sizes do not fit in 64 bits."""
     huge = 1 << 62
     for sizes in itertools.product((5, huge), (1, 1 << 25, huge), (1, 1024, huge), ELEMENTS):
         for backward, directions in itertools.product((False, True), (1, 2)):

@@ -30,7 +30,9 @@ class Emulated(_training_graphs.Recorder):
             yield
         modules.restore_buffers()
 
-    def capture(self, run: Callable[[], list[Tensor]]) -> tuple[list[Tensor], Callable[[], None]]:
+    def capture(
+        self, run: Callable[[], list[Tensor]], *, shared: bool
+    ) -> tuple[list[Tensor], Callable[[], None]]:
         result = run()
         graphs = run.__self__._graphs  # type: ignore[attr-defined]
 
