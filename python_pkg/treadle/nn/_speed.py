@@ -1,4 +1,4 @@
-"""Finds layers that may be slower than torch's, because no single launch runs all their steps."""
+"""Finds modules that may be slower than torch's: layers that no single launch runs, and cells."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ STEPS, BATCH = 128, 16
 DTYPES = (torch.float32, torch.float16)
 
 
-def why_maybe_slower(module: nn.RNNBase) -> str | None:
-    """The reason why the layer may be slower than cuDNN's on its GPU, or None."""
+def why_maybe_slower(module: nn.RNNBase | nn.RNNCellBase) -> str | None:
+    """The reason why the module may be slower than torch's on its GPU, or None."""
     weight = next(module.parameters())
+    if isinstance(module, nn.RNNCellBase):
+        timed = weight.device.type != "cuda"
+        return None if timed else "cells have not been timed against torch's on a GPU"
     if weight.device.type != "cuda" or weight.dtype not in DTYPES:
         return None
     properties = torch.cuda.get_device_properties(weight.device)

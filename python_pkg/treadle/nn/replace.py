@@ -79,7 +79,8 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
         model: a module; it may itself be an LSTM or a GRU.
         only_if_faster: do not replace float32 and float16 layers for which the GPU launches a
             product and a kernel for each step, by the planner's choice for 16 rows of 128 steps.
-            Move the model to its GPU and dtype first.
+            Nor cells on a GPU, which have not been timed there. Move the model to its GPU and dtype
+            first.
 
     Returns:
         What was replaced, and what was left, each with the reason: modules with projections or
@@ -101,7 +102,7 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
         if not isinstance(module, (nn.RNNBase, *_CELLS)) or isinstance(module, _OURS):
             continue
         why = _why_left(module)
-        if why is None and only_if_faster and isinstance(module, nn.RNNBase):
+        if why is None and only_if_faster:
             why = why_maybe_slower(module)
         if why is None:
             put(_METHODS[parametrize.type_before_parametrizations(module)], module)

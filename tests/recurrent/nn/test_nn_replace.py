@@ -287,3 +287,16 @@ def test_only_what_is_faster(
     assert (found.replaced == []) == stays and isinstance(model[1], (LSTM, GRU)) != stays
     words = f"on {gpu.name} a layer of H {hidden} in {str(dtype)[6:]} takes a product and a kernel"
     assert [why.startswith(words) for why in found.left.values()] == [True] * stays
+
+
+@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell])
+def test_cells_stay_on_a_gpu_where_only_what_is_faster_is_wanted(
+    kind: type[nn.RNNCellBase], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell: Any = kind(2, 3, device="meta")
+    assert replace(copy.deepcopy(cell), only_if_faster=True).left == {}  # on no GPU
+    monkeypatch.setattr(cell, "parameters", lambda *_, **__: iter([weight]))
+    weight = torch.empty(0).as_subclass(OnGpu)
+    found = replace(nn.Sequential(cell), only_if_faster=True)
+    assert found.replaced == []
+    assert found.left == {"0": "cells have not been timed against torch's on a GPU"}
