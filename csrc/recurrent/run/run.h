@@ -145,7 +145,7 @@ struct ForwardDirection {
   Tensor gates;             // [S, GH], or undefined
   RecurrenceForward all;    // the arguments of all steps, without products
 
-  // What the first step reads instead of all.h; null if it reads all.h.
+  // What the first step reads instead of the h in `all`; null if it reads that one.
   const void* first_h_data(const LayerRun& run) const;
 };
 
