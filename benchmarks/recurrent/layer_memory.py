@@ -43,7 +43,7 @@ def weigh(function: Callable[..., Any], args: Args) -> dict[str, int]:
     backward."""
     if args[0].device.type == "cpu":
         return {"kept": kept_by_graph(function, args)}
-    # In a first call libraries allocate workspaces, which they keep.
+    # Libraries allocate workspaces in the first call and keep them.
     step(function, args)
     gc.collect()
     before = requested("current")

@@ -156,7 +156,7 @@ def weighing(net: Net) -> Weighing:
 
 
 def peak(function: Callable[..., Any], args: tuple[Any, ...]) -> int:
-    # In a first call libraries allocate workspaces, which they keep.
+    # Libraries allocate workspaces in the first call and keep them.
     step(function, args)
     gc.collect()
     before = requested("current")

@@ -28,7 +28,7 @@ void check_compute_dtype(const char* op, const char* argument, ScalarType dtype)
 void check_result(const char* op, const char* argument, const Tensor& out, ScalarType compute,
                   at::Device device);
 
-// For in-place forms: the result must have the shape of the argument.
+// Checks an in-place form, whose result must have the shape of the argument.
 void check_inplace_shape(const char* op, const char* argument, const Tensor& out,
                          c10::SymIntArrayRef shape);
 

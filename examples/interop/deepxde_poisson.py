@@ -73,7 +73,7 @@ def equation(net: Net) -> Callable[[Tensor, Tensor], Tensor]:
 def train(by_jet: bool, steps: int) -> tuple[float, float]:
     """The error, as a share of the answer's norm, and the processor's seconds."""
     dde.config.set_random_seed(0)
-    # In float32 the two diverge after some hundred steps because of rounding.
+    # Rounding makes the two diverge after some hundred steps in float32.
     dde.config.set_default_float("float64")
     net = Net(by_jet)
     square = dde.geometry.Rectangle([-1, -1], [1, 1])

@@ -41,7 +41,7 @@ struct Operand {
   }
 };
 
-// In older torch a bool, in newer torch an enum whose first value allows it.
+// Older torch has a bool here, and newer torch an enum whose first value allows it.
 template <class Option>
 static bool is_allowed(Option option) {
   if constexpr (std::is_same_v<Option, bool>) {

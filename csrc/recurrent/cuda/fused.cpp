@@ -9,7 +9,7 @@
 namespace treadle {
 namespace {
 
-// For fused algorithms: h of direction d before a step, and memory for h after it.
+// Two buffers of a fused algorithm: h of direction d before a step, and after it.
 struct Turns {
   Tensor before, after;
 
@@ -22,7 +22,7 @@ struct Turns {
     const Tensor states = at::empty({2, h.size(1), h.size(2)}, h.options());
     before = states[0].copy_(first_h.defined() ? first_h[d] : h[d]);
     after = states[1];
-    // In the reverse direction rows of a packed batch begin at different steps.
+    // Rows of a packed batch begin at different steps in the reverse direction.
     if (d == 1 && run.arguments.batch_sizes.defined()) after.copy_(h[d]);
   }
 };

@@ -10,12 +10,12 @@ namespace treadle {
 Tensor of_directions(at::TensorList params, int64_t each, int64_t k) {
   if (k >= each) return Tensor();
   if (static_cast<int64_t>(params.size()) > each) return at::stack({params[k], params[each + k]});
-  // If the shape is wrong it only gains a dimension: the op refuses it.
+  // A wrong shape only gains a dimension here; the op then refuses it.
   return params[k].dim() == (k < 2 ? 2 : 1) ? params[k] : params[k].unsqueeze(0);
 }
 
-// The c of states that are given. GRU's is h without rounding. Under autocast torch's LSTM has c in
-// the lower precision; the LLTM's, which only adds up, keeps its own.
+// c of the given states. A GRU's c is h before rounding. Under autocast torch's LSTM has c in the
+// lower precision; the LLTM's c keeps its dtype, because it accumulates.
 static Tensor given_c(const Layers& a, at::TensorList states, bool packed) {
   if (states.empty()) return Tensor();
   if (a.cell == CellKind::kGru) return cast(states[0], at::toOpMathType(states[0].scalar_type()));

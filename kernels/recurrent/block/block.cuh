@@ -11,7 +11,7 @@
 
 namespace treadle {
 
-// In half types, clusters of sm_90 are faster than a block with more units than this.
+// Clusters of sm_90 are faster in half types than a block with more units than this.
 constexpr bool block_has_code(bool sm90, bool half, int units) {
   return !sm90 || !half || units <= kHalfBlockUnits;
 }
