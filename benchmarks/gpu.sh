@@ -97,7 +97,8 @@ run_test() {
   local arguments=("$@")
   [ $# -gt 0 ] || arguments=(-n 8 -k cuda tests)
   # A line a test: so a run that is ended by its time has named what failed before.
-  limited 480 "$PYTHON" -m pytest -v -ra -p no:cacheprovider "${arguments[@]}" \
+  limited 480 "$PYTHON" -m pytest -v -ra -p no:cacheprovider -p tests.support.failures \
+    "${arguments[@]}" \
     >"$OUTDIR/test.log" 2>&1 || status=$?
   if [ "$status" -ne 0 ]; then
     grep -E '(FAILED|ERROR) tests/' "$OUTDIR/test.log" | sort -u | head -n 40

@@ -1,0 +1,17 @@
+"""Writes each failure to ``$OUTDIR/failures.log`` at once: ``pytest -p tests.support.failures``.
+
+pytest prints tracebacks last, so a run that is ended by its time would print none.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        with Path(os.environ["OUTDIR"], "failures.log").open("a") as log:
+            log.write(f"==== {report.nodeid} ({report.when})\n{report.longreprtext}\n\n")
