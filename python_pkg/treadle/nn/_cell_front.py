@@ -12,7 +12,7 @@ from .._check.tensors import check_dense
 from ._check import check_dtype, check_same_dtype
 from ._tracers import NotScripted, fx_leaf, is_tracing
 
-__all__ = ["GRU_CELL", "LSTM_CELL", "CellFront", "TorchCell"]
+__all__ = ["GRU_CELL", "LSTM_CELL", "RNN_CELL", "CellFront", "TorchCell"]
 
 # A cell is called once a step, so it calls the op of one layer and not treadle.lstm, whose lists
 # are checked and taken apart at every call.
@@ -28,6 +28,7 @@ _FEW_UNITS = 64
 
 _torchs_lstm: Callable[..., Any] = nn.LSTMCell.forward
 _torchs_gru: Callable[..., Any] = nn.GRUCell.forward
+_torchs_rnn: Callable[..., Any] = nn.RNNCell.forward
 
 _NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
@@ -76,7 +77,7 @@ def _zeros(cell: Any, input: Tensor) -> Tensor:
 
 def _torchs_is_faster(cell: Any, input: Tensor, state: Tensor) -> bool:
     """Whether torch's composition is, which has every derivative on a CPU: oneDNN multiplies half
-    types in hardware, and the kernels in float32. ``state``: c, or h of a GRU."""
+    types in hardware, and the kernels in float32. ``state``: c, or h without one."""
     if not input.is_cpu:  # which takes a fifth of the time of device.type
         return False
     if torch.is_autocast_enabled("cpu"):
@@ -112,20 +113,29 @@ def _gru_step(cell: Any, input: Tensor, hx: Any) -> Tensor:
     h = _zeros(cell, input) if hx is None else hx
     if _torchs_is_faster(cell, input, h):
         return _torchs_gru(cell, input, hx)  # type: ignore[no-any-return]
-    return _gru_rows(input, h, *_parameters_of(cell))
+    return _rows_of_h("gru", input, h, *_parameters_of(cell))
 
 
-def _gru_rows(input: Tensor, h: Tensor, *parameters: Tensor) -> Tensor:
+def _rnn_step(cell: Any, input: Tensor, hx: Any) -> Tensor:
+    kind = f"rnn_{cell.nonlinearity}"
+    h = _zeros(cell, input) if hx is None else hx
+    if kind not in ("rnn_tanh", "rnn_relu") or _torchs_is_faster(cell, input, h):
+        return _torchs_rnn(cell, input, hx)  # type: ignore[no-any-return]
+    return _rows_of_h(kind, input, h, *_parameters_of(cell))
+
+
+def _rows_of_h(kind: str, input: Tensor, h: Tensor, *parameters: Tensor) -> Tensor:
     if input.dim() == 1:
-        return _gru_rows(input.unsqueeze(0), h.unsqueeze(0), *parameters).squeeze(0)
+        return _rows_of_h(kind, input.unsqueeze(0), h.unsqueeze(0), *parameters).squeeze(0)
     x, h0 = input.unsqueeze(0), h.unsqueeze(0)
-    # A GRU's c is h without rounding, which does not outlast a step.
-    _, h_n, _ = _layer(x, None, h0, h0, *parameters, cell="gru", algorithm=_ALGORITHM)
+    # c is h without rounding, which does not outlast a step.
+    _, h_n, _ = _layer(x, None, h0, h0, *parameters, cell=kind, algorithm=_ALGORITHM)
     return h_n.squeeze(0)  # type: ignore[no-any-return]
 
 
 LSTM_CELL = CellFront("LSTMCell", _lstm_step, _torchs_lstm)
 GRU_CELL = CellFront("GRUCell", _gru_step, _torchs_gru)
+RNN_CELL = CellFront("RNNCell", _rnn_step, _torchs_rnn)
 
 
 class TorchCell(NotScripted):
@@ -140,11 +150,12 @@ class TorchCell(NotScripted):
         bias: bool = True,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
+        **kind: str,
     ) -> None:
         check_dtype(self._front.name, dtype)
         # Does not name nn.LSTMCell: some programs replace that by this class.
         super().__init__(  # type: ignore[call-arg]
-            input_size, hidden_size, bias, device=device, dtype=dtype
+            input_size, hidden_size, bias, device=device, dtype=dtype, **kind
         )
 
     def forward(self, input: Any, hx: Any = None) -> Any:
@@ -152,13 +163,13 @@ class TorchCell(NotScripted):
 
         Args:
             input: [B, I], or [I] without a batch.
-            hx: ``(h, c)`` from the step before, or ``h`` for a GRU, each [B, H] (or [H]). ``c`` may
+            hx: ``(h, c)`` from the step before, or ``h`` alone (GRU, RNN), each [B, H] (or [H]). ``c`` may
                 be float32 with half-precision inputs and stays so from step to step. None starts
                 from zeros in the dtype of ``input``.
 
         Returns:
-            ``(new_h, new_c)``, or ``new_h`` for a GRU, like ``hx``, in its dtypes. Under autocast
-            in those of torch's cell: the lower precision, but on a CPU float32 if ``c`` (of a GRU
+            ``(new_h, new_c)``, or ``new_h`` alone, like ``hx``, in its dtypes. Under autocast
+            in those of torch's cell: the lower precision, but on a CPU float32 if ``c`` (without it
             ``h``) is. Under autocast on a CPU, and there in half types of H > 64, torch's cell is
             what runs.
 

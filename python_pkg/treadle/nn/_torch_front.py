@@ -1,4 +1,4 @@
-"""The forward pass of layers with the interface of torch.nn.LSTM and GRU."""
+"""The forward pass of layers with the interface of torch.nn.LSTM, GRU and RNN."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from ..recurrent import gru, lstm
+from ..recurrent import gru, lstm, rnn_relu, rnn_tanh
 from ._onnx_nodes import onnx_layers
 from ._sequence import Front, Options, States
 from ._tracers import is_tracing
 
-__all__ = ["GRU_FRONT", "LSTM_FRONT", "TorchFront"]
+__all__ = ["GRU_FRONT", "LSTM_FRONT", "RNN_FRONT", "TorchFront"]
 
 Op = Callable[..., tuple[Tensor, ...]]
 
@@ -25,10 +25,6 @@ _ONNX_DTYPES = {torch.float32, torch.float16}
 
 class TorchFront(Front):
     """Reads weights as torch.nn.RNNBase does, and exports to ONNX as torch's layers do."""
-
-    def __init__(self, name: str, states: tuple[str, ...], op: Op, torchs: Op) -> None:
-        super().__init__(name, states, op)
-        self.torchs = torchs
 
     def run(
         self,
@@ -41,13 +37,17 @@ class TorchFront(Front):
     ) -> tuple[Tensor, ...]:
         exports = is_tracing() or torch.compiler.is_exporting()
         if exports and states is not None and torch.onnx.is_in_onnx_export():
-            found = self._to_onnx((*input, self.given(states), *net, *rest), options)
+            arguments = (*input, self.given(states), *net, *rest)
+            found = self._to_onnx(self.op_of(layer).__name__, arguments, options)
             if found is not None:
                 return found
         return super().run(layer, input, states, net, rest, options)
 
-    def _to_onnx(self, arguments: tuple[Any, ...], options: Options) -> tuple[Tensor, ...] | None:
+    def _to_onnx(
+        self, op: str, arguments: tuple[Any, ...], options: Options
+    ) -> tuple[Tensor, ...] | None:
         """What torch.onnx.export can translate without a table; None if there is no such thing."""
+        torchs: Op = getattr(torch, op)
         plain = options.reset is None and options.lengths is None and not options.return_cells
         if is_tracing():  # dynamo=False, which takes no table
             if not plain:
@@ -56,7 +56,7 @@ class TorchFront(Front):
                     "torch.onnx.export(..., dynamo=True, custom_translation_table="
                     "treadle.onnx.translation_table()), got dynamo=False"
                 )
-            return self.torchs(*arguments)
+            return torchs(*arguments)
         input, states, *_ = arguments
         each = (states,) if isinstance(states, Tensor) else states
         dtypes = {input.dtype, *(state.dtype for state in each)}
@@ -64,7 +64,7 @@ class TorchFront(Front):
             return None
         # torch.export would fix the number of steps of torch's op.
         any_steps = isinstance(input.size(1 if arguments[-1] else 0), torch.SymInt)
-        return onnx_layers(self.name, *arguments) if any_steps else self.torchs(*arguments)
+        return onnx_layers(op, *arguments) if any_steps else torchs(*arguments)
 
     def parameters(self, layer: Any) -> list[Tensor]:
         # torch.nn.RNNBase keeps its parameters in this list, too.
@@ -94,5 +94,13 @@ class TorchFront(Front):
         return flat
 
 
-LSTM_FRONT = TorchFront("LSTM", ("h0", "c0"), lstm, torch.lstm)
-GRU_FRONT = TorchFront("GRU", ("h0",), gru, torch.gru)
+class RnnFront(TorchFront):
+    """The module's nonlinearity chooses the op."""
+
+    def op_of(self, layer: Any) -> Op:
+        return rnn_relu if layer.mode == "RNN_RELU" else self.op
+
+
+LSTM_FRONT = TorchFront("LSTM", ("h0", "c0"), lstm)
+GRU_FRONT = TorchFront("GRU", ("h0",), gru)
+RNN_FRONT = RnnFront("RNN", ("h0",), rnn_tanh)

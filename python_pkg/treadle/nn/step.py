@@ -26,7 +26,7 @@ def make_step(layer: nn.Module, batch: int, *, clone: bool = False) -> Step:
     runs the layer's op.
 
     Args:
-        layer: a :class:`treadle.nn.LSTM`, :class:`GRU` or :class:`LLTM` in one direction, of any
+        layer: a :class:`treadle.nn.LSTM`, :class:`GRU`, :class:`RNN` or :class:`LLTM` in one direction, of any
             number of layers. Device and dtype are those of its parameters, also under autocast. It
             runs as in ``eval()``: without dropout and without gradients.
         batch: B, the number of rows.
@@ -49,7 +49,7 @@ def make_step(layer: nn.Module, batch: int, *, clone: bool = False) -> Step:
     """
     if front_of(layer) is None:
         raise TypeError(
-            "make_step: layer must be a treadle.nn.LSTM, GRU or LLTM, "
+            "make_step: layer must be a treadle.nn.LSTM, GRU, RNN or LLTM, "
             f"got {type(layer).__module__}.{type(layer).__qualname__}"
         )
     rows, copies = check_count("make_step", "batch", batch), check_bool("make_step", "clone", clone)
@@ -69,7 +69,7 @@ class Step:
         # Saved, since treadle.nn.restore may make the layer torch's.
         front = front_of(layer)
         assert front is not None
-        self._op, self._names = front.op, front.states
+        self._op, self._names = front.op_of(layer), front.states
         # Keeps the memory that the graph reads from being reused.
         self._parameters = _own_parameters(layer)
         self._places = [(name, p.data_ptr()) for name, p in self._parameters.items()]

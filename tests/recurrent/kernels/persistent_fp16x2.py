@@ -21,7 +21,7 @@ from tests.support.rule import within_rule
 from treadle import reference
 
 F32 = torch.float32
-CELLS = ("lltm", "lstm", "gru")
+CELLS = ("lltm", "lstm", "gru", "rnn_tanh", "rnn_relu")
 LARGE = (20.0, 1e4, 2.0**40, 1e38)  # h0 of a row
 NOT_FINITE = (float("inf"), float("-inf"), float("nan"))
 
@@ -94,7 +94,7 @@ def weights(algorithm: str, cell: str, hidden: int) -> None:
 def enlarged(one: Given, row: int | slice, by: float) -> Given:
     h0, c0 = one.h0.clone(), one.c0.clone()
     h0[:, row, 3::5] *= by
-    if one.cell == "gru":
+    if one.cell not in ("lltm", "lstm"):
         c0[:, row] = h0[:, row]
     return replace(one, h0=h0, c0=c0)
 
@@ -167,7 +167,7 @@ def large_resets(cell: str, hidden: int, lengths: Lengths, per_step: bool) -> No
         t[..., 1::2, 8::18] *= 1e3
     marks = draw(*one.input.shape[:-1], 1) > 0.5
     resets: dict[str, Any] = {"reset": marks, "reset_h": reset_h}
-    if cell != "gru":
+    if cell in ("lltm", "lstm"):
         resets["reset_c"] = draw(*shape)
     else:
         one = replace(one, c0=one.h0)

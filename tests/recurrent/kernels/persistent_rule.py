@@ -162,7 +162,7 @@ def algorithms_of(one: calls.Given) -> set[str]:
         for p in (one.weight_ih, one.weight_hh, one.bias_ih, one.bias_hh)
         if p is not None
     ]
-    states = one.h0 if one.cell == "gru" else (one.h0, one.c0)
+    states = one.h0 if one.cell not in ("lltm", "lstm") else (one.h0, one.c0)
     options = (True, 1, 0.0, False, len(one.h0) == 2)
     arguments = [one.input, states, params, *options, False]
     if one.sizes is not None:

@@ -74,14 +74,14 @@ def test_by_the_error_rule(kind: str, device: str, dtype: torch.dtype) -> None:
 
     def plain(dtype: torch.dtype) -> Any:
         zero = torch.zeros(1, B, H, dtype=dtype, device=device)
-        hx = zero if kind == "gru" else (zero, zero)
+        hx = zero if kind not in ("lltm", "lstm") else (zero, zero)
         params = [p.detach().to(dtype) for p in layer.parameters()]
         rest = (True, 1, 0.0, False, False, False)
         return getattr(reference, kind)(x.to(dtype), hx, params, *rest, reset=marks)
 
     step = make_step(layer, B)
     found = stepped(step, x, marks)
-    if kind != "gru" and dtype != torch.float32:
+    if kind in ("lltm", "lstm") and dtype != torch.float32:
         assert found[2].dtype == torch.float32  # c accumulates, so it is not rounded between steps
         found[2] = found[2].to(dtype)
     for ours, truth, other in zip(found, plain(torch.float64), plain(dtype), strict=True):

@@ -17,11 +17,11 @@ from treadle import reference
 
 NAMES = ("input", "lengths", "h0", "c0", "weight_ih", "weight_hh", "bias_ih", "bias_hh")
 TENSORS = (0, 2, 3, 4, 5, 6)  # those of NAMES that the LLTM takes
-CELLS = ("lltm", "lstm", "gru")
+CELLS = ("lltm", "lstm", "gru", "rnn_tanh", "rnn_relu")
 # For each cell: the tensors of NAMES; gates; the blocks of H rows of a weight.
-ARGUMENTS = {"lltm": TENSORS, "lstm": (*TENSORS, 7), "gru": (*TENSORS, 7)}
-GATES = {"lltm": 3, "lstm": 4, "gru": 4}
-BLOCKS = {"lltm": 3, "lstm": 4, "gru": 3}
+ARGUMENTS = {cell: TENSORS if cell == "lltm" else (*TENSORS, 7) for cell in CELLS}
+GATES = {"lltm": 3, "lstm": 4, "gru": 4, "rnn_tanh": 1, "rnn_relu": 1}
+BLOCKS = {"lltm": 3, "lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 EACH_CELL = pytest.mark.parametrize("cell", CELLS)
 WIDE = (torch.float64, torch.float32)
 Lengths = tuple[int, ...] | None
