@@ -1,4 +1,4 @@
-"""treadle.nn.LSTM and GRU against torch.nn's: every form of input and argument, in
+"""treadle.nn.LSTM, GRU and RNN against torch.nn's: every form of input and argument, in
 values and gradients."""
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ T, B, I, H = 3, 4, 5, 7  # noqa: E741
 KINDS: dict[str, tuple[type[nn.RNNBase], type[nn.RNNBase]]] = {
     "LSTM": (treadle.nn.LSTM, nn.LSTM),
     "GRU": (treadle.nn.GRU, nn.GRU),
+    "RNN": (treadle.nn.RNN, nn.RNN),
 }
 EACH = pytest.mark.parametrize("kind", KINDS)
 FLAGS = ("bias", "batch_first", "bidirectional")
@@ -52,7 +53,7 @@ def states(layer: nn.RNNBase, *batch: int, **options: Any) -> Any:
     count = layer.num_layers * (1 + layer.bidirectional)
     like = {"dtype": layer.weight_ih_l0.dtype, "device": layer.weight_ih_l0.device, **options}
     h0, c0 = torch.randn(2, count, *batch, H, **like).unbind()
-    return h0 if isinstance(layer, nn.GRU) else (h0, c0)
+    return (h0, c0) if isinstance(layer, nn.LSTM) else h0
 
 
 def results(layer: nn.RNNBase, x: Any, hx: Any) -> list[Tensor]:
@@ -157,4 +158,4 @@ def test_module_samples(kind: str) -> None:
         x, *hx = sample.forward_input.args
         close(results(ours, x, *(hx or [None])), results(theirs, x, *(hx or [None])))
         count += 1
-    assert count == 16
+    assert count == (32 if kind == "RNN" else 16)  # of both nonlinearities
