@@ -104,7 +104,7 @@ def modules(kind: Kind, device: str) -> tuple[nn.Module, nn.Module]:
 
 
 def arguments(kind: Kind, cell: nn.Module) -> tuple[Tensor, ...]:
-    """input, states and the parameters of the cell, which want gradients if `backward`."""
+    """input, states and the parameters of the cell, which require grad if `backward`."""
     for parameter in cell.parameters():
         parameter.requires_grad_(kind.backward)
     like = next(cell.parameters())

@@ -1,9 +1,9 @@
 """Makes calls in new processes and computes with subnormal numbers in torch after each call.
 
 ``python -m tests.laws.float_modes NAME`` runs one group of calls, each in a child of its own, and
-prints the calls after which some thread of torch's flushes subnormal numbers to zero. It must
-begin in a process in which torch has not computed anything: a thread keeps the mode of the thread
-that made it, and OpenMP makes its threads at the first parallel loop.
+prints the calls after which one of torch's threads flushes subnormal numbers to zero. It must begin
+in a process in which torch has not computed anything: a thread keeps the mode of the thread that
+made it, and OpenMP makes its threads at the first parallel loop.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ __all__ = ["GRU_CELL", "LSTM_CELL", "RNN_CELL", "CellFront", "TorchCell"]
 # are checked and taken apart at every call.
 _layer = torch.ops.treadle.recurrent_layer.default
 
-# "cell" multiplies float32 by the setting of TF32 that torch's cells follow, which are matrix
-# products and no layers of cuDNN's.
+# "cell" multiplies float32 by torch's setting of TF32 for matrix products, which torch's cells
+# follow, and not by that for cuDNN's layers.
 _ALGORITHM = "cell"
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -47,7 +47,7 @@ class CellFront(NamedTuple):
                 return leaf
         exports = is_tracing() or torch.compiler.is_exporting()
         if exports and torch.onnx.is_in_onnx_export():
-            return self.torchs(cell, input, hx)  # which needs no table
+            return self.torchs(cell, input, hx)  # needs no translation table
         try:
             return self.step(cell, input, hx)
         except (AttributeError, RuntimeError, TypeError, ValueError):
@@ -64,21 +64,22 @@ class CellFront(NamedTuple):
 
 
 def _parameters_of(cell: Any) -> list[Tensor]:
-    # At every call, so that nn.utils.parametrize and functional_call can replace them. As
-    # attributes they take torch.nn.Module five times as long.
+    # Read at every call, so that nn.utils.parametrize and functional_call can replace them.
+    # Attribute access on torch.nn.Module takes five times as long.
     own: dict[str, Tensor] = cell._parameters
     return [own[name] if name in own else getattr(cell, name) for name in _NAMES]
 
 
 def _zeros(cell: Any, input: Tensor) -> Tensor:
-    """The state to start from if the caller gives none; of a DTensor a DTensor."""
+    """The state to start from if the caller gives none; a DTensor if ``input`` is one."""
     return input.new_zeros((*input.shape[:-1], cell.hidden_size))
 
 
 def _torchs_is_faster(cell: Any, input: Tensor, state: Tensor) -> bool:
-    """Whether torch's composition is, which has every derivative on a CPU: oneDNN multiplies half
-    types in hardware, and the kernels in float32. ``state``: c, or h without one."""
-    if not input.is_cpu:  # which takes a fifth of the time of device.type
+    """Whether torch's cell is faster than the kernels: on a CPU oneDNN multiplies half types in
+    hardware, and the kernels compute in float32. torch's cell has every derivative there, too.
+    ``state``: c, or h without one."""
+    if not input.is_cpu:  # a fifth of the time that device.type takes
         return False
     if torch.is_autocast_enabled("cpu"):
         return True
@@ -90,7 +91,7 @@ def _lstm_step(cell: Any, input: Tensor, hx: Any) -> tuple[Tensor, Tensor]:
     if hx is None:
         h = c = _zeros(cell, input)
     elif isinstance(hx, Tensor):
-        raise TypeError  # which would be taken apart, and torch's is not
+        raise TypeError  # as torch's cell does: its two rows must not be taken for h and c
     else:
         h, c = hx
     if _torchs_is_faster(cell, input, c):
@@ -128,7 +129,7 @@ def _rows_of_h(kind: str, input: Tensor, h: Tensor, *parameters: Tensor) -> Tens
     if input.dim() == 1:
         return _rows_of_h(kind, input.unsqueeze(0), h.unsqueeze(0), *parameters).squeeze(0)
     x, h0 = input.unsqueeze(0), h.unsqueeze(0)
-    # c is h without rounding, which does not outlast a step.
+    # c is h before rounding, which a cell does not pass on to the next step.
     _, h_n, _ = _layer(x, None, h0, h0, *parameters, cell=kind, algorithm=_ALGORITHM)
     return h_n.squeeze(0)  # type: ignore[no-any-return]
 
@@ -168,14 +169,15 @@ class TorchCell(NotScripted):
                 from zeros in the dtype of ``input``.
 
         Returns:
-            ``(new_h, new_c)``, or ``new_h`` alone, like ``hx``, in its dtypes. Under autocast
-            in those of torch's cell: the lower precision, but on a CPU float32 if ``c`` (without it
-            ``h``) is. Under autocast on a CPU, and there in half types of H > 64, torch's cell is
-            what runs.
+            ``(new_h, new_c)``, or only ``new_h``, like ``hx``, in its dtypes. Under autocast the
+            dtypes are those of torch's cell: the lower precision or, on a CPU, float32 if ``c`` (or
+            ``h``, for a cell without ``c``) is float32. On a CPU, torch's own cell runs under
+            autocast, and in half types with H > 64.
 
         Raises:
-            ValueError, RuntimeError, TypeError, AttributeError: as torch's cell, in its words.
-            RuntimeError: ``input`` has another dtype than the parameters; says what to call.
+            ValueError, RuntimeError, TypeError, AttributeError: as torch's cell, with its text.
+            RuntimeError: ``input`` has another dtype than the parameters; the text says what to
+                call.
         """
         return self._called(input, hx)
 

@@ -83,9 +83,9 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
     Args:
         model: a module; it may itself be such a module.
         only_if_faster: do not replace float32 and float16 layers for which the GPU launches a
-            product and a kernel for each step, by the planner's choice for 16 rows of 128 steps.
-            Nor cells on a GPU, which have not been timed there. Move the model to its GPU and dtype
-            first.
+            product and a kernel for each step, by the planner's choice for 16 rows of 128 steps;
+            and do not replace cells on a GPU, which have not been timed there. Move the model to
+            its GPU and dtype first.
 
     Returns:
         What was replaced, and what was left, each with the reason: modules with projections or
@@ -119,8 +119,8 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
 def restore(model: nn.Module) -> Replaced:
     """Undo :func:`replace`: make the modules of treadle.nn in ``model`` torch's again, in place.
 
-    That includes modules that were made as treadle's, for which tools that look for torch's classes
-    need it.
+    That includes modules that were made as ``treadle.nn.LSTM`` and so on. Tools that look for
+    torch's classes only find those after this call.
 
     Args:
         model: a module.

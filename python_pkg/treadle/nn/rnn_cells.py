@@ -16,10 +16,10 @@ __all__ = ["GRUCell", "LSTMCell", "RNNCell"]
 class LSTMCell(TorchCell, nn.LSTMCell, metaclass=Replaceable):
     """:class:`torch.nn.LSTMCell` on treadle's kernels, with any derivative.
 
-    Parameters, their names and initialisation, ``state_dict``, arguments, results and errors are
-    torch's, and so is this class by ``isinstance``; :func:`treadle.nn.replace` gives its forward
-    pass to the cells of a finished model. Double backward, forward mode and vmap work on every
-    device. Where all steps of the input are known, :class:`treadle.nn.LSTM` runs them in one call.
+    It is a subclass of torch's cell, with its parameters, their names and initialisation,
+    ``state_dict``, arguments, results and errors. :func:`treadle.nn.replace` gives its forward pass
+    to the cells of a finished model. Double backward, forward mode and vmap work on every device.
+    Where all steps of the input are known, :class:`treadle.nn.LSTM` runs them in one call.
 
     Args:
         input_size: I, the number of features of an input.
@@ -52,10 +52,10 @@ class LSTMCell(TorchCell, nn.LSTMCell, metaclass=Replaceable):
 class GRUCell(TorchCell, nn.GRUCell, metaclass=Replaceable):
     """:class:`torch.nn.GRUCell` on treadle's kernels, with any derivative.
 
-    Parameters, their names and initialisation, ``state_dict``, arguments, results and errors are
-    torch's, and so is this class by ``isinstance``; :func:`treadle.nn.replace` gives its forward
-    pass to the cells of a finished model. Double backward, forward mode and vmap work on every
-    device. Where all steps of the input are known, :class:`treadle.nn.GRU` runs them in one call.
+    It is a subclass of torch's cell, with its parameters, their names and initialisation,
+    ``state_dict``, arguments, results and errors. :func:`treadle.nn.replace` gives its forward pass
+    to the cells of a finished model. Double backward, forward mode and vmap work on every device.
+    Where all steps of the input are known, :class:`treadle.nn.GRU` runs them in one call.
 
     Args:
         input_size: I, the number of features of an input.

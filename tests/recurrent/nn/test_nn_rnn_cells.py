@@ -30,7 +30,7 @@ EACH = pytest.mark.parametrize("kind", KINDS)
 
 
 def pair(kind: str, *arguments: Any, **options: Any) -> tuple[Any, Any]:
-    """Ours and torch's, of the same parameters."""
+    """Ours and torch's, with the same parameters."""
     ours, theirs = (each(*arguments, **options) for each in KINDS[kind])
     ours.load_state_dict(theirs.state_dict())
     return ours, theirs
@@ -179,9 +179,9 @@ def test_sizes_of_zero(kind: str, sizes: tuple[int, int], device: str) -> None:
 @EACH
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_tf32_on_cuda_as_matrix_products(kind: str, allow_tf32: Callable[..., None]) -> None:
-    """torch's cells are no layers of cuDNN's, so the switch of those does not apply.
+    """A cell follows torch's switch for matrix products, not the one for cuDNN's layers.
 
-    Up to 32 rows are a launch without tensor cores.
+    With up to 32 rows a cell is a launch without tensor cores, so this takes more.
     """
     cell = KINDS[kind][0](64, 256, device="cuda")
     x, hx, found = torch.randn(64, 64, device="cuda"), states(cell, 64), {}
@@ -202,7 +202,7 @@ def test_tf32_on_cuda_as_matrix_products(kind: str, allow_tf32: Callable[..., No
 
 
 def lowered(cell: Any, device: str, lower: torch.dtype) -> Any:
-    """The cell as ``results`` calls it, its forward pass alone under autocast."""
+    """The cell as ``results`` calls it, with only its forward pass under autocast."""
 
     class Lowered(nn.Module):
         parameters = cell.parameters
