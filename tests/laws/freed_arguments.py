@@ -93,7 +93,9 @@ def of_list(cell: str, bidirectional: bool, packed: bool, given: tuple[str, ...]
     """treadle.lstm and the like, with the optional arguments that `given` names."""
     directions, gates = 1 + bidirectional, BLOCKS[cell]
     x = torch.randn(T * B, I) if packed else torch.randn(T, B, I)
-    states = [torch.randn(directions, B, H) for _ in range(1 if cell not in ("lltm", "lstm") else 2)]
+    states = [
+        torch.randn(directions, B, H) for _ in range(1 if cell not in ("lltm", "lstm") else 2)
+    ]
     shapes = [(gates * H, I), (gates * H, H), (gates * H,), (gates * H,)]
     params = [torch.randn(s) for s in shapes[: 3 if cell == "lltm" else 4] * directions]
     options: dict[str, Any] = {}
@@ -159,7 +161,9 @@ GIVEN = (
 def makers() -> Iterator[tuple[str, Callable[[], Any]]]:
     for name, op in OPS.items():
         yield name, partial(of_op, op)
-    for cell, both, given in itertools.product(("lltm", "lstm", "gru", "rnn_tanh", "rnn_relu"), (False, True), GIVEN):
+    for cell, both, given in itertools.product(
+        ("lltm", "lstm", "gru", "rnn_tanh", "rnn_relu"), (False, True), GIVEN
+    ):
         if cell not in ("lltm", "lstm") and "return_cells" in given:
             continue
         yield f"{cell} {both} {given}", partial(of_list, cell, both, False, given)

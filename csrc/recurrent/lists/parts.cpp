@@ -14,8 +14,8 @@ Tensor of_directions(at::TensorList params, int64_t each, int64_t k) {
   return params[k].dim() == (k < 2 ? 2 : 1) ? params[k] : params[k].unsqueeze(0);
 }
 
-// c of the given states. Without a c, it is h before rounding. Under autocast torch's LSTM has c in the
-// lower precision; the LLTM's c keeps its dtype, because it accumulates.
+// c of the given states. Without a c, it is h before rounding. Under autocast torch's LSTM has c in
+// the lower precision; the LLTM's c keeps its dtype, because it accumulates.
 static Tensor given_c(const Layers& a, at::TensorList states, bool packed) {
   if (states.empty()) return Tensor();
   if (!a.has_c()) return cast(states[0], at::toOpMathType(states[0].scalar_type()));

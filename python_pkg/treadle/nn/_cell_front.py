@@ -164,9 +164,9 @@ class TorchCell(NotScripted):
 
         Args:
             input: [B, I], or [I] without a batch.
-            hx: ``(h, c)`` from the step before, or ``h`` alone (GRU, RNN), each [B, H] (or [H]). ``c`` may
-                be float32 with half-precision inputs and stays so from step to step. None starts
-                from zeros in the dtype of ``input``.
+            hx: ``(h, c)`` from the step before, or only ``h`` (GRU, RNN), each [B, H] (or [H]).
+                ``c`` may be float32 with half-precision inputs and stays so from step to step. None
+                starts from zeros in the dtype of ``input``.
 
         Returns:
             ``(new_h, new_c)``, or only ``new_h``, like ``hx``, in its dtypes. Under autocast the

@@ -171,8 +171,8 @@ def front_of(module: object) -> Front | None:
 
 
 class Replaceable(ABCMeta):
-    """The metaclass of treadle.nn's LSTM, GRU, RNN and their cells, which makes replaced modules their
-    instances, too.
+    """The metaclass of treadle.nn's LSTM, GRU, RNN and their cells, which makes replaced modules
+    their instances, too.
 
     It is an ABCMeta, so that classes with abstract methods can be further bases.
     """

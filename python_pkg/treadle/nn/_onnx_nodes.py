@@ -31,8 +31,8 @@ def onnx_layers(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Tensor, ...]:
-    """Returns what torch.lstm or another ``op`` of torch's returns for a padded batch. For torch.onnx's export
-    only."""
+    """Returns what torch.lstm, or torch's function named ``op``, returns for a padded batch. For
+    torch.onnx's export only."""
     states = (hx,) if isinstance(hx, Tensor) else tuple(hx)
     directions = 2 if bidirectional else 1
     width = (4 if bias else 2) * directions

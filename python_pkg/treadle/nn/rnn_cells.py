@@ -120,9 +120,7 @@ class RNNCell(TorchCell, nn.RNNCell, metaclass=Replaceable):
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(
-            input_size, hidden_size, bias, device, dtype, nonlinearity=nonlinearity
-        )
+        super().__init__(input_size, hidden_size, bias, device, dtype, nonlinearity=nonlinearity)
 
     if TYPE_CHECKING:
 

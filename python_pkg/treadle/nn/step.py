@@ -26,9 +26,9 @@ def make_step(layer: nn.Module, batch: int, *, clone: bool = False) -> Step:
     runs the layer's op.
 
     Args:
-        layer: a :class:`treadle.nn.LSTM`, :class:`GRU`, :class:`RNN` or :class:`LLTM` in one direction, of any
-            number of layers. Device and dtype are those of its parameters, also under autocast. It
-            runs as in ``eval()``: without dropout and without gradients.
+        layer: a :class:`treadle.nn.LSTM`, :class:`GRU`, :class:`RNN` or :class:`LLTM` in one
+            direction, of any number of layers. Device and dtype are those of its parameters, also
+            under autocast. It runs as in ``eval()``: without dropout and without gradients.
         batch: B, the number of rows.
         clone: return a new tensor at each call. If False, every call returns the same tensor and
             overwrites the previous output.

@@ -73,7 +73,8 @@ def recurrent_layer(
         ``output`` [T, B, D*H] or [S, D*H], the h of every step, and ``h_n`` and ``c_n`` [D, B, H],
         those after each row's last step (backward in time: its first).
 
-    Source: :func:`lltm_cell`, :func:`lstm_cell`, :func:`gru_cell` or :func:`rnn_cell`, step by step.
+    Source: :func:`lltm_cell`, :func:`lstm_cell`, :func:`gru_cell` or :func:`rnn_cell`, step by
+    step.
     """
     given = weight_ih, weight_hh, bias_ih, bias_hh
     resets = reset, reset_h, reset_c

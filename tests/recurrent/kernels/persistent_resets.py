@@ -201,7 +201,9 @@ def replayed(algorithm: str, dtype: torch.dtype, cell: str) -> None:
 
 
 def graphs(algorithm: str) -> Cases:
-    for dtype, cell in itertools.product(calls.dtypes_of(algorithm), ("lltm", "lstm", "gru", "rnn_tanh", "rnn_relu")):
+    for dtype, cell in itertools.product(
+        calls.dtypes_of(algorithm), ("lltm", "lstm", "gru", "rnn_tanh", "rnn_relu")
+    ):
         yield f"{cell} {dtype}", partial(replayed, algorithm, dtype, cell)
 
 

@@ -123,7 +123,10 @@ class Drawn:
     def compare(self, found: Optionals, expected: list[Tensor]) -> None:
         found = [t for t in found if t is not None]
         assert len(found) == len(expected) == 3 + len(self.shapes)
-        if self.cell not in ("lltm", "lstm"):  # it has one state, for which torch has the whole gradient
+        if self.cell not in (
+            "lltm",
+            "lstm",
+        ):  # it has one state, for which torch has the whole gradient
             found[4:6] = [found[4] + found[5]]
             expected = [*expected[:5], *expected[6:]]
         for actual, wanted in zip(found, expected, strict=True):

@@ -127,7 +127,9 @@ def test_calls(kind: str, case: str) -> None:
     hx = [(h, h) if kind == "LSTM" else h for h in h0]
     error = same_class(lambda cls: cls(I, H)(x, *hx), kind)
     assert (error is None) == (case == "no rows")
-    assert error is None or str(error).lower().startswith((f"{kind.lower()}: ", "rnn_tanh: ")), error
+    assert error is None or str(error).lower().startswith((f"{kind.lower()}: ", "rnn_tanh: ")), (
+        error
+    )
 
 
 @EACH

@@ -224,7 +224,9 @@ def test_autocast_and_inference_mode_change_nothing(kind: str, device: str) -> N
 def test_of_a_layer_that_was_torchs_and_has_the_batch_first(kind: str, device: str) -> None:
     layer, x, _ = made(kind, device)
     if kind != "lltm":
-        torchs = getattr(nn, kind.split("_")[0].upper())(I, H, batch_first=True).to(device, torch.float64)
+        torchs = getattr(nn, kind.split("_")[0].upper())(I, H, batch_first=True).to(
+            device, torch.float64
+        )
         torchs.load_state_dict(layer.state_dict())
         layer = torchs
         treadle.nn.replace(layer)

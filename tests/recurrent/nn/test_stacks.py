@@ -103,7 +103,9 @@ def test_results_are_those_of_single_layers(
                 same_bits(ours, theirs)
             h, c = (torch.randn(shape).to(zeros) for _ in range(2))
             for begin in (h, h.transpose(0, 2).contiguous().transpose(0, 2)):
-                same_below_the_dispatcher(net, x, begin if cell in ONE_STATE else (begin, c), **given)
+                same_below_the_dispatcher(
+                    net, x, begin if cell in ONE_STATE else (begin, c), **given
+                )
             if cell not in ONE_STATE and dtype == torch.bfloat16 and form != "reset":
                 same_below_the_dispatcher(net, x, (h, c.float()), **given)
 
@@ -201,7 +203,9 @@ def test_lower_precision_under_autocast(cell: str, device: str) -> None:
     x = torch.randn(*SIZES[0][:3], device=device)
     with torch.autocast(device, torch.bfloat16):
         found = same_below_the_dispatcher(net, x)
-    assert found[0].dtype == (torch.float32 if device == "cpu" and cell in ONE_STATE else torch.bfloat16)
+    assert found[0].dtype == (
+        torch.float32 if device == "cpu" and cell in ONE_STATE else torch.bfloat16
+    )
 
 
 def test_errors_without_states_are_those_of_the_layer() -> None:
