@@ -23,6 +23,7 @@ from benchmarks.recurrent.layer_calls import (
     LOOP,
     LSTM,
     MANY_ROWS,
+    RNNS,
     STEPS,
     TORCHS,
     Shape,
@@ -63,7 +64,7 @@ class Kind:
 
     @property
     def gates(self) -> int:
-        return 4 if self.cell == "lstm" else 3
+        return 4 if self.cell == "lstm" else 1 if self.cell in RNNS else 3
 
     @property
     def digits(self) -> str:
@@ -181,7 +182,7 @@ def layer_case(settings: Settings, kind: Kind) -> Case:
 
 
 def baseline(kind: Kind) -> str:
-    return f"nn.{kind.cell.upper()}"
+    return f"nn.{kind.cell.split('_')[0].upper()}"
 
 
 def cell_case(settings: Settings, kind: Kind) -> Case:

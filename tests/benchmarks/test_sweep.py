@@ -39,6 +39,7 @@ SOME = re.compile(
     "/sweep_targets/16?,512,512/|/sweep_shapes/(16,512,128/(bf|float16)|64,512,512, packed/f)|"
     "/sweep_algorithms/1,512,512/bf|/sweep_cell_algorithms/gru/1,512,512/bf|"
     "/sweep_launch/1,8,32/float32|/sweep_cells/[a-z]+/1,512,512/float16|"
+    "/sweep_rnn/rnn_[a-z]+/16,512,512/float16|"
     "/sweep_wide/(lstm/)?8000,24,256/bf|/sweep_wide/gru/512,24,64/bf"
 )
 OTHER = {"key": "other", "label": "other", "group": "other"}
@@ -62,7 +63,7 @@ def test_every_row_is_right_and_timed(rows: list[Row]) -> None:
     count = Counter(row["suite"] for row in rows)
     assert count == {
         **{"sweep_targets": 10, "sweep_shapes": 6, "sweep_algorithms": 2, "sweep_launch": 4},
-        **{"sweep_cells": 4, "sweep_cell_algorithms": 2, "sweep_wide": 6},
+        **{"sweep_cells": 4, "sweep_rnn": 4, "sweep_cell_algorithms": 2, "sweep_wide": 6},
     }
     for row in rows:
         assert row["error_over_limit"] <= 1, row["key"]
