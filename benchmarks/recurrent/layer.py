@@ -79,7 +79,7 @@ def plans(settings: Settings) -> Iterator[Plan]:
     kinds = list(_cpu(settings) if settings.device == "cpu" else _cuda(settings))
     for kind in kinds:
         yield Plan(_key(settings, kind), partial(layer_case, settings, kind))
-    for cell in TORCHS:
+    for cell in (*TORCHS, "rnn_tanh"):
         for kind in kinds:
             own = replace(kind, cell=cell)
             yield Plan(_key(settings, own), partial(cell_case, settings, own))

@@ -54,7 +54,8 @@ def rows() -> list[Row]:
         for suite in (*sweep.SUITES.values(), *sweep_cells.SUITES.values()):
             for plan in suite(Settings("cuda", quick=True)):
                 if SOME.search(plan.key):
-                    build, (_, kind) = plan.build.func, plan.build.args  # type: ignore[attr-defined]
+                    made: Any = plan.build
+                    build, (_, kind) = partial(made.func, **made.keywords), made.args
                     found.append(measured(plan.key, build, kind))
     return found
 

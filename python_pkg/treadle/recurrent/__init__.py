@@ -163,14 +163,10 @@ def rnn_relu(*args: Any, **kwargs: Any) -> Any:
     num_layers, dropout, train, bidirectional)``, is :func:`rnn_tanh` with
     ``h = relu(x W_ih^T + b_ih + h W_hh^T + b_hh)``.
 
-    Args:
-        As :func:`rnn_tanh`.
+    Arguments and errors: :func:`rnn_tanh`.
 
     Returns:
-        As :func:`rnn_tanh`.
-
-    Raises:
-        As :func:`rnn_tanh`.
+        ``output`` and ``h_n`` as :func:`rnn_tanh`.
 
     Source: :func:`rnn_tanh`.
     """

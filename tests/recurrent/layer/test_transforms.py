@@ -248,7 +248,7 @@ def test_tangents_and_second_derivatives_of_halves(
     def second(f: Function) -> Function:
         def of_gradients(*t: Tensor) -> Tensor:
             results = grad(loss(f), every)(*t)
-            return sum(g.double().square().sum() for g in results)
+            return sum(g.double().square().sum() / 64 for g in results)  # below 65504
 
         return lambda *t: grad(of_gradients, every)(*t)
 

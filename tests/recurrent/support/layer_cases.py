@@ -92,13 +92,23 @@ def layer_arguments(
     }
     if no_directions:
         shapes |= {name: shape[1:] for name, shape in shapes.items() if name[0] in "wb"}
-    fan_in = max(1, i + h) ** -0.5
+    scales: dict[str, float | Tensor] = dict.fromkeys(shapes, 1.0)
+    scales["weight_ih"] = scales["weight_hh"] = max(1, i + h) ** -0.5
+    # Near 0 rounding decides whether relu has a gradient. So all summands of a gate have the same
+    # sign, and those of every other unit are negative.
+    steep = cell == "rnn_relu"
+    if steep:
+        signs = (1.0 - 2.0 * (torch.arange(h) % 2)).double()
+        scales["weight_ih"], scales["bias_ih"] = scales["weight_ih"] * signs.view(-1, 1), signs
+        scales["weight_hh"] = signs.view(-1, 1) / max(1, i + h)
+        scales["bias_hh"] = signs
     made: dict[str, Any] = {
         name: make(
             *shape,
-            by=fan_in if name.startswith("weight") else 1.0,
+            by=scales[name],
             to=layout.get(name),
             dtype=state if name == "c0" else None,
+            positive=steep,
         )
         for name, shape in shapes.items()
     }
