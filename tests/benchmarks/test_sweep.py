@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ SOME = re.compile(
     "/sweep_targets/16?,512,512/|/sweep_shapes/(16,512,128/(bf|float16)|64,512,512, packed/f)|"
     "/sweep_algorithms/1,512,512/bf|/sweep_cell_algorithms/gru/1,512,512/bf|"
     "/sweep_launch/1,8,32/float32|/sweep_cells/[a-z]+/1,512,512/float16|"
-    "/sweep_rnn/rnn_[a-z]+/16,512,512/float16|"
+    "/sweep_rnn/rnn_(tanh/1|relu/16),512,512/float16|"
     "/sweep_wide/(lstm/)?8000,24,256/bf|/sweep_wide/gru/512,24,64/bf"
 )
 OTHER = {"key": "other", "label": "other", "group": "other"}
