@@ -1,4 +1,4 @@
-"""treadle.nn.LSTMCell, GRUCell and RNNCell against torch's: wall time of a step in a loop over steps.
+"""treadle.nn.LSTMCell, GRUCell and RNNCell against torch's: wall time of a step in a loop.
 
 A row is a call of the module with I = H, forward or forward and backward; both modules hold the
 same parameters. Wall time, since a cell is called once a step and the host sets the pace.

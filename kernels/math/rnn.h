@@ -12,9 +12,6 @@ struct TanhActivation {
   static constexpr HBound kHBound = HBound::kOne;
 
   template <class acc>
-  using Slope = acc;
-
-  template <class acc>
   static TREADLE_HD acc value(acc g) {
     return tanh(g).value();
   }
@@ -38,9 +35,6 @@ struct ReluActivation {
   static constexpr HBound kHBound = HBound::kNone;
 
   template <class acc>
-  using Slope = bool;
-
-  template <class acc>
   static TREADLE_HD acc value(acc g) {
     return select(g <= acc(0), acc(0), g);
   }
@@ -49,12 +43,12 @@ struct ReluActivation {
     return value(g);
   }
   template <class acc>
-  static TREADLE_HD bool slope(acc g) {
-    return !(g <= acc(0));
+  static TREADLE_HD acc slope(acc g) {
+    return select(g <= acc(0), acc(0), acc(1));
   }
   template <class acc>
-  static TREADLE_HD acc backward(bool positive, acc grad) {
-    return select(positive, grad, acc(0));
+  static TREADLE_HD acc backward(acc slope, acc grad) {
+    return select(slope > acc(0), grad, acc(0));
   }
 };
 
@@ -88,7 +82,7 @@ struct RnnRecurrence {
     return {h, h};
   }
 
-  using Slopes = typename Activation::template Slope<acc>;
+  using Slopes = acc;
 
   static TREADLE_HD Slopes slopes(const acc (&g)[kGates], acc) { return Activation::slope(g[0]); }
 

@@ -8,8 +8,9 @@ from typing import Any
 from weakref import ref
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from .._check.tensors import dtype_name
 from ..recurrent import gru, lstm, rnn_relu, rnn_tanh
 from ._onnx_nodes import onnx_layers
 from ._sequence import Front, Options, States
@@ -24,7 +25,35 @@ _ONNX_DTYPES = {torch.float32, torch.float16}
 
 
 class TorchFront(Front):
-    """Reads weights as torch.nn.RNNBase does, and exports to ONNX as torch's layers do."""
+    """Reads weights as torch.nn.RNNBase does, exports to ONNX as torch's layers do, and leaves
+    complex numbers to torch."""
+
+    def __init__(
+        self, name: str, states: tuple[str, ...], op: Op, torchs: Callable[..., Any]
+    ) -> None:
+        super().__init__(name, states, op)
+        # The forward pass of torch's module. Some programs replace torch.nn.LSTM by ours later.
+        self.torchs = torchs
+
+    def called(self, layer: Any, input: object, hx: object, *options: object) -> tuple[Any, ...]:
+        weight = layer._parameters.get("weight_ih_l0")
+        if weight is None or not weight.is_complex():
+            return super().called(layer, input, hx, *options)
+        if any(option is not None and option is not False for option in options):
+            raise ValueError(
+                f"{self.name}: a layer of {dtype_name(weight.dtype)}, which torch runs, must be "
+                "called without reset, reset_hx, lengths and return_cells"
+            )
+        return self.torchs(layer, input, hx)  # type: ignore[no-any-return]
+
+    def _check_input(self, layer: Any, input: object) -> Tensor:
+        checked = super()._check_input(layer, input)
+        steps = checked.size(1 if layer.batch_first and checked.dim() == 3 else 0)
+        if not is_tracing() and steps == 0:
+            raise RuntimeError(
+                f"{self.name}: input must have at least one step, got {list(checked.shape)}"
+            )
+        return checked
 
     def run(
         self,
@@ -101,6 +130,6 @@ class RnnFront(TorchFront):
         return rnn_relu if layer.mode == "RNN_RELU" else self.op
 
 
-LSTM_FRONT = TorchFront("LSTM", ("h0", "c0"), lstm)
-GRU_FRONT = TorchFront("GRU", ("h0",), gru)
-RNN_FRONT = RnnFront("RNN", ("h0",), rnn_tanh)
+LSTM_FRONT = TorchFront("LSTM", ("h0", "c0"), lstm, nn.LSTM.forward)
+GRU_FRONT = TorchFront("GRU", ("h0",), gru, nn.GRU.forward)
+RNN_FRONT = RnnFront("RNN", ("h0",), rnn_tanh, nn.RNN.forward)

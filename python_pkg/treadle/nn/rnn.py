@@ -39,7 +39,8 @@ class _TorchLayers(SequenceLayers):
         **kind: Any,
     ) -> None:
         name = self._front.name
-        check_dtype(name, dtype)
+        if not (isinstance(dtype, torch.dtype) and dtype.is_complex):  # which torch runs
+            check_dtype(name, dtype)
         # Does not name nn.LSTM, because some programs replace it by this class.
         super().__init__(  # type: ignore[call-arg]
             input_size,

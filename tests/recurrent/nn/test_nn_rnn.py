@@ -114,16 +114,22 @@ def test_as_exact_as_torchs(kind: str, dtype: torch.dtype, device: str) -> None:
 
 @EACH
 @pytest.mark.parametrize("device", DEVICES)
-def test_no_steps_change_nothing(kind: str, device: str) -> None:
-    """An input without steps returns the states; torch's layers raise."""
+def test_no_steps_raise_as_torchs(kind: str, device: str) -> None:
     for form in forms():
-        layer = KINDS[kind][0](I, H, **form, device=device)
-        hx = states(layer, B)
-        shape = (B, 0) if form["batch_first"] else (0, B)
-        output, *last = flat(layer(torch.randn(*shape, I, device=device), hx))
-        assert output.shape == (*shape, H * (1 + form["bidirectional"]))
-        for before, after in zip(flat((output, hx))[1:], last, strict=True):
-            assert torch.equal(before, after)
+        shape = (B, 0, I) if form["batch_first"] else (0, B, I)
+        for each in pair(kind, I, H, **form, device=device):
+            for x in (torch.randn(shape, device=device), torch.randn(0, I, device=device)):
+                with pytest.raises(RuntimeError, match="step|[Ee]xpected sequence length"):
+                    each(x)
+
+
+@EACH
+def test_complex_numbers_are_torchs(kind: str) -> None:
+    ours, theirs = pair(kind, I, H, 2, bidirectional=True, dtype=torch.complex128)
+    x = torch.randn(T, B, I, dtype=torch.complex128)
+    assert all(map(torch.equal, flat(ours(x)), flat(theirs(x))))
+    with pytest.raises(ValueError, match="complex128, which torch runs, must be called without"):
+        ours(x, lengths=torch.tensor([T] * B))
 
 
 @EACH

@@ -89,8 +89,8 @@ def test_results_are_those_of_single_layers(
     cell: str, device: str, form: str, bidirectional: bool
 ) -> None:
     for sizes in SIZES:
-        if form == "packed" and 0 in sizes:
-            continue
+        if (form == "packed" and 0 in sizes) or (cell != "LLTM" and sizes[0] == 0):
+            continue  # torch's modules refuse them
         for dtype in (torch.float32, torch.float64, torch.bfloat16):
             options = {"batch_first": form == "batch_first", "bidirectional": bidirectional}
             net = net_of(cell, sizes, device, dtype, **options)
@@ -138,6 +138,8 @@ def test_zeros_in_fresh_memory(
     torch.use_deterministic_algorithms(True)
     try:
         for sizes in SIZES:
+            if sizes[0] == 0 and cell != "LLTM":
+                continue  # torch's modules refuse it
             net = net_of(cell, sizes, device, dtype)
             x = torch.randn(*sizes[:3]).to(device, dtype)
             zeros = x.new_zeros(3, sizes[1], sizes[3])
