@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from .._check.tensors import dtype_name
+from ._capture import capturing
 from ._training_modules import Modules, leaves_of, without_hooks
 
 WARM_UP = 3  # calls before the capture, in which libraries choose kernels and workspaces
@@ -53,10 +54,8 @@ class Recorder:
         """A graph of ``run``, which shares its memory with other such graphs if ``shared``. A
         replay writes into the tensors that ``run`` returned."""
         graph = torch.cuda.CUDAGraph()
-        # Other threads, such as a data loader's, may call CUDA meanwhile.
-        mode = {"capture_error_mode": "thread_local"}
         pool = self._pool if shared else None
-        with torch.cuda.graph(graph, pool=pool, stream=self._side, **mode):
+        with capturing(graph, pool=pool, stream=self._side):
             result = run()
         if shared:
             self._pool = graph.pool()

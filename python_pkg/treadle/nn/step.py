@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .._check.tensors import dtype_name
+from ._capture import capturing
 from ._check import check_bool, check_count, check_hx
 from ._methods import front_of, parameters_of
 from ._sequence import States
@@ -206,8 +207,7 @@ class Step:
                     self._advance()
             self._stream.wait_stream(side)
             graph = torch.cuda.CUDAGraph()
-            # Other threads, such as data loaders, may call CUDA during the capture.
-            with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+            with capturing(graph, stream=side):
                 self._output = self._advance()
             self._graph, self._marked = graph, False
             self.reset_all()

@@ -97,19 +97,20 @@ def no_marks(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -
     """Marks that are all false give the results of a call without marks. They are bitwise equal,
     with these exceptions: gradients in "cluster" are only close, because dense batches without
     marks may run other kernels, which sum in another order, and if those kernels multiply float32
-    on tensor cores, all results are only close. In float32 the gradient of weight_hh is one product
+    on tensor cores, all results are only close. So are those of an RNN in half types, whose dense
+    batches may run in clusters of another shape. In float32 the gradient of weight_hh is one product
     with marks, and two without."""
     one = calls.given("none", dtype, size, cell=cell, features=8)
     found = layer_of(one, algorithm, marked(one, "none"))
     forward = 4 if algorithm == "cluster" and dtype in HALVES else len(found)
-    if splits(algorithm, dtype, size[2]):
+    if splits(algorithm, dtype, size[2]) or (cell.startswith("rnn") and algorithm == "cluster"):
         forward = 0
     by_parts = () if dtype in HALVES else (OF_WEIGHT_HH,)
     for n, (ours, theirs) in enumerate(zip(found, layer_of(one, algorithm, None), strict=True)):
         if n < forward and n not in by_parts:
             same_bits(ours, theirs)
         else:
-            longer = forward == 0 or n in by_parts
+            longer = dtype == torch.float32 and (forward == 0 or n in by_parts)
             bound = (64 if longer else 4) * torch.finfo(dtype).eps
             torch.testing.assert_close(ours, theirs, rtol=bound, atol=bound * theirs.abs().max())
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tests.recurrent.support.training_cases import T, grads_of, looped, made, same
 from tests.support.inputs import GPU
@@ -69,3 +72,31 @@ def test_a_function_that_waits_on_cuda() -> None:
         make_training_step(lambda t: t * t.sum().item(), (x,))
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
     torch.testing.assert_close(make_training_step(lambda t: t * 2, (x,))(x), x * 2)
+
+
+@GPU
+def test_garbage_is_kept_while_a_graph_is_captured_on_cuda() -> None:
+    """Destroying a CUDA graph within the capture of another one would end that with an error."""
+    net, x, h = made("cuda")
+    unused = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(unused):
+        torch.zeros(1, device="cuda")
+    kept = [unused]
+    del unused
+
+    def run(row: Tensor, h: Tensor) -> Any:
+        if torch.cuda.is_current_stream_capturing() and kept:
+            cycle: list[Any] = [kept.pop()]
+            cycle.append(cycle)
+            del cycle
+            assert len([[] for _ in range(1000)]) == 1000  # the collector counts these
+        return net(row, h)
+
+    before = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        step = make_training_step(run, (x[0], h))
+    finally:
+        gc.set_threshold(*before)
+    assert not kept and gc.isenabled()
+    same(list(step(x[0], h)), list(net(x[0], h)))

@@ -231,7 +231,7 @@ def test_errors_without_states_are_those_of_the_layer() -> None:
 def test_only_the_first_step_reads_the_states_that_are_given(
     cell: str, algorithm: str, steps: int
 ) -> None:
-    name = cell.lower()
+    name = "rnn_tanh" if cell == "RNN" else cell.lower()
     call = layer_arguments(Make("first", "cuda", torch.float32), (steps, 3, 5, 16), cell=name)
     obeys(OPS[f"recurrent_layer {name}"], call.with_options(algorithm=algorithm))
 
