@@ -98,8 +98,8 @@ def no_marks(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -
     with these exceptions: gradients in "cluster" are only close, because dense batches without
     marks may run other kernels, which sum in another order, and if those kernels multiply float32
     on tensor cores, all results are only close. So are those of an RNN in half types, whose dense
-    batches may run in clusters of another shape. In float32 the gradient of weight_hh is one product
-    with marks, and two without."""
+    batches may run in clusters of another shape. In float32 the gradient of weight_hh is one
+    product with marks, and two without."""
     one = calls.given("none", dtype, size, cell=cell, features=8)
     found = layer_of(one, algorithm, marked(one, "none"))
     forward = 4 if algorithm == "cluster" and dtype in HALVES else len(found)
