@@ -81,7 +81,7 @@ class Front:
         """Calls the op. ``net``: the parameters and the other attributes of the layer."""
         reset_hx = options.reset_hx
         given: dict[str, Any] = {
-            "recompute": layer.recompute,
+            "recompute": getattr(layer, "recompute", False),  # restore may have deleted it
             "reset": options.reset,
             # Passed even if None: torch.compile's guards read the arguments of an earlier call.
             "lengths": options.lengths,
@@ -91,7 +91,7 @@ class Front:
             data, batch_sizes = input if len(input) == 2 else (*input, None)
             given |= {"cell": op.__name__, "reset_hx": reset_hx or None}
             given |= {"cells": options.return_cells}
-            found = _layers_from_zeros(data, batch_sizes, *net, layer.batch_first, **given)
+            found = _layers_from_zeros(data, batch_sizes, *net, *(rest or (False,)), **given)
         else:
             given |= {"reset_hx": self.given(reset_hx) if reset_hx else None}
             given |= {"return_cells": options.return_cells}
@@ -267,11 +267,10 @@ class Front:
         count = layer.num_layers * (2 if layer.bidirectional else 1)
         letters = "[num_layers * D, H]" if batch is None else "[num_layers * D, B, H]"
         shape = (count, *(() if batch is None else (batch,)), layer.hidden_size)
-        return (
-            self.zeros(input, shape)
-            if hx is None
-            else check_hx(self.name, self.states, hx, letters, shape)
-        )
+        projection = getattr(layer, "proj_size", 0)
+        if hx is None:
+            return self.zeros(input, shape)[1 if projection else 0 :]  # c0 alone: run_projected
+        return check_hx(self.name, self.states, hx, letters, shape, projection)
 
 
 def load(

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..recurrent import gru, lstm
 from ._onnx_nodes import onnx_layers
+from ._projections import run_projected, run_torchs, torchs_is_faster
 from ._sequence import Front, Options, States
 from ._tracers import is_tracing
 
@@ -39,6 +40,22 @@ class TorchFront(Front):
         rest: tuple[bool, ...],
         options: Options,
     ) -> tuple[Tensor, ...]:
+        if not layer.proj_size:
+            return self._run_op(layer, input, states, net, rest, options)
+        if torchs_is_faster(layer, input, states, rest, options):
+            return run_torchs(self.torchs, layer, input, states, net, rest)
+        return run_projected(self._run_op, layer, input, states, net, rest, options)
+
+    def _run_op(
+        self,
+        layer: Any,
+        input: tuple[Tensor, ...],
+        states: States | None,
+        net: tuple[Any, ...],
+        rest: tuple[bool, ...],
+        options: Options,
+    ) -> tuple[Tensor, ...]:
+        """The forward pass of a layer without projections."""
         exports = is_tracing() or torch.compiler.is_exporting()
         if exports and states is not None and torch.onnx.is_in_onnx_export():
             found = self._to_onnx((*input, self.given(states), *net, *rest), options)

@@ -83,8 +83,8 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
             first.
 
     Returns:
-        What was replaced, and what was left, each with the reason: modules with projections or
-        complex parameters; subclasses, which may override the forward pass; modules whose
+        What was replaced, and what was left, each with the reason: modules with complex
+        parameters; subclasses, which may override the forward pass; modules whose
         ``forward`` was set, as by accelerate's hooks; torch.nn's RNN and RNNCell, which treadle
         does not have.
 
@@ -157,8 +157,6 @@ def _why_left(module: nn.Module) -> str | None:
     if torchs is None:
         name = "RNNCell" if isinstance(module, nn.RNNCell) else "RNN"
         return f"treadle has no torch.nn.{name}"
-    if getattr(module, "proj_size", 0):
-        return "it has projections (proj_size > 0)"
     if other := {p.dtype for p in module.parameters()} - _DTYPES:
         return f"it has parameters of {', '.join(sorted(map(dtype_name, other)))}"
     if kind not in _METHODS:

@@ -36,6 +36,7 @@ class _TorchLayers(SequenceLayers):
         device: torch.device | str | int | None,
         dtype: torch.dtype | None,
         recompute: bool,
+        **own: Any,
     ) -> None:
         name = self._front.name
         check_dtype(name, dtype)
@@ -50,6 +51,7 @@ class _TorchLayers(SequenceLayers):
             bidirectional,
             device=device,
             dtype=dtype,
+            **own,
         )
         self.bidirectional = check_bool(name, "bidirectional", bidirectional)
         self.recompute = check_bool(name, "recompute", recompute)
@@ -84,12 +86,13 @@ class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
             dtype: as torch.nn.LSTM.
-        proj_size: 0; torch.nn.LSTM has projections.
+        proj_size: P, if not 0: h is ``W_hr`` times the H values of the cell, with ``weight_hr_l0``
+            [P, H]; see ``docs/recurrent.md`` for how it runs.
         recompute: keep less for the backward pass, which then recomputes it;
             :func:`treadle.lstm` says how many bytes.
 
     Raises:
-        ValueError: ``proj_size`` is not 0. Others: as torch.nn.LSTM.
+        As torch.nn.LSTM.
 
     Example::
 
@@ -116,10 +119,6 @@ class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
     ) -> None:
         if not isinstance(proj_size, Integral):
             raise TypeError(f"LSTM: proj_size must be an integer, got {proj_size!r}")
-        if proj_size:
-            raise ValueError(
-                f"LSTM: proj_size must be 0, got {proj_size}: torch.nn.LSTM has projections"
-            )
         super().__init__(
             input_size,
             hidden_size,
@@ -131,6 +130,7 @@ class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
             device,
             dtype,
             recompute,
+            proj_size=int(proj_size),
         )
 
 
