@@ -127,16 +127,16 @@ def check_hx(
     if len(names) > 1:
         if not isinstance(hx, (tuple, list)) or len(hx) != len(names):
             count = f" of length {len(hx)}" if isinstance(hx, (tuple, list)) else ""
-            raise _wrong_count(hx, len(names), shape)(
+            raise _wrong_count(hx, len(names), () if projection else shape)(
                 f"{module}: hx must be a pair of tensors ({', '.join(names)}), "
                 f"got {type(hx).__name__}{count}"
             )
         states = tuple(hx)
-    for name, state in zip(names, states, strict=True):
+    for k, (name, state) in enumerate(zip(names, states, strict=True)):
         if not isinstance(state, Tensor):
             raise NoTensorError(f"{module}: {name} must be a tensor, got {type(state).__name__}")
         wanted, form = shape, letters
-        if projection and state is states[0]:
+        if projection and k == 0:
             wanted, form = (*shape[:-1], projection), letters.replace("H]", "P]")
         if differs(tuple(state.shape), wanted):
             raise ShapeError(

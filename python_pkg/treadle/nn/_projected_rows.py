@@ -26,8 +26,8 @@ class PaddedRows:
         """[T, B, P]: ``h`` [B, P] in each row's first step, 0 in the others."""
         if direction and self._lengths is not None:
             return torch.where(self._is_last(), h, 0)
-        others = h.new_zeros(()).expand(self.steps - 1, *h.shape)
-        return torch.cat([others, h.unsqueeze(0)] if direction else [h.unsqueeze(0), others])
+        after = self.steps - 1
+        return F.pad(h.unsqueeze(0), (0, 0, 0, 0, *((after, 0) if direction else (0, after))))
 
     def after_resets(
         self, marks: Tensor, h: Tensor | None, direction: int

@@ -129,6 +129,7 @@ def _one_layer(
 
     if options.reset_hx:
         options = options._replace(reset_hx=of_m(*options.reset_hx))
+    dtype_of_c = x.dtype if states is None else states[-1].dtype
     m, m_n, c_n, *cells = run(
         (torch.cat([x, *joined], -1) if joined else x, *rows.batch_sizes),
         None if states is None else of_m(h0, states[-1]),
@@ -136,6 +137,8 @@ def _one_layer(
         () if rows.batch_sizes else (False,),
         options,
     )
+    if x.is_cpu and torch.is_autocast_enabled("cpu"):  # as torch, which does not cast c
+        c_n, *cells = (t.to(torch.promote_types(t.dtype, dtype_of_c)) for t in (c_n, *cells))
     hrs = [own[-1] for own in weights]
     hs = [F.linear(part, hr) for part, hr in zip(m.chunk(len(hrs), -1), hrs, strict=True)]
     ends = []

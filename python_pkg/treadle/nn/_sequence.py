@@ -235,8 +235,9 @@ class Front:
             layer.bidirectional,
         )
         output, *found = self.run(layer, input, states, net, rest, options)
-        cells = found.pop() if options.return_cells else None
-        return output, tuple(found), cells
+        if options.return_cells:
+            return output, tuple(found[:-1]), found[-1]
+        return output, tuple(found), None
 
     def given(self, states: States) -> Tensor | States:
         """The states in the caller's form: a tuple, or a tensor if the cell has one state."""
