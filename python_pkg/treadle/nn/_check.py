@@ -140,8 +140,7 @@ def check_hx(
             wanted, form = (*shape[:-1], projection), letters.replace("H]", "P]")
         if differs(tuple(state.shape), wanted):
             raise ShapeError(
-                f"{module}: {name} must have shape {form} = {list(wanted)}, "
-                f"got {list(state.shape)}"
+                f"{module}: {name} must have shape {form} = {list(wanted)}, got {list(state.shape)}"
             )
     return states  # type: ignore[no-any-return]
 

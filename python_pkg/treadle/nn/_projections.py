@@ -9,7 +9,7 @@ step, with the weights W_hh, and 0 joins that of the other steps. So does h afte
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,30 +20,11 @@ from ._projected_rows import PackedRows, PaddedRows, Rows
 from ._sequence import Options, States
 from ._tracers import differs, is_tracing
 
-__all__ = ["run_projected", "run_torchs", "torchs_is_faster"]
+__all__ = ["run_projected"]
 
 Op = Callable[..., tuple[Tensor, ...]]
 
 HALVES = (torch.float16, torch.bfloat16)
-
-
-class _Costs(NamedTuple):
-    """Times on a CPU, as multiplications that take as long."""
-
-    step: float  # of torch.lstm's ops, for each step
-    unit: float  # and in a step for each row and unit
-    call: float  # of the ops around a layer without projections
-    call_from_h0: float
-
-
-# torch multiplies bfloat16 in hardware, the kernels in float32.
-_COSTS = {
-    torch.float64: _Costs(step=3e5, unit=180, call=8e5, call_from_h0=2.5e6),
-    torch.float32: _Costs(step=6e5, unit=360, call=1.6e6, call_from_h0=5e6),
-    torch.float16: _Costs(step=6e5, unit=360, call=1.6e6, call_from_h0=5e6),
-    torch.bfloat16: _Costs(step=1e6, unit=0, call=2e6, call_from_h0=6e6),
-}
-_functorch_level: Callable[[], int | None] = torch._C._functorch.maybe_current_level
 
 
 def run_projected(
@@ -64,7 +45,7 @@ def run_projected(
     _check(layer, input, states, batch_first, options)
     if batch_first:
         input, options = (input[0].transpose(0, 1),), _time_first(options)
-    rows = PackedRows(*input) if len(input) == 2 else PaddedRows(*input, options.lengths)
+    rows = PackedRows(*input) if len(input) == 2 else PaddedRows(input[0], options.lengths)
     each, directions = len(parameters) // num_layers, 2 if both else 1
     x, last = input[0], []
     for n in range(num_layers):
@@ -108,11 +89,8 @@ def _one_layer(
     # h of a single step has the size of m if zeros are added, and weight_hh its columns.
     single = not is_tracing() and rows.steps == 1
     joined: list[Tensor] = []
-    if not single and rows.steps and (h0 is not None or reset_h is not None):
-        joined = [
-            _joined(rows, options.reset, *(t if t is None else t[d] for t in (h0, reset_h)), d)
-            for d in range(len(weights))
-        ]
+    if not (single or rows.empty) and (h0 is not None or reset_h is not None):
+        joined = [_joined(rows, options.reset, h0, reset_h, d) for d in range(len(weights))]
     params = []
     for d, (weight_ih, weight_hh, *biases, weight_hr) in enumerate(weights):
         if joined:
@@ -154,11 +132,12 @@ def _joined(
     """[T, B, P] or [S, P]: h before each step that begins a row or follows a reset, else 0."""
     if h0 is None:
         assert reset_h is not None
-        h0 = reset_h.new_zeros(rows.batch, reset_h.size(-1))
-    found = rows.firsts(h0, direction)
+        h0 = reset_h.new_zeros(direction + 1, rows.batch, reset_h.size(-1))
+    found = rows.firsts(h0[direction], direction)
     if marks is None:
         return found
-    where, states = rows.after_resets(marks, reset_h, direction)
+    own = None if reset_h is None else reset_h[direction]
+    where, states = rows.after_resets(marks, own, direction)
     return torch.where(where, 0 if states is None else states, found)
 
 
@@ -224,62 +203,11 @@ def _check(
         return
     count = layer.num_layers * (2 if layer.bidirectional else 1)
     batch = int(input[1][0]) if len(input) == 2 else x.size(0 if batch_first else 1)
-    for k, (state, size) in enumerate(zip(reset_hx, (layer.proj_size, layer.hidden_size))):
+    for k, state in enumerate(reset_hx):
+        size = (layer.proj_size, layer.hidden_size)[k]
         forms = [count, batch, size], [count, *places, size]
         if list(state.shape) not in forms:
             raise RuntimeError(
                 f"lstm: reset_hx[{k}] must have shape [L*D, B, {'PH'[k]}] = {forms[0]}, or with "
                 f"one for each step {forms[1]}, got {list(state.shape)}"
             )
-
-
-# ---- torch's op
-
-
-def torchs_is_faster(
-    layer: Any,
-    input: tuple[Tensor, ...],
-    states: States | None,
-    rest: tuple[bool, ...],
-    options: Options,
-) -> bool:
-    """Whether torch.lstm is, which on a CPU is composed of ops and has every derivative.
-
-    It multiplies by W_hh and W_hr in each step. The other way needs their product, and then m times
-    that; it saves the time that ops take at each step.
-    """
-    x = input[0]
-    if not x.is_cpu or type(x) is not Tensor or torch.compiler.is_compiling() or is_tracing():
-        return False
-    if options.reset is not None or options.lengths is not None or options.return_cells:
-        return False
-    if getattr(layer, "recompute", False) or _functorch_level() is not None or x.numel() == 0:
-        return False
-    given = states is not None and len(states) == 2
-    if states is not None and not all(state.dtype is x.dtype for state in states):
-        return False
-    steps = len(input[1]) if len(input) == 2 else x.size(1 if rest[0] else 0)
-    if steps == 1 or torch.is_autocast_enabled("cpu"):
-        return True
-    costs, h, p = _COSTS[x.dtype], layer.hidden_size, layer.proj_size
-    rows = x.numel() // (x.size(-1) * steps)
-    more = 4 * h * (rows * (h if given else h - p) + h * p / steps)
-    call = costs.call_from_h0 if given else costs.call
-    return more + call / steps > costs.step + costs.unit * rows * h
-
-
-def run_torchs(
-    torchs: Op,
-    layer: Any,
-    input: tuple[Tensor, ...],
-    states: States | None,
-    net: tuple[Any, ...],
-    rest: tuple[bool, ...],
-) -> tuple[Tensor, ...]:
-    """As run_projected, by torch.lstm."""
-    if states is None or len(states) == 1:
-        x, count = input[0], layer.num_layers * (2 if layer.bidirectional else 1)
-        batch = int(input[1][0]) if len(input) == 2 else x.size(0 if rest[0] else 1)
-        sizes = (layer.proj_size, layer.hidden_size)
-        states = tuple(x.new_zeros(count, batch, size) for size in sizes)
-    return torchs(*input, states, *net, *rest)

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ..recurrent import gru, lstm
 from ._onnx_nodes import onnx_layers
-from ._projections import run_projected, run_torchs, torchs_is_faster
+from ._projected_torch import run_torchs, torchs_is_faster
+from ._projections import run_projected
 from ._sequence import Front, Options, States
 from ._tracers import is_tracing
 

@@ -93,8 +93,9 @@ class Step:
                 no row.
 
         Returns:
-            [B, H], or [B, P] with projections: h of the last layer, of the parameters' dtype. The next call overwrites it,
-            unless the step was made with ``clone=True``. Changing it does not change the state.
+            [B, H] ([B, P] with projections), h of the last layer, of the parameters' dtype. The
+            next call overwrites it, unless the step was made with ``clone=True``. Changing it does
+            not change the state.
 
         Raises:
             TypeError: ``input`` or ``reset`` is not a tensor.

@@ -193,7 +193,9 @@ def by_steps(
                     begin = [
                         torch.zeros_like(s)
                         if reset_hx is None
-                        else reset_hx[i][k] if reset_hx[i].dim() == 3 else reset_hx[i][k, t]
+                        else reset_hx[i][k]
+                        if reset_hx[i].dim() == 3
+                        else reset_hx[i][k, t]
                         for i, s in enumerate(state)
                     ]
                     state = tuple(map(lambda b, s: torch.where(mark, b, s), begin, state))
@@ -349,9 +351,7 @@ WIDE = (4, 64, 256, 64)
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("given", [False, True])
-def test_which_way_a_cpu_takes(
-    packed: bool, given: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_which_way_a_cpu_takes(packed: bool, given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = calls_of_torchs(monkeypatch)
     for sizes, torchs in ((LONG, False), (WIDE, True), ((1, *LONG[1:]), True)):
         steps, rows, hidden, projection = sizes
