@@ -92,9 +92,7 @@ def case(settings: Settings, kind: Kind) -> Case:
         },
         inputs=[args],
         timer=settings.wall(2e-3 if device == "cpu" else 5e-3),
-        target=Target(
-            f"at most {factor:.3g} × {TORCHS}", lambda medians: factor * medians[TORCHS]
-        ),
+        target=Target(f"at most {factor:.3g} × {TORCHS}", lambda medians: factor * medians[TORCHS]),
         check=partial(verify, op="lstm", args=args, plain=plain(kind.given)),
         check_baseline=partial(verify_baseline, op="lstm", args=args, plain=plain(kind.given)),
         threads=1 if device == "cpu" else None,

@@ -74,8 +74,8 @@ class _Fused:
     @set_lazy_legacy(False)  # type: ignore[untyped-decorator]
     def forward(self, tensordict: TensorDict) -> TensorDict:
         """Runs treadle's layer, or TorchRL's forward for single steps and unsupported layers."""
-        own = self._layers
-        ours = isinstance(own, (nn.LSTM, nn.GRU)) and not (own.bidirectional or own.proj_size)
+        ours = isinstance(self._layers, (nn.LSTM, nn.GRU)) and not self._layers.bidirectional
+        ours = ours and not self._layers.proj_size
         if not (ours and self.recurrent_mode and tensordict.ndim):
             return super().forward(tensordict)  # type: ignore[misc]
         shape = tensordict.shape

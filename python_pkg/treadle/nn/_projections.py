@@ -143,11 +143,7 @@ def _joined(
 
 def _product(weight_hh: Tensor, weight_hr: Tensor) -> Tensor:
     """weight_hh @ weight_hr, rounded once to their dtype."""
-    kind = weight_hh.device.type
-    if kind != "meta" and torch.is_autocast_enabled(kind):
-        with torch.autocast(kind, enabled=False):
-            return _product(weight_hh, weight_hr)
-    if kind == "cpu" and weight_hh.dtype in HALVES:  # GPUs add products of halves in float32
+    if weight_hh.is_cpu and weight_hh.dtype in HALVES:  # GPUs add products of halves in float32
         return (weight_hh.float() @ weight_hr.float()).to(weight_hh.dtype)
     return weight_hh @ weight_hr
 

@@ -81,7 +81,8 @@ class Front:
         """Calls the op. ``net``: the parameters and the other attributes of the layer."""
         reset_hx = options.reset_hx
         given: dict[str, Any] = {
-            "recompute": getattr(layer, "recompute", False),  # restore may have deleted it
+            # make_step also calls this for a layer that restore has made torch's.
+            "recompute": getattr(layer, "recompute", False),
             "reset": options.reset,
             # Passed even if None: torch.compile's guards read the arguments of an earlier call.
             "lengths": options.lengths,
@@ -329,7 +330,8 @@ class SequenceLayers(NotScripted):
             input: [T, B, I] ([B, T, I] if ``batch_first``), or [T, I] without a batch, or a
                 ``PackedSequence``, its sequences in any order.
             hx: ``(h0, c0)``, or ``h0`` for a GRU, each [num_layers * D, B, H] ([num_layers * D, H]
-                without a batch), in the order of the sequences that were packed. ``c0`` may be
+                without a batch; h of an LSTM with projections has P in place of H, here and in all
+                results), in the order of the sequences that were packed. ``c0`` may be
                 float32 with half-precision inputs, and c then stays so. None starts from zeros in
                 the dtype of ``input``; under autocast c of an LLTM starts in float32 at least.
             reset: [T, B] bool ([B, T] if ``batch_first``; [T] without a batch; for a

@@ -86,8 +86,10 @@ class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
             dtype: as torch.nn.LSTM.
-        proj_size: P, if not 0: h is ``W_hr`` times the H values of the cell, with ``weight_hr_l0``
-            [P, H]; see ``docs/recurrent.md`` for how it runs.
+        proj_size: P, less than H; 0 for none. h is then ``weight_hr_l0 @ (o * tanh(c))``, of size
+            P. The layer runs as one without projections, with the recurrent weight
+            ``weight_hh_l0 @ weight_hr_l0``, and a product computes h of all steps; on a CPU it runs
+            torch.lstm where that is faster.
         recompute: keep less for the backward pass, which then recomputes it;
             :func:`treadle.lstm` says how many bytes.
 

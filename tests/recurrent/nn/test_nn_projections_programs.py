@@ -258,15 +258,18 @@ def test_a_step_at_a_time(dtype: torch.dtype, device: str) -> None:
 
 @GPU
 @pytest.mark.parametrize("given", [False, True])
-def test_a_captured_graph_reads_new_values(given: bool) -> None:
-    """On cuda nothing waits for the GPU, so calls can be captured."""
+def test_cuda_graphs_read_new_values(given: bool) -> None:
+    """Nothing waits for the GPU, so calls can be captured, also those of packed batches."""
     layer, _ = pair(I, H, 2, bidirectional=True, device="cuda")
-    x = torch.randn(T, B, I, device="cuda", dtype=torch.float64)
+    like: dict[str, Any] = {"device": "cuda", "dtype": torch.float64}
+    x = torch.randn(T, B, I, **like)
     hx = states(layer, B) if given else None
     lengths = torch.tensor([4, 0, 1, 3], device="cuda")
 
+    packed = PackedSequence(torch.randn(9, I, **like), torch.tensor([4, 3, 2]))
+
     def run() -> list[Tensor]:
-        return flat(layer(x, hx, lengths=lengths))
+        return [*flat(layer(x, hx, lengths=lengths)), *flat(layer(packed, hx))]
 
     with torch.no_grad():
         side = torch.cuda.Stream()
