@@ -118,7 +118,7 @@ def _one_layer(
     if x.is_cpu and torch.is_autocast_enabled("cpu"):  # as torch, which does not cast c
         c_n, *cells = (t.to(torch.promote_types(t.dtype, dtype_of_c)) for t in (c_n, *cells))
     hrs = [own[-1] for own in weights]
-    hs = [F.linear(part, hr) for part, hr in zip(m.chunk(len(hrs), -1), hrs, strict=True)]
+    hs = [_projected(part, hr) for part, hr in zip(m.chunk(len(hrs), -1), hrs, strict=True)]
     ends = []
     for d, (h, hr) in enumerate(zip(hs, hrs, strict=True)):
         end = rows.ends(h, None if h0 is None else h0[d], d)
@@ -146,6 +146,12 @@ def _product(weight_hh: Tensor, weight_hr: Tensor) -> Tensor:
     if weight_hh.is_cpu and weight_hh.dtype in HALVES:  # GPUs add products of halves in float32
         return (weight_hh.float() @ weight_hr.float()).to(weight_hh.dtype)
     return weight_hh @ weight_hr
+
+
+def _projected(m: Tensor, weight_hr: Tensor) -> Tensor:
+    if m.dim() == 3 and hasattr(m, "device_mesh"):  # F.linear cannot merge T and a sharded B
+        return torch.bmm(m, weight_hr.mT.expand(m.size(0), -1, -1))
+    return F.linear(m, weight_hr)
 
 
 def _of_directions(parameters: list[Tensor], directions: int) -> list[list[Tensor]]:
