@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Without a GPU the CPU's part is built; TREADLE_CUDA=1 builds CUDA, too, where nvcc is found.
+# Without a GPU only the CPU's part is built; TREADLE_CUDA=1 builds CUDA, too, if nvcc is found.
 export TREADLE_CUDA ?= gpu
 CXX_SOURCES = $(shell git ls-files -co --exclude-standard '*.cpp' '*.h' '*.hpp' '*.cu' '*.cuh')
 
@@ -12,7 +12,7 @@ CXX_SOURCES = $(shell git ls-files -co --exclude-standard '*.cpp' '*.h' '*.hpp' 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 15
 
-env: $(VENV)/.dev build  ## make .venv with everything that development takes, treadle built in it
+env: $(VENV)/.dev build  ## make .venv with everything that development needs, treadle built in it
 
 build: $(VENV)/.installed  ## compile what changed, into python_pkg/treadle
 	@$(BIN)/python -W ignore setup.py -q build_ext --inplace
@@ -24,7 +24,7 @@ test: $(VENV)/.dev build  ## run the tests but the slow ones (choose with ARGS="
 test-all: $(VENV)/.dev build  ## run all tests
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
-demo: $(VENV)/.demo build  ## teach nets to read handwritten digits, and to be a photograph
+demo: $(VENV)/.demo build  ## teach nets to read handwritten digits, and to reproduce a photograph
 	$(BIN)/python examples/digits.py $(ARGS)
 	$(BIN)/python examples/photograph.py $(PHOTO_ARGS)
 
@@ -57,7 +57,7 @@ format: $(VENV)/.dev  ## rewrite the sources as lint wants them
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CXX_SOURCES)
 
-check-install: $(VENV)/.dev build  ## prove every way of installing, in fresh environments
+check-install: $(VENV)/.dev build  ## try every way of installing, in fresh environments
 	tools/check_install.sh $(BIN)/python
 
 clean:  ## remove what was built, but not the environment

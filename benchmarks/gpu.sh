@@ -29,7 +29,8 @@ PYTHON=${PYTHON:-python3}
 DEADLINE=$((SECONDS + ${LIMIT_S:-570}))
 export OUTDIR PYTHONUNBUFFERED=1 PYTHONPATH="$PWD/python_pkg:$PWD${PYTHONPATH:+:$PYTHONPATH}"
 export PATH="$PATH:/usr/local/cuda/bin"
-# By itself the build goes by free memory, which some virtual machines get only as it is used.
+# By default the build starts as many compilers as fit in free memory, which some virtual machines
+# get only as it is used.
 export MAX_JOBS=${MAX_JOBS:-$(nproc)}
 TABLE=()
 STATUS=0
@@ -58,8 +59,9 @@ report() {
   TABLE+=("$(printf '%-20s %-12s %4d s  %s' "$1" "$word" $((SECONDS - $3)) "$4")")
 }
 
-# The library as it was carried here, with a _C for this Python where a compiler and pybind11 are
-# (without it only what shows launches fails); or all of it from the sources.
+# Uses the library that was carried here, if it loads, and compiles its _C for this Python if there
+# are a compiler and pybind11 (without _C only launch_info and plans fail). Otherwise builds all of it
+# from the sources.
 prepare() {
   local start=$SECONDS status=0 how="library carried" suffix
   if [ -e python_pkg/treadle/lib ] && "$PYTHON" -c 'import treadle' 2>"$OUTDIR/build.log"
@@ -141,7 +143,7 @@ run_sanitize() {
     ours=$(grep -c '^========= .*\bat .*treadle::' "$log")
     # Only initcheck looks at kernels that are not ours: there, only ours count.
     [ "$tool" = initcheck ] && [ "$status" -eq 77 ] && [ "$ours" -eq 0 ] && status=0
-    # A driver that did not come to its end has shown nothing.
+    # A driver that did not reach its end has shown nothing.
     [ "$status" -eq 0 ] && ! grep -q '^sanitize: done' "$log" && status=3
     [ "$status" -eq 0 ] || head -c 1500 "$log"
     report "$tool" "$status" "$start" \

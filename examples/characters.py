@@ -238,7 +238,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--output", type=Path, metavar="FILE", help=f"what to save to; else --resume's, or {out}")
     add("--text", type=Path, metavar="FILE", help="learn this one (UTF-8)")
     add("--write", type=int, default=500, metavar="N", help="characters to write at the end")
-    add("--temperature", type=float, default=0.7, help="of what is written: less dares less")
+    add("--temperature", type=float, default=0.7, help="of the sampling: lower is more predictable")
     add("--cell", choices=tuple(LAYERS), help="of a new run (lltm)")
     for name in ("hidden", "layers", "seed"):
         add(f"--{name}", type=int, help="of a new run")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Proves every way of installing treadle in fresh environments: the commands of README.md,
-# `pip install -e .`, and `python -m build` (an sdist, then the wheel from it); imported from outside
-# the tree each time.
+# Tries every way of installing treadle in fresh environments: the commands of README.md,
+# `pip install -e .`, and `python -m build` (an sdist, then the wheel from it). Each time treadle is
+# imported from outside the tree.
 # Usage: tools/check_install.sh PYTHON, of an environment that has torch and requirements-dev.txt.
 set -euo pipefail
 
@@ -16,8 +16,8 @@ export PATH="$(dirname "$python"):$PATH"
 source "$root/tools/fresh_environment.sh"
 environment() { fresh_environment "$python" "$work/$1"; }
 
-# A fresh tree begins with the objects of this one, where it has them in build/native: ninja compiles
-# only what there differs or lacks.
+# A fresh tree begins with the objects of this one, if there are any in build/native: ninja compiles
+# only what has changed or is missing.
 begin_with_objects() {
   [ -d "$root/build/native" ] || return 0
   mkdir "$1/build"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Proves a wheel as users install it: a fresh environment for each torch, in which no compiler, no
-# toolkit and no source of ours is to be found.
-# Usage: tools/check_wheel.sh WHEEL PYTHON..., of environments that have torch, pytest and
-# pytest-xdist each. `LAWS` selects the tests of invariants (tests/laws): gradients (the default), few (third
-# derivatives, by which every op and its derivatives run), or all, which takes what
+# Tests a wheel as users install it: a fresh environment for each torch, without a compiler, a toolkit
+# or our sources.
+# Usage: tools/check_wheel.sh WHEEL PYTHON..., each of an environment that has torch, pytest and
+# pytest-xdist. `LAWS` selects the tests of invariants (tests/laws): gradients (the default), few
+# (third derivatives, which run every op and its derivatives), or all, which needs what
 # requirements-dev.txt lists.
 set -euo pipefail
 
@@ -17,12 +17,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1
 
 source "$root/tools/fresh_environment.sh"
 
-# The tests alone: treadle is imported from where it was installed.
+# Only the tests: treadle is imported from where it was installed.
 mkdir "$work/tree"
 (cd "$root" && git ls-files -z tests pyproject.toml | tar c --null -T -) | tar x -C "$work/tree"
 
-# every_law HOME: tests/laws with compilers in reach, since torch.compile takes these. In this tree
-# the package that was installed stands where the sources' was.
+# every_law HOME: tests/laws with compilers on the PATH, which torch.compile needs. The tree has the
+# installed package in place of python_pkg.
 every_law() {
   rm -rf "$work/whole"
   mkdir "$work/whole"
@@ -39,7 +39,7 @@ for python in "$@"; do
   home=$work/${name// /-}
   fresh_environment "$python" "$home"
   "$home/bin/python" -m pip install -q --no-index "$wheel"
-  # A package that is installed needs none of these; rm, ls and the like are no compilers either.
+  # An installed package needs nothing else on the PATH.
   run=(env PATH="$home/bin" "$home/bin/python")
   ! PATH="$home/bin" command -v c++ gcc cc nvcc ninja || fail "a compiler is in reach"
   found=$(cd "$work" && "${run[@]}" -c 'import treadle; print(treadle.__file__)')
@@ -63,7 +63,7 @@ raise SystemExit(__main__.main())' | tail -n 1)
   last=$home
 done
 
-# Torch is upgraded underneath: the wheel has a library for the other, too.
+# The torch of an environment changes: the wheel has a library for the other one, too.
 if [ $# -gt 1 ]; then
   say "the last environment with the first one's torch"
   see_packages_of "$1" "$last"

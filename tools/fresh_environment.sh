@@ -1,10 +1,10 @@
-# What the checks of installing share; they source it and have a folder $work.
+# Functions that the checks of installing share. They source this file, and have a folder $work.
 
 say() { printf '\n== %s\n' "$*"; }
 fail() { printf '%s: %s\n' "$(basename "$0" .sh)" "$*" >&2; exit 1; }
 
-# fresh_environment PYTHON FOLDER: a new environment that sees the packages of PYTHON's, torch among
-# them, but not treadle in its tree.
+# fresh_environment PYTHON FOLDER: a new environment that sees the packages of PYTHON's environment,
+# torch among them, but not treadle in its tree.
 fresh_environment() {
   "$1" -m venv --without-pip "$2"
   see_packages_of "$1" "$2"
@@ -15,7 +15,7 @@ install_commands() {
   sed -n '/^## Install$/,/^```$/{/^```sh$/,/^```$/{/^```/!p}}' "$1"
 }
 
-# see_packages_of PYTHON FOLDER: from now on the environment sees these.
+# see_packages_of PYTHON FOLDER: the environment FOLDER now sees the packages of PYTHON's environment.
 see_packages_of() {
   local site='import sysconfig; print(sysconfig.get_path("purelib"))'
   "$1" -c "$site" >"$("$2/bin/python" -c "$site")/torch-is-there.pth"

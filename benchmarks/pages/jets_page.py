@@ -77,7 +77,7 @@ def speeds(machines: Iterable[Machine]) -> Iterator[str]:
         facts = files[-1][1]
         where = facts.get("gpu") or f"{facts['cpu']}, {facts['cores']} cores"
         load = facts.get("load_before")
-        busy = "" if load is None or load < 1 else f", of which other programs took a part ({load})"
+        busy = "" if load is None or load < 1 else f", while other programs ran (load {load})"
         paths = links((path for path, _ in files), NUMBERS.parent)
         yield f"{where}{busy}, torch {facts['torch']}, {paths}:"
         yield ""

@@ -23,6 +23,7 @@ from benchmarks.recurrent.layer_calls import (
     LOOP,
     LSTM,
     MANY_ROWS,
+    RNNS,
     STEPS,
     TORCHS,
     Shape,
@@ -63,7 +64,7 @@ class Kind:
 
     @property
     def gates(self) -> int:
-        return 4 if self.cell == "lstm" else 3
+        return 4 if self.cell == "lstm" else 1 if self.cell in RNNS else 3
 
     @property
     def digits(self) -> str:
@@ -78,7 +79,7 @@ def plans(settings: Settings) -> Iterator[Plan]:
     kinds = list(_cpu(settings) if settings.device == "cpu" else _cuda(settings))
     for kind in kinds:
         yield Plan(_key(settings, kind), partial(layer_case, settings, kind))
-    for cell in TORCHS:
+    for cell in (*TORCHS, "rnn_tanh"):
         for kind in kinds:
             own = replace(kind, cell=cell)
             yield Plan(_key(settings, own), partial(cell_case, settings, own))
@@ -181,7 +182,7 @@ def layer_case(settings: Settings, kind: Kind) -> Case:
 
 
 def baseline(kind: Kind) -> str:
-    return f"nn.{kind.cell.upper()}"
+    return f"nn.{kind.cell.split('_')[0].upper()}"
 
 
 def cell_case(settings: Settings, kind: Kind) -> Case:

@@ -16,7 +16,8 @@ from treadle import reference
 
 Args = tuple[Any, ...]
 LSTM, LOOP = "nn.LSTM", "loop of lltm_cell"
-TORCHS = {"lstm": nn.LSTM, "gru": nn.GRU}
+TORCHS: dict[str, type[nn.RNNBase]] = {"lstm": nn.LSTM, "gru": nn.GRU}
+RNNS = {"rnn_tanh": "tanh", "rnn_relu": "relu"}
 # Trajectories diverge from any reference, sooner in lower precision, because rounding errors grow
 # from step to step. Two equally accurate float32 computations differed by up to 0.6 of the limit
 # over 32 steps of H 128, but by 1.6 of it over 100 (25 seeds, B 1 and 8), and by 1.1 of it over 32
@@ -75,7 +76,12 @@ def cell_arguments(
 ) -> Args:
     """input, h0, c0 if the cell has one, and the parameters of torch's module of that cell."""
     x, *states = arguments(shape, device, dtype, backward)[:3]
-    net = TORCHS[cell](shape.i, shape.h, device=device, dtype=dtype).requires_grad_(backward)
+    options: dict[str, Any] = {"device": device, "dtype": dtype}
+    if cell in RNNS:
+        net: nn.Module = nn.RNN(shape.i, shape.h, nonlinearity=RNNS[cell], **options)
+    else:
+        net = TORCHS[cell](shape.i, shape.h, **options)
+    net.requires_grad_(backward)
     return x, *(states if cell == "lstm" else states[:1]), *net.parameters()
 
 
@@ -114,7 +120,7 @@ def layer(
 
 
 def torch_layer(cell: str, train: bool) -> Callable[..., Any]:
-    """torch's own layer for a cell of TORCHS."""
+    """torch's own layer for a cell of TORCHS or RNNS."""
     return layer(getattr(torch, cell), train, states=2 if cell == "lstm" else 1)
 
 

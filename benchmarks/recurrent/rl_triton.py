@@ -85,7 +85,7 @@ def warm(part: int, parts: int) -> None:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--jobs", type=int, default=8, help="processes that compile")
-    parser.add_argument("--part", type=int, help="compile this part of the configurations alone")
+    parser.add_argument("--part", type=int, help="compile only this part of the configurations")
     chosen = parser.parse_args(arguments)
     if theirs is None:
         print(f"TorchRL's kernels are not here: {WHY_NOT}", file=sys.stderr)

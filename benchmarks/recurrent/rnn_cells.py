@@ -1,4 +1,4 @@
-"""treadle.nn.LSTMCell and GRUCell against torch's: wall time of a step in a loop over steps.
+"""treadle.nn.LSTMCell, GRUCell and RNNCell against torch's: wall time of a step in a loop.
 
 A row is a call of the module with I = H, forward or forward and backward; both modules hold the
 same parameters. Wall time, since a cell is called once a step and the host sets the pace.
@@ -25,8 +25,9 @@ SUITE = "cells"
 CELLS: dict[str, tuple[type[nn.RNNCellBase], type[nn.RNNCellBase]]] = {
     "lstm": (treadle.nn.LSTMCell, nn.LSTMCell),
     "gru": (treadle.nn.GRUCell, nn.GRUCell),
+    "rnn": (treadle.nn.RNNCell, nn.RNNCell),
 }
-COMPILED = "torch.compile"
+COMPILED, OF_COMPILED = "torch.compile", (16, 512)
 DTYPES = {
     "cuda": (torch.float32, torch.bfloat16, torch.float16),
     "cpu": (torch.float32, torch.bfloat16),
@@ -67,9 +68,10 @@ def case(settings: Settings, kind: Kind) -> Case:
     ours, theirs = modules(kind, device)
     args = arguments(kind, theirs)
     functions = {OURS: called(ours), "torch's": called(theirs)}
-    if device == "cuda" and not settings.quick:
+    # A compilation takes longer than all other times of a row.
+    if (kind.rows, kind.hidden) == OF_COMPILED and device == "cuda" and not settings.quick:
         functions[COMPILED] = called(torch.compile(theirs, dynamic=False))
-    plain = {"lstm": lstm_step, "gru": gru_step}[kind.cell]
+    plain = {"lstm": lstm_step, "gru": gru_step, "rnn": rnn_step}[kind.cell]
     share, of = (0.8, "0.8 ×") if device == "cuda" else (1.05, "1.05 ×")
     judged = device == "cpu" or (kind.backward and kind.rows == 16)
     return Case(
@@ -104,7 +106,7 @@ def modules(kind: Kind, device: str) -> tuple[nn.Module, nn.Module]:
 
 
 def arguments(kind: Kind, cell: nn.Module) -> tuple[Tensor, ...]:
-    """input, states and the parameters of the cell, which want gradients if `backward`."""
+    """input, states and the parameters of the cell, which require grad if `backward`."""
     for parameter in cell.parameters():
         parameter.requires_grad_(kind.backward)
     like = next(cell.parameters())
@@ -130,3 +132,7 @@ def lstm_step(x: Tensor, h: Tensor, c: Tensor, *parameters: Tensor) -> tuple[Ten
 
 def gru_step(x: Tensor, h: Tensor, *parameters: Tensor) -> Tensor:
     return reference.gru_cell(x, *parameters, h, h)[0]
+
+
+def rnn_step(x: Tensor, h: Tensor, *parameters: Tensor) -> Tensor:
+    return reference.rnn_cell(x, *parameters, h, h)[0]

@@ -136,6 +136,7 @@ EFFORT = {
     "sweep_algorithms": (LONG_SAMPLE, 0.04, (5, 51)),
     "sweep_launch": (SHORT_SAMPLE, 0.1, (11, 101)),
     "sweep_cells": (LONG_SAMPLE, 0.06, (3, 51)),
+    "sweep_rnn": (LONG_SAMPLE, 0.06, (3, 51)),
     "sweep_other_gpus": (LONG_SAMPLE, 0.06, (3, 51)),
     "sweep_wide": (LONG_SAMPLE, 0.04, (3, 51)),
     "sweep_cell_algorithms": (LONG_SAMPLE, 0.04, (5, 51)),
@@ -146,6 +147,7 @@ PARTS = {
     "sweep_algorithms": "the planner's choice",
     "sweep_launch": "tiny calls",
     "sweep_cells": "all shapes",
+    "sweep_rnn": "all shapes",
     "sweep_other_gpus": "other GPUs",
     "sweep_wide": "many rows",
     "sweep_cell_algorithms": "the planner's choice",
@@ -156,7 +158,8 @@ def facts(settings: Settings, suite: str, kind: Sweep) -> dict[str, Any]:
     own = layer.facts(settings, kind, kind.form.name)
     gates = own["gates"] | {FP16_LSTM: 4, BF16_OURS: 3}
     gates |= {algorithm_name(algorithm): kind.gates for algorithm in ALGORITHMS}
-    digits = f", {kind.digits}" if suite in ("sweep_shapes", "sweep_cells", "sweep_wide") else ""
+    by_dtype = ("sweep_shapes", "sweep_cells", "sweep_rnn", "sweep_wide")
+    digits = f", {kind.digits}" if suite in by_dtype else ""
     return own | {
         "group": f"{kind.cell} layer sweep, {PARTS[suite]}{digits}, {settings.device.upper()}",
         "suite": suite,

@@ -1,4 +1,4 @@
-"""LSTM and GRU over the shapes of sweep.py, on CUDA: against torch's, and by each algorithm."""
+"""LSTM, GRU and RNN over the shapes of sweep.py, on CUDA: against torch's, by each algorithm."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from itertools import product
 from benchmarks.harness.cases import OURS, Case, Plan, Settings
 from benchmarks.recurrent import layer
 from benchmarks.recurrent.layer_calls import (
+    RNNS,
     TORCHS,
     cell_arguments,
     check,
@@ -46,6 +47,8 @@ OTHER_GPUS: tuple[Sizes, ...] = (
     *((256, 365, 256), (16, 512, 512), (64, 512, 512)),
     *((16, 256, 1024), (64, 256, 1024), (256, 256, 1024)),
 )
+EACH = (BF16, FP16, FP32)
+RELU: tuple[Sizes, ...] = ((16, 512, 512), (64, 256, 1024))  # the others would repeat the tanh
 WIDE: tuple[Sizes, ...] = tuple(
     (b, 24, h) for b, h in product((512, 2048, 8192, 16384), (64, 128, 256, 512))
 )
@@ -53,13 +56,19 @@ WIDE: tuple[Sizes, ...] = tuple(
 
 def cells(settings: Settings) -> Iterator[Plan]:
     for cell in TORCHS:
-        for kind in kinds(settings, SHAPES, (BF16, FP16, FP32), DENSE, cell):
+        for kind in kinds(settings, SHAPES, EACH, DENSE, cell):
             yield plan("sweep_cells", cells_case, settings, kind)
+
+
+def rnns(settings: Settings) -> Iterator[Plan]:
+    for cell in RNNS:
+        for kind in kinds(settings, SHAPES if cell == "rnn_tanh" else RELU, EACH, DENSE, cell):
+            yield plan("sweep_rnn", partial(cells_case, suite="sweep_rnn"), settings, kind)
 
 
 def other_gpus(settings: Settings) -> Iterator[Plan]:
     for cell in TORCHS:
-        for kind in kinds(settings, OTHER_GPUS, (BF16, FP16, FP32), DENSE, cell):
+        for kind in kinds(settings, OTHER_GPUS, EACH, DENSE, cell):
             build = partial(cells_case, suite="sweep_other_gpus")
             yield plan("sweep_other_gpus", build, settings, kind)
 
@@ -85,6 +94,7 @@ def wide(settings: Settings) -> Iterator[Plan]:
 
 SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     "sweep_cells": cells,
+    "sweep_rnn": rnns,
     "sweep_other_gpus": other_gpus,
     "sweep_wide": wide,
     "sweep_cell_algorithms": cell_algorithms,

@@ -6,7 +6,7 @@
 //   check(op, x, a..., out)           the dtype of the result. `out`: what is written, or undefined
 //   twin(x, a...)                     the result in torch, computed on meta tensors
 //   Backward, saved(x, a...)          the Node, and a tuple of the values that it saves
-//   jvp(tangents, x, a..., result)    at primals; missing tangents are undefined, one is not
+//   jvp(tangents, x, a..., result)    at primals; missing tangents are undefined, but not all are
 #pragma once
 
 #include <array>

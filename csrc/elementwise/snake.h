@@ -43,7 +43,8 @@ struct SnakeBackend {
   bool short_rows;  // whether the backend handles rows of few elements itself
 };
 
-// Gradients of x, alpha and beta where `mask` is true. Without beta, alpha's includes beta's.
+// Gradients of x, alpha and beta where `mask` is true. Without beta, alpha is also the divisor, and
+// its gradient includes that of beta.
 Tensors3 run_snake_backward(const SnakeBackend& backend, const Tensor& grad, const Tensor& x,
                             const Tensor& alpha, const OptionalTensor& beta,
                             std::optional<double> eps, std::array<bool, 3> mask, bool logscale);

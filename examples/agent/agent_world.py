@@ -2,8 +2,8 @@
 
 A room has 5 x 5 tiles of 8 x 8 pixels, a wall around them, and a digit in each corner. The agent
 begins in the middle and sees the 3 x 3 tiles around it: no corner yet. Only the first frame also
-shows the cue, a digit under its feet. The right corner has the same digit in another hand. When an
-episode ends, on a digit or at its last step, the next one begins in that row.
+shows the cue, a digit under its feet. The right corner has the same digit, written by somebody
+else. When an episode ends, on a digit or at its last step, the next one begins in that row.
 
 Nothing here reads a tensor's value, so on a GPU the host never waits.
 """

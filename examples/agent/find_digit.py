@@ -4,11 +4,11 @@
     python examples/agent/find_digit.py --out DIR    also write JSON and pictures there
 
 It sees a handwritten digit once, and then walks through a room, of which it sees the nearest tiles,
-to the corner that holds the same digit in another hand. A convolutional net of sines reads the
-pixels (perceive), a GRU remembers what was read (reason), and the room moves (act). Many rooms run
-side by side; where one ends, the next begins in the same row, and there the GRU resets. The eye
-learns first, from labelled scenes, then the mind by PPO. An agent that cannot read or forgets the
-cue is right in at most one room of four.
+to the corner that holds the same digit, written by somebody else. A convolutional net of sines
+reads the pixels (perceive), a GRU remembers what was read (reason), and the room moves its agent
+(act). Many rooms run side by side; where one ends, the next begins in the same row, and there the
+GRU resets. The eye learns first, from labelled scenes, then the mind by PPO. An agent that cannot
+read or forgets the cue is right in at most one room of four.
 """
 
 from __future__ import annotations

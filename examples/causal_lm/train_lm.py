@@ -236,7 +236,7 @@ def parse(given: list[str] | None) -> argparse.Namespace:
     add("--speeds-only", action="store_true", help="of --figures: train nothing before")
     options = parser.parse_args(given)
     if not options.speeds_only and importlib.util.find_spec("accelerate") is None:
-        sys.exit(f"train_lm.py: there is no accelerate, which Trainer takes; {NEEDED}")
+        sys.exit(f"train_lm.py: accelerate is missing; {NEEDED}")
     return options
 
 

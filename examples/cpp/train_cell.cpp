@@ -122,7 +122,7 @@ void call_layers(torch::Device device) {
   require(torch::allclose(std::get<2>(packed), c_n), "lltm's c_n of a packed batch");
 }
 
-// lstm and gru against torch's own, one layer in one direction.
+// lstm, gru and the RNNs against torch's own, one layer in one direction.
 void call_torchs_layers(torch::Device device) {
   constexpr int64_t kRows = 3, kFeatures = 5, kUnits = 4;
   const auto options = torch::TensorOptions(device).dtype(torch::kDouble);
@@ -143,6 +143,13 @@ void call_torchs_layers(torch::Device device) {
   const auto expected = torch::gru(x, h0, of_gru, true, 1, 0.0, false, false, false);
   require(torch::allclose(output, std::get<0>(expected)), "gru");
   require(torch::allclose(h_n, std::get<1>(expected)), "gru's h_n");
+  const auto of_rnn = params(1);
+  const auto with_tanh = treadle::rnn_tanh(x, h0, of_rnn, true, 1, 0.0, false, false, false);
+  const auto torchs_tanh = torch::rnn_tanh(x, h0, of_rnn, true, 1, 0.0, false, false, false);
+  require(torch::allclose(std::get<0>(with_tanh), std::get<0>(torchs_tanh)), "rnn_tanh");
+  const auto with_relu = treadle::rnn_relu(x, h0, of_rnn, true, 1, 0.0, false, false, false);
+  const auto torchs_relu = torch::rnn_relu(x, h0, of_rnn, true, 1, 0.0, false, false, false);
+  require(torch::allclose(std::get<0>(with_relu), std::get<0>(torchs_relu)), "rnn_relu");
 }
 
 struct Net : torch::nn::Module {

@@ -71,7 +71,7 @@ def equation(net: Net) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def train(by_jet: bool, steps: int) -> tuple[float, float]:
-    """The error, as a share of the answer's norm, and the processor's seconds."""
+    """The error, as a share of the answer's norm, and the CPU time in seconds."""
     dde.config.set_random_seed(0)
     # Rounding makes the two diverge after some hundred steps in float32.
     dde.config.set_default_float("float64")

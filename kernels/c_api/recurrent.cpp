@@ -62,8 +62,10 @@ Block workspace_block(const CLayer& layer, bool backward, const void* workspace,
 CLayer CLayer::checked(const treadle_device* device, const treadle_recurrent* given) {
   check_device(device);
   require_struct("layer", given);
-  require(given->cell >= TREADLE_LLTM && given->cell <= TREADLE_GRU,
-          "layer.cell must be TREADLE_LLTM, TREADLE_LSTM or TREADLE_GRU, got ", given->cell);
+  require(given->cell >= TREADLE_LLTM && given->cell <= TREADLE_RNN_RELU,
+          "layer.cell must be TREADLE_LLTM, TREADLE_LSTM, TREADLE_GRU, TREADLE_RNN_TANH or "
+          "TREADLE_RNN_RELU, got ",
+          given->cell);
   require(given->directions == 1 || given->directions == 2, "layer.directions must be 1 or 2, got ",
           given->directions);
   // With these limits no product of sizes overflows 64 bits.
@@ -84,8 +86,8 @@ CLayer CLayer::checked(const treadle_device* device, const treadle_recurrent* gi
   require(c_dtype == dtype || (is_half(dtype) && c_dtype == Dtype::kFloat),
           "layer.c_dtype must be layer.dtype, ", dtype_name(dtype),
           is_half(dtype) ? ", or float32" : "", ", got ", dtype_name(c_dtype));
-  require(kind != CellKind::kGru || !is_half(dtype) || c_dtype == Dtype::kFloat,
-          "layer.c_dtype must be float32 for GRU in half types, got ", dtype_name(c_dtype));
+  require(has_c(kind) || !is_half(dtype) || c_dtype == Dtype::kFloat,
+          "layer.c_dtype must be float32 for GRU and RNN in half types, got ", dtype_name(c_dtype));
   if (device->type == TREADLE_CPU && is_half(dtype)) {
     raise(TREADLE_UNSUPPORTED,
           "layer.dtype must be float32 or float64 on the CPU, which would "

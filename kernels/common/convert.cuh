@@ -56,7 +56,8 @@ struct Narrow<BFloat16> {
   }
 };
 
-// Pairs of bfloat16 by word: each half, with the other one cleared, is a float.
+// A word of 32 bits holds two bfloat16. Its upper 16 bits, with the others cleared, are a float,
+// and so are its lower 16 bits, shifted up.
 template <class T, int n>
 __device__ __forceinline__ void widen(const Vector<T, n>& vector, acc_t<T> (&out)[n]) {
   if constexpr (std::is_same_v<T, BFloat16> && n % 2 == 0) {
@@ -72,7 +73,7 @@ __device__ __forceinline__ void widen(const Vector<T, n>& vector, acc_t<T> (&out
   }
 }
 
-// Pairs of half types by one instruction, as a word.
+// One instruction rounds a pair of floats to a half type, packed in a word of 32 bits.
 template <class T, int n>
 __device__ __forceinline__ void narrow(const acc_t<T> (&values)[n], Vector<T, n>& out) {
   if constexpr ((std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) && n % 2 == 0) {

@@ -1,6 +1,6 @@
-// PTX of sm_90 without CUDA C++ counterparts: mma on registers, distributed shared memory of a
-// cluster, mbarriers that count bytes; of sm_90a, registers that move between warps. Addresses are
-// shared-memory addresses.
+// PTX without CUDA C++ counterparts: for sm_90, mma on registers, distributed shared memory of a
+// cluster, and mbarriers that count bytes; for sm_90a, moving registers between warps. Addresses
+// are shared-memory addresses.
 #pragma once
 
 #include <cstdint>

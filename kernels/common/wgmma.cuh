@@ -90,8 +90,8 @@ __device__ __forceinline__ void store_matrices(uint32_t at, const uint32_t (&x)[
 // ---- wgmma
 
 // Matrix descriptor of an operand in shared memory: rows of 128 bytes, 128-byte swizzle, groups of
-// eight rows. `address` is a multiple of 1024, plus multiples of 32 bytes within a row. A
-// transposed operand wider than a row has its next 64 columns `apart` bytes on.
+// eight rows. `address` is a multiple of 1024, plus multiples of 32 bytes within a row. If a
+// transposed operand is wider than a row, its next 64 columns begin `apart` bytes later.
 __device__ __forceinline__ uint64_t matrix(uint32_t address, uint32_t apart = 16) {
   return (uint64_t{1} << 62) | (uint64_t{1024 >> 4} << 32) | (uint64_t{apart >> 4} << 16) |
          ((address & 0x3ffff) >> 4);

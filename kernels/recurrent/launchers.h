@@ -27,14 +27,15 @@ cudaError_t launch_step_forward(const RecurrenceForward& args, cudaStream_t stre
 cudaError_t launch_step_backward(const RecurrenceBackward& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_step_backward);
 
-// ---- warp: each of args.layer.steps in one launch. Bases are multiples of 16 bytes and rows of
-// the input of 4 elements, if H and I are.
+// ---- warp: each of args.layer.steps in one launch. If H and I are multiples of 4, the addresses
+// of arrays must be multiples of 16 bytes, and rows of the input multiples of 4 elements apart.
 
 cudaError_t launch_warp_forward(const FusedForward& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_warp_forward);
 
 // ---- tiles: the same, on this many multiprocessors. Only for sm_90, half types, and float32
-// rounded to tf32. Bases, and rows of the input and of weights, are multiples of 16 bytes.
+// rounded to tf32. The addresses of arrays, and the distances between rows of the input and of
+// weights, are multiples of 16 bytes.
 
 cudaError_t launch_tiles_forward(const FusedForward& args, int processors, cudaStream_t stream)
     TREADLE_EXPORTED(launch_tiles_forward);

@@ -1,6 +1,6 @@
 // A jet through the sine layer on sm_90, half types and tf32: GEMM and sines in one persistent
-// kernel, as fused_forward.cu, but a consumer's tile is [64, 64] of every part, in registers of one
-// thread.
+// kernel, as in fused_forward.cu. But a consumer's tile is [64, 64] of every part of the jet, and
+// all parts of an element are in registers of one thread.
 //
 // A producer thread loads stages of the parts of x and of W by TMA; two consumers take tiles in
 // turn: one runs the epilogue while the other multiplies. Two blocks with the same points and
@@ -26,7 +26,7 @@ constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
 // Registers of a thread. Code for other GPUs does not use them.
 [[maybe_unused]] constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
 constexpr int kMaxShared = 227 * 1024;
-// A stage: its part of every x, and of W, and two barriers.
+// A stage without its two barriers: a tile of each part of x, and one of W.
 template <int kParts>
 constexpr int kStageBytes = (kParts + 1) * kTileBytes;
 // Stages are aligned to 1024 bytes, as wgmma's swizzle requires.

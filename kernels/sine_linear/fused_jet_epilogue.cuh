@@ -1,4 +1,5 @@
-// Epilogue of fused_jet.cu: a jet of accumulator tiles in registers, made into the layer's.
+// Epilogue of fused_jet.cu: computes the jet that the layer returns from accumulator tiles in
+// registers.
 #pragma once
 
 #include "kernels/math/sine_jet.h"
@@ -42,7 +43,8 @@ __device__ __noinline__ void compute_far(JetValue<T>& value, const float (&u)[kW
   value.template compute<true>(u, omega);
 }
 
-// n elements of each part, z[part], the value's without bias and omega; at `element` of the output.
+// Stores n elements of each part, from `element` of the output on. z has the products of each part,
+// still without the bias of the value and without omega.
 template <class T, int d, JetSecond kSecond, int kParts>
 __device__ __forceinline__ void store_jet(const SineJetForward& args, int64_t element,
                                           const float (&bias)[kWide<T>],

@@ -50,7 +50,7 @@ struct SineJetBackward {
   int64_t rows, columns;
   double omega;
   const void *grad, *output, *phase;  // [P, N, O], [P, N, O], [N, O]
-  // [P, N, O]; in its last parts are the second parts of z, which are read before they are written.
+  // [P, N, O]; its last parts hold the second parts of z, which are read before they are written.
   void* grad_z;
   void* grad_bias;  // [O], the sums of grad_z's first part, or null; CUDA
   void* sums;       // of column_sums.cuh; CUDA

@@ -67,7 +67,9 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "cell": "lltm",
     },
 }
-for _name, _sizes in {"lltm": (3, 1, 2), "lstm": (4, 2, 2), "gru": (3, 2, 1)}.items():
+_SIZES = {"lltm": (3, 1, 2), "lstm": (4, 2, 2), "gru": (3, 2, 1)}
+_SIZES |= {"rnn_tanh": (1, 2, 1), "rnn_relu": (1, 2, 1)}
+for _name, _sizes in _SIZES.items():
     for _form, _given in _layers(*_sizes).items():
         ARGUMENTS |= {f"{_name}.{_form}": _given, f"{_name}.{_form}_cells": _given}
 for _form in ("snake", "snake.out", "snake_"):

@@ -173,9 +173,7 @@ def test_the_page_has_times_and_memory(tmp_path: Path, monkeypatch: pytest.Monke
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({"machine": facts, "rows": rows}))
     made = list(jets_page.speeds([([path], facts, rows)]))
-    assert made[0].startswith(
-        "a CPU, 2 cores, of which other programs took a part (7.5), torch 2, "
-    )
+    assert made[0].startswith("a CPU, 2 cores, while other programs ran (load 7.5), torch 2, ")
     assert "| a Laplacian | 2 | 2.50 | 1.50 | 3 | 30% |" in made
     assert not any("torch-jet" in row for row in made)
     short = list(jets_page.summary([([path], facts, rows)]))

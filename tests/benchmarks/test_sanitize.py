@@ -48,5 +48,5 @@ def test_every_function_of_treadle_jax_runs(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_name_stands_for_all_forms_of_the_op() -> None:
     sanitize = import_module("benchmarks.sanitize")
     found = {op.name for op, _, _ in sanitize.pieces(["recurrent_layer", "scale"])}
-    cells = {f"recurrent_layer {cell}" for cell in ("lstm", "gru", "lltm")}
+    cells = {f"recurrent_layer {cell}" for cell in ("lstm", "gru", "lltm", "rnn_tanh", "rnn_relu")}
     assert found == {"scale", *cells, *(f"{cell} resets" for cell in cells)}

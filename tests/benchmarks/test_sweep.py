@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ SOME = re.compile(
     "/sweep_targets/16?,512,512/|/sweep_shapes/(16,512,128/(bf|float16)|64,512,512, packed/f)|"
     "/sweep_algorithms/1,512,512/bf|/sweep_cell_algorithms/gru/1,512,512/bf|"
     "/sweep_launch/1,8,32/float32|/sweep_cells/[a-z]+/1,512,512/float16|"
+    "/sweep_rnn/rnn_(tanh/1|relu/16),512,512/float16|"
     "/sweep_wide/(lstm/)?8000,24,256/bf|/sweep_wide/gru/512,24,64/bf"
 )
 OTHER = {"key": "other", "label": "other", "group": "other"}
@@ -53,7 +55,8 @@ def rows() -> list[Row]:
         for suite in (*sweep.SUITES.values(), *sweep_cells.SUITES.values()):
             for plan in suite(Settings("cuda", quick=True)):
                 if SOME.search(plan.key):
-                    build, (_, kind) = plan.build.func, plan.build.args  # type: ignore[attr-defined]
+                    made: Any = plan.build
+                    build, (_, kind) = partial(made.func, **made.keywords), made.args
                     found.append(measured(plan.key, build, kind))
     return found
 
@@ -62,7 +65,7 @@ def test_every_row_is_right_and_timed(rows: list[Row]) -> None:
     count = Counter(row["suite"] for row in rows)
     assert count == {
         **{"sweep_targets": 10, "sweep_shapes": 6, "sweep_algorithms": 2, "sweep_launch": 4},
-        **{"sweep_cells": 4, "sweep_cell_algorithms": 2, "sweep_wide": 6},
+        **{"sweep_cells": 4, "sweep_rnn": 4, "sweep_cell_algorithms": 2, "sweep_wide": 6},
     }
     for row in rows:
         assert row["error_over_limit"] <= 1, row["key"]

@@ -108,7 +108,7 @@ def of_layer(call: Call, name: str) -> Iterator[Spoiler]:
     size = ctypes.sizeof(native.Recurrent)
     for value in (0, size - 8, size + 8):
         yield setting(name, "struct_size", value)
-    for value in (-1, 3, 2**31 - 1):
+    for value in (-1, 5, 2**31 - 1):
         yield setting(name, "cell", value)
     for value in (0, -1, 3):
         yield setting(name, "directions", value)

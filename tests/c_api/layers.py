@@ -13,9 +13,10 @@ from torch import Tensor
 
 from tests.c_api import native
 
-CELLS = ("lltm", "lstm", "gru")  # indexed by their numbers
-GATES = {"lltm": 3, "lstm": 4, "gru": 4}
-PRODUCTS = {"lltm": 3, "lstm": 4, "gru": 3}  # gates that have one with the input, and with h
+CELLS = ("lltm", "lstm", "gru", "rnn_tanh", "rnn_relu")  # indexed by their numbers
+GATES = {"lltm": 3, "lstm": 4, "gru": 4, "rnn_tanh": 1, "rnn_relu": 1}
+# Gates that have a product with the input, and with h.
+PRODUCTS = {"lltm": 3, "lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 PADDING = 0x5A
 
 
@@ -81,7 +82,7 @@ class Layer:
             s,
             make(s.steps, s.batch, s.inputs),
             h0,
-            h0.clone() if cell == "gru" else make(d, s.batch, s.hidden),
+            h0.clone() if cell not in ("lltm", "lstm") else make(d, s.batch, s.hidden),
             make(d, rows, s.inputs, by=s.inputs**-0.5),
             make(d, rows, s.hidden, by=s.hidden**-0.5),
             make(d, rows) if biases else None,
@@ -100,7 +101,7 @@ class Layer:
     def on_cuda(self) -> Layer:
         """The layer on a GPU; GRU's c0 becomes float32 if the layer has a half type."""
         made = self.mapped(lambda x: x.cuda())
-        if self.cell == "gru" and self.dtype.itemsize == 2:
+        if self.cell not in ("lltm", "lstm") and self.dtype.itemsize == 2:
             made.c0 = made.c0.float()
         return made
 
@@ -221,7 +222,7 @@ def completed(layer: Layer, output: Tensor, found: list[Tensor]) -> list[np.ndar
     gates as the header says."""
     s, width = layer.sizes, PRODUCTS[layer.cell] * layer.sizes.hidden
     gates, grad_h0, grad_c0 = (x.numpy() for x in found)
-    if layer.cell == "gru":
+    if layer.cell not in ("lltm", "lstm"):
         grad_h0, grad_c0 = grad_h0 + grad_c0, np.zeros_like(grad_c0)
     of_input, of_h = gates[..., -width:], gates[..., :width]
     if layer.cell == "gru":  # from n r z to torch's r z n

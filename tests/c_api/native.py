@@ -31,7 +31,7 @@ from treadle import _build
 
 OK, INVALID, UNSUPPORTED, CUDA_ERROR, NO_MEMORY = range(5)
 CPU_TYPE, CUDA_TYPE = 1, 2
-LLTM, LSTM, GRU = range(3)
+LLTM, LSTM, GRU, RNN_TANH, RNN_RELU = range(5)
 MAX_DIMS = 25
 VERSION = 1
 
@@ -59,6 +59,8 @@ CONSTANTS = {
     "TREADLE_LLTM": LLTM,
     "TREADLE_LSTM": LSTM,
     "TREADLE_GRU": GRU,
+    "TREADLE_RNN_TANH": RNN_TANH,
+    "TREADLE_RNN_RELU": RNN_RELU,
     "TREADLE_MAX_DIMS": MAX_DIMS,
     **{f"TREADLE_{str(dtype)[6:].upper()}": number for dtype, number in DTYPES.items()},
 }

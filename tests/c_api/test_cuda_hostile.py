@@ -223,7 +223,7 @@ SENTENCE = re.compile(
 @pytest.mark.parametrize("what", LOST)
 def test_what_has_gone_on_cuda(what: str) -> None:
     """A stream may be destroyed while its work runs. Memory of a destroyed context is not memory of
-    the GPU; the library still works, after a reset of the device only if CUDA does."""
+    the GPU, but the library still works; after a reset of the device, only if CUDA still works."""
     command = [sys.executable, "-m", "tests.c_api.lost", what]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, f"status {done.returncode}: {done.stderr}"

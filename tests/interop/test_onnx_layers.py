@@ -12,12 +12,13 @@ import treadle
 from tests.interop.with_onnx import DYNAMIC, EACH_KIND, INPUTS, KINDS, H, agrees, exported, nodes
 
 SIZES = ((5, 3), (9, 4), (2, 7), (1, 1))  # T and B: exported with the first
+ONE_STATE = ("GRU", "RNN")
 TIMES_ROWS = {0: DYNAMIC, 1: DYNAMIC}
 
 
 def states(kind: str, h: Tensor) -> Any:
     """hx, made from one tensor."""
-    return h if kind == "GRU" else (h, 2 * h)
+    return h if kind in ONE_STATE else (h, 2 * h)
 
 
 class Layers(nn.Module):
@@ -65,7 +66,7 @@ class Options(nn.Module):
     def forward(
         self, x: Tensor, reset: Tensor, lengths: Tensor, h: Tensor, each: Tensor
     ) -> list[Any]:
-        cells = {} if self.kind == "GRU" else {"return_cells": True}
+        cells = {} if self.kind in ONE_STATE else {"return_cells": True}
         one, both = self.layers
         h0 = states(self.kind, h[:2])
         starts = {"reset": reset, "reset_hx": states(self.kind, h[1:])}
@@ -111,9 +112,9 @@ class Halves(nn.Module):
 
     def forward(self, x: Tensor, h: Tensor) -> tuple[Any, ...]:
         half = h.half()
-        given = half if self.kind == "GRU" else (half, h)
+        given = half if self.kind in ONE_STATE else (half, h)
         first = h[:1].bfloat16()
-        last, _ = self.of_brain(x.bfloat16(), first if self.kind == "GRU" else (first, first))
+        last, _ = self.of_brain(x.bfloat16(), first if self.kind in ONE_STATE else (first, first))
         found = self.of_half(x.half()), self.of_half(x.half(), given), self.of_double(x.double())
         return *found, last.float()
 
@@ -180,3 +181,26 @@ def test_a_packed_batch_is_refused() -> None:
         "lstm: input must be padded for ONNX, got a packed batch: pass lengths=, the number of "
         "steps of each row"
     )
+
+
+class Relu(nn.Module):
+    """RNNs with relu: a node in float32, a Scan in float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        options: dict[str, Any] = {"nonlinearity": "relu", "bidirectional": True}
+        self.node = treadle.nn.RNN(INPUTS, H, **options)
+        self.scan = treadle.nn.RNN(INPUTS, H, **options, dtype=torch.float64)
+
+    def forward(self, x: Tensor, h: Tensor) -> tuple[Any, ...]:
+        return *self.node(x, h), *self.scan(x.double(), h.double())
+
+
+def test_relu() -> None:
+    model = Relu()
+    calls = [(torch.randn(t, b, INPUTS), torch.randn(2, b, H)) for t, b in SIZES]
+    program = exported(model, calls[0], (TIMES_ROWS, {1: DYNAMIC}))
+    found = nodes(program)
+    assert (found["RNN"], found["Scan"]) == (1, 2)
+    agrees(program, model, calls)

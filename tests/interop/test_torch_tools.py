@@ -33,6 +33,10 @@ class OneStep(nn.Module):
         self.register_buffer("c", torch.zeros(1, 1, H))
 
 
+# The kinds that robots' programs and torch's int8 know.
+OF_ROBOTS = pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+
+
 class OneStepGRU(OneStep):
     def forward(self, x: Tensor) -> Tensor:
         output, h = self.rnn(x.unsqueeze(0), self.h)
@@ -61,7 +65,7 @@ def test_scripts(kind: str) -> None:
     assert script.code == torch.jit.script(plain).code
 
 
-@EACH
+@OF_ROBOTS
 @pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_a_policy_for_a_robot(kind: str) -> None:
     layer = getattr(nn, kind)(I, H)
@@ -94,7 +98,7 @@ def test_script_modules(kind: str) -> None:
 # ---- int8
 
 
-@EACH
+@OF_ROBOTS
 @pytest.mark.filterwarnings("ignore")
 def test_int8(kind: str) -> None:
     """Weights become int8, like those of torch's layers."""
@@ -112,7 +116,7 @@ def test_int8(kind: str) -> None:
     assert torch.equal(found[0](X), found[1](X)) and is_ours(net)
 
 
-@EACH
+@OF_ROBOTS
 @pytest.mark.filterwarnings("ignore")
 def test_int8_of_modules_made_as_ours(kind: str) -> None:
     """Modules made as treadle.nn.LSTM do not change, with a warning, until they are restored."""
@@ -263,7 +267,9 @@ def test_onnx_without_the_table(kind: str, form: dict[str, Any], way: str) -> No
         options["dynamic_axes"] = {"x": {0: "a", 1: "b"}, "h": {1: "rows"}, "c": {1: "rows"}}
     file = onnx_file(net, given(4, 3), **options)
     nodes = pytest.importorskip("onnx").load_from_string(file).graph.node
-    assert kind in {node.op_type for node in nodes}
+    # torch's exporter for a fixed number of steps takes an RNN apart.
+    node = "Tanh" if kind == "RNN" and way == "steps of the example" else kind
+    assert node in {each.op_type for each in nodes}
     for steps, rows in ((4, 3), (4 if way == "steps of the example" else 7, 2)):
         inputs = given(steps, rows)
         with torch.no_grad():

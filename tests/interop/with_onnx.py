@@ -17,9 +17,9 @@ import onnx  # noqa: E402
 import onnxruntime  # noqa: E402
 
 import treadle.onnx  # noqa: E402
-from treadle.nn import GRU, LLTM, LSTM  # noqa: E402
+from treadle.nn import GRU, LLTM, LSTM, RNN  # noqa: E402
 
-KINDS: dict[str, Any] = {"LSTM": LSTM, "GRU": GRU, "LLTM": LLTM}
+KINDS: dict[str, Any] = {"LSTM": LSTM, "GRU": GRU, "RNN": RNN, "LLTM": LLTM}
 EACH_KIND = pytest.mark.parametrize("kind", KINDS)
 INPUTS, H = 3, 4
 DYNAMIC = torch.export.Dim.DYNAMIC

@@ -93,7 +93,9 @@ def of_list(cell: str, bidirectional: bool, packed: bool, given: tuple[str, ...]
     """treadle.lstm and the like, with the optional arguments that `given` names."""
     directions, gates = 1 + bidirectional, BLOCKS[cell]
     x = torch.randn(T * B, I) if packed else torch.randn(T, B, I)
-    states = [torch.randn(directions, B, H) for _ in range(1 if cell == "gru" else 2)]
+    states = [
+        torch.randn(directions, B, H) for _ in range(1 if cell not in ("lltm", "lstm") else 2)
+    ]
     shapes = [(gates * H, I), (gates * H, H), (gates * H,), (gates * H,)]
     params = [torch.randn(s) for s in shapes[: 3 if cell == "lltm" else 4] * directions]
     options: dict[str, Any] = {}
@@ -103,13 +105,13 @@ def of_list(cell: str, bidirectional: bool, packed: bool, given: tuple[str, ...]
         tensors.append(options["reset"])
     if "reset_hx" in given:
         own = [torch.randn(directions, B, H) for _ in states]
-        options["reset_hx"] = own[0] if cell == "gru" else own
+        options["reset_hx"] = own[0] if cell not in ("lltm", "lstm") else own
         tensors += own
     if "lengths" in given:
         options["lengths"] = torch.arange(B) + 1
         tensors.append(options["lengths"])
     options |= {name: True for name in ("return_cells", "recompute") if name in given}
-    hx = states[0] if cell == "gru" else states
+    hx = states[0] if cell not in ("lltm", "lstm") else states
     rest = True, 1, 0.0, False, bidirectional
     if packed:
         sizes = torch.full((T,), B)
@@ -159,8 +161,10 @@ GIVEN = (
 def makers() -> Iterator[tuple[str, Callable[[], Any]]]:
     for name, op in OPS.items():
         yield name, partial(of_op, op)
-    for cell, both, given in itertools.product(("lltm", "lstm", "gru"), (False, True), GIVEN):
-        if cell == "gru" and "return_cells" in given:
+    for cell, both, given in itertools.product(
+        ("lltm", "lstm", "gru", "rnn_tanh", "rnn_relu"), (False, True), GIVEN
+    ):
+        if cell not in ("lltm", "lstm") and "return_cells" in given:
             continue
         yield f"{cell} {both} {given}", partial(of_list, cell, both, False, given)
         if "lengths" not in given:

@@ -133,7 +133,8 @@ def test_modules() -> None:
     assert flops(lambda: backward(nn.Linear(i, h)(x))) == 2 * 2 * t * b * i * h
     cell = treadle.nn.LLTMCell(i, h)
     assert flops(lambda: backward(cell(x[0]))) == 2 * 2 * b * 3 * h * (i + h)
-    for cells, gates in ((treadle.nn.LLTM, 3), (treadle.nn.LSTM, 4), (treadle.nn.GRU, 3)):
+    kinds = {treadle.nn.LLTM: 3, treadle.nn.LSTM: 4, treadle.nn.GRU: 3, treadle.nn.RNN: 1}
+    for cells, gates in kinds.items():
         layers = cells(i, h, num_layers=2, bidirectional=True)
         forward = [2 * t * b * 2 * gates * h * n for n in (i, h, 2 * h, h)]
         # Every product has two gradients, except the first: its input requires none.

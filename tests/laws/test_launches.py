@@ -36,7 +36,7 @@ def layer(
     make = Make("layer", device, dtype)
     call = layer_arguments(make, sizes, cell=name, directions=2, lengths=lengths)
     x, _, h0, c0, *parameters = call.args
-    states = h0 if name == "gru" else (h0, c0)
+    states = (h0, c0) if name in ("lltm", "lstm") else h0
     params = [p[d] for d in (0, 1) for p in parameters if p is not None]
     options = (True, 1, 0.0, False, True)
     if lengths is None:

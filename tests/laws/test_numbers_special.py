@@ -171,7 +171,9 @@ def test_a_value_that_is_not_finite_goes_the_layers_way(
             sum(t.sum() for t in results), [leaves.args[i] for i in ARGUMENTS[cell]]
         )
         found.append([*results, *grads])
-    if position < 6 or value not in (INF, -INF):  # one gate saturates
+    saturates = position >= 6 and value in (INF, -INF)  # one gate
+    unread = position == 3 and cell not in ("lltm", "lstm", "gru")  # c0 of an RNN
+    if not (saturates or unread):
         assert any(not t.isfinite().all() for t in found[0])
     for n, (ours, theirs) in enumerate(zip(*found, strict=True)):
         at = torch.arange(ours.numel(), device=device)

@@ -197,13 +197,13 @@ def layers_of(call: Call) -> list[OpCall]:
     """The composite ops of the call's cell, of one layer in two directions."""
     input, lengths, h0, c0, *weights = call.args
     sizes, cell = batch_sizes(lengths), call.kwargs["cell"]
-    op, hx = getattr(ops, cell), h0 if cell == "gru" else [h0, c0]
+    op, hx = getattr(ops, cell), h0 if cell not in ("lltm", "lstm") else [h0, c0]
     params = [t[d] for d in range(2) for t in weights if t is not None]
     options = (weights[2] is not None, 1, 0.0, False, True)
     name, args = "input", (input, hx, params, *options, False)
     if sizes is not None:
         name, args = "data", (input, sizes, hx, params, *options)
-    forms = (name,) if cell == "gru" else (name, f"{name}_cells")
+    forms = (name,) if cell not in ("lltm", "lstm") else (name, f"{name}_cells")
     from_zeros = (input, sizes, params, *options, False)
     return [
         *((getattr(op, form), args, {}) for form in forms),

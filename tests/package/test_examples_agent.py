@@ -196,7 +196,7 @@ def test_speeds_on_cuda(load: Load) -> None:
 
 
 def walk(world: Any, to: torch.Tensor, side: int) -> torch.Tensor:
-    """The move that leads there: first up or down, then along."""
+    """The move towards tile ``to``: first up or down, then left or right."""
     down, along = to // side - world.at // side, to % side - world.at % side
     vertical = torch.where(down < 0, 0, 2)
     return torch.where(down != 0, vertical, torch.where(along > 0, 1, 3))

@@ -19,7 +19,7 @@ from tests.support import installed
 FUNCTIONS = [name for name in treadle.__all__ if inspect.isroutine(getattr(treadle, name))]
 CLASSES = [name for name in treadle.nn.__all__ if inspect.isclass(getattr(treadle.nn, name))]
 EMPTY = inspect.Parameter.empty
-LAYERS = ("lltm", "lstm", "gru")
+LAYERS = ("lltm", "lstm", "gru", "rnn_tanh", "rnn_relu")
 # It has the arguments of the function that it calls.
 ANY_ARGUMENTS = {"launch_info"}
 
@@ -69,7 +69,7 @@ def test_a_shown_signature_is_the_ops(name: str) -> None:
     selects the overload."""
     schema = getattr(torch.ops.treadle, name).input._schema
     own = [(a.name, a.default_value if a.has_default_value() else EMPTY) for a in schema.arguments]
-    chosen = [] if name == "gru" else [("return_cells", False)]
+    chosen = [] if name not in ("lltm", "lstm") else [("return_cells", False)]
     assert [(p.name, p.default) for p in shown(getattr(treadle, name))] == own + chosen
 
 

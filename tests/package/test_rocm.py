@@ -177,7 +177,9 @@ def test_amd_gpus_get_a_kernel_a_step(tmp_path: Path) -> None:
     assert architectures(tmp_path, AMD, "-D__HIP_PLATFORM_AMD__") == [architecture] * len(AMD)
     everything = itertools.product((1, 2, 512), (1, 16, 8000), (64, 512, 2048), (2, 4, 8))
     for sizes in everything:
-        for backward, cell in itertools.product((False, True), ("lltm", "lstm", "gru")):
+        for backward, cell in itertools.product(
+            (False, True), ("lltm", "lstm", "gru", "rnn_tanh", "rnn_relu")
+        ):
             options: dict[str, Any] = {"backward": backward, "cell": cell}
             one = plan(sizes, architecture=architecture, **options)
             assert one.algorithm in ("step", "warp")

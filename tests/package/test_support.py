@@ -33,7 +33,7 @@ from tests.support.inputs import Op
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
-MODULES = {"LLTM": "lltm", "LSTM": "lstm", "GRU": "gru"}
+MODULES = {"LLTM": "lltm", "LSTM": "lstm", "GRU": "gru", "RNN": "rnn_tanh"}
 MODULES |= {"LLTMCell": "lltm_cell", "SineLinear": "sine_linear"}
 WRITTEN = {f"{name}_" for name, op in OPS.items() if op.inplace}
 Test = Callable[..., Any]
@@ -187,7 +187,7 @@ def test_every_op_has_a_row() -> None:
 @pytest.mark.parametrize("feature", PROOFS)
 def test_every_op_is_proved_to_have_it(feature: str) -> None:
     proved = PROOFS[feature]()
-    assert proved <= {*OPS, *WRITTEN, "lltm", "lstm", "gru"}
+    assert proved <= {*OPS, *WRITTEN, "lltm", "lstm", "gru", "rnn_tanh", "rnn_relu"}
     assert feature in sentence()
     assert {first_op(row) for row in table()} <= proved, feature
 

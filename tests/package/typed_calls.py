@@ -1,5 +1,5 @@
 """Calls of the recurrent functions for mypy --strict, which `make lint` runs on this file. A wrong
-call that mypy took would leave an unused `type: ignore`, which is an error."""
+call that mypy accepted would leave an unused `type: ignore`, which is an error."""
 
 from __future__ import annotations
 

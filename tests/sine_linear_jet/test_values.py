@@ -97,11 +97,12 @@ def test_near_quarter_turns(dtype: torch.dtype, second: str, omega: float, devic
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
 def test_first_parts_alone_near_quarter_turns(dtype: torch.dtype, device: str) -> None:
-    """The gradient of a weight that only z_i = y_i / (omega c) reaches, c ever so small: among
-    these phases are those that are kept as an exact quarter turn, or a cosine of 0."""
+    """The loss depends only on the derivative y_1, so the gradient of the value takes z_1 from
+    y_1 / (omega c), where the cosine c is almost 0. Some of these phases are saved as an exact
+    quarter turn, or as a cosine of 0."""
     distance = torch.linspace(-3e-4, 3e-4, 1001, dtype=torch.float64)
     u = torch.cat([0.5 * math.pi + distance, 1.5 * math.pi + distance])
-    # A half type alone comes no closer than 5e-4: what it leaves is a second input.
+    # A number of a half type may be 5e-4 away from u. So a second input holds the difference.
     high = u.to(dtype)
     values = torch.stack([high, (u - high.double()).to(dtype)], -1)
     jet = torch.stack([values, torch.tensor([0.75, 0], dtype=dtype).expand(values.shape)])
@@ -111,7 +112,7 @@ def test_first_parts_alone_near_quarter_turns(dtype: torch.dtype, device: str) -
     grad = torch.zeros_like(y)
     grad[1] = 1
     (found,) = torch.autograd.grad(y, jet, grad)
-    # By the value: s'' z_1, which is -0.75 sin(u).
+    # The gradient with respect to the value is s'' z_1 = -0.75 sin(u).
     expected = -0.75 * jet[0].detach().double().sum(-1, keepdim=True).sin()
     tolerance = {torch.float32: 4e-7}.get(dtype, 2 * torch.finfo(dtype).eps)
     assert float((found[0].double() - expected).abs().max()) < tolerance

@@ -40,12 +40,19 @@ class Make:
         self.generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
 
     def __call__(
-        self, *shape: int, dtype: torch.dtype | None = None, by: float = 1.0, to: Any = None
+        self,
+        *shape: int,
+        dtype: torch.dtype | None = None,
+        by: float | Tensor = 1.0,
+        to: Any = None,
+        positive: bool = False,
     ) -> Tensor:
-        """Normal values times ``by``, or small integers; laid out by ``to`` (see layouts.py)."""
+        """Normal values, or their magnitudes if ``positive``, times ``by``, or small integers; laid
+        out by ``to`` (see layouts.py)."""
         dtype = dtype or self.dtype
         if dtype.is_floating_point:
-            t = torch.randn(shape, generator=self.generator, dtype=torch.float64) * by
+            t = torch.randn(shape, generator=self.generator, dtype=torch.float64)
+            t = (t.abs() if positive else t) * by
         else:
             low, high = (0, 2) if dtype == torch.bool else (0, 100)
             t = torch.randint(low, high, shape, generator=self.generator)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from treadle.nn import Replaced, replace
 
 B, T, I, H = 5, 9, 12, 16  # noqa: E741
-EACH = pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+EACH = pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 X = torch.randn(B, T, I)
 
 

@@ -336,7 +336,8 @@ class Graph:
 
 def cell_flags(header: Path) -> list[str]:
     """Which cell a source of kernels/recurrent/instances is compiled for."""
-    return [f"-DTREADLE_CELL={header.stem.capitalize()}", f'-DTREADLE_CELL_HEADER="{header}"']
+    name = header.stem.title().replace("_", "")
+    return [f"-DTREADLE_CELL={name}", f'-DTREADLE_CELL_HEADER="{header}"']
 
 
 def kernels_sources() -> str:

@@ -122,6 +122,32 @@ std::tuple<at::Tensor, at::Tensor> gru(const at::Tensor& data, const at::Tensor&
                                        const std::optional<at::Tensor>& reset = std::nullopt,
                                        const std::optional<at::Tensor>& reset_hx = std::nullopt);
 
+// The same for RNN cells: weights are [H, ...], and the names give the nonlinearity.
+std::tuple<at::Tensor, at::Tensor> rnn_tanh(
+    const at::Tensor& input, const at::Tensor& hx, at::TensorList params, bool has_biases,
+    int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first,
+    bool recompute = false, const std::optional<at::Tensor>& reset = std::nullopt,
+    const std::optional<at::Tensor>& reset_hx = std::nullopt,
+    const std::optional<at::Tensor>& lengths = std::nullopt);
+std::tuple<at::Tensor, at::Tensor> rnn_tanh(
+    const at::Tensor& data, const at::Tensor& batch_sizes, const at::Tensor& hx,
+    at::TensorList params, bool has_biases, int64_t num_layers, double dropout, bool train,
+    bool bidirectional, bool recompute = false,
+    const std::optional<at::Tensor>& reset = std::nullopt,
+    const std::optional<at::Tensor>& reset_hx = std::nullopt);
+std::tuple<at::Tensor, at::Tensor> rnn_relu(
+    const at::Tensor& input, const at::Tensor& hx, at::TensorList params, bool has_biases,
+    int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first,
+    bool recompute = false, const std::optional<at::Tensor>& reset = std::nullopt,
+    const std::optional<at::Tensor>& reset_hx = std::nullopt,
+    const std::optional<at::Tensor>& lengths = std::nullopt);
+std::tuple<at::Tensor, at::Tensor> rnn_relu(
+    const at::Tensor& data, const at::Tensor& batch_sizes, const at::Tensor& hx,
+    at::TensorList params, bool has_biases, int64_t num_layers, double dropout, bool train,
+    bool bidirectional, bool recompute = false,
+    const std::optional<at::Tensor>& reset = std::nullopt,
+    const std::optional<at::Tensor>& reset_hx = std::nullopt);
+
 // The same, which also return the cell states of the last layer: c of every step, [T, B, D*H]
 // ([B, T, D*H] if batch_first) or [S, D*H], in the dtype of c_n.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> lltm_with_cells(

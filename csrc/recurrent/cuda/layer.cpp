@@ -21,7 +21,7 @@
 namespace treadle {
 namespace {
 
-// LSTM and GRU follow the switch that torch's layers follow, LLTM that of matrix products.
+// LSTM, GRU and RNN follow the switch that torch's layers follow, LLTM that of matrix products.
 std::optional<bool> tf32_cuda(CellKind cell, Dtype dtype) {
   if (cell == CellKind::kLltm || dtype != Dtype::kFloat) return {};
   const bool wanted = tf32_allowed_in_rnn();

@@ -15,7 +15,7 @@ namespace treadle {
 static bool promotes(CellKind cell, bool packed) {
   if (cell == CellKind::kLltm) return false;
   // Among torch's layers, oneDNN runs only the LSTM, and only on dense rows.
-  return cell == CellKind::kGru || packed || !at::globalContext().userEnabledMkldnn();
+  return cell != CellKind::kLstm || packed || !at::globalContext().userEnabledMkldnn();
 }
 
 std::optional<ScalarType> autocast_dtype(CellKind cell, bool packed, const Tensor& state) {
@@ -36,7 +36,7 @@ static void layer_autocast_rule(const OperatorHandle& op, Stack* stack) {
   const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
   // LayerSignature: input, batch_sizes, h0, c0, two weights, two biases, cell.
   const CellKind cell = find_cell(layer_op_name(), arguments[8].toStringRef());
-  const Tensor& state = arguments[cell == CellKind::kGru ? 2 : 3].toTensor();
+  const Tensor& state = arguments[has_c(cell) ? 3 : 2].toTensor();
   const auto lower = at::autocast::get_autocast_dtype(device);
   const auto dtype = autocast_dtype(cell, !arguments[1].isNone(), state).value_or(lower);
   autocast_arguments(op, stack, device, kC, dtype);

@@ -81,6 +81,12 @@ inline constexpr Activation kTanh = {
     [](const Tensor&, const Tensor& y) { return -2 * y; },
 };
 
+inline constexpr Activation kRelu = {
+    [](const Tensor& x) { return at::relu(x); },
+    [](const Tensor& x, const Tensor&) { return (x <= 0).logical_not().to(x.scalar_type()); },
+    [](const Tensor& x, const Tensor&) { return at::zeros_like(x); },
+};
+
 inline constexpr Activation kElu = {
     [](const Tensor& x) { return at::elu(x); },
     [](const Tensor& x, const Tensor&) { return at::exp(at::clamp_max(x, 0)); },

@@ -64,7 +64,7 @@ inline constexpr CellFormula kLstm = {
     },
 };
 
-// The c of a GRU is its h before rounding.
+// The c of a GRU and of an RNN is its h before rounding. An RNN does not read it.
 inline constexpr CellFormula kGru = {
     [](const Gates& g, const Dual& old_h) -> CellStates {
       const Dual n = kTanh(g[3] + kSigmoid(g[1]) * g[0]);
@@ -81,8 +81,20 @@ inline constexpr CellFormula kGru = {
     },
 };
 
+template <const Activation& activation>
+inline constexpr CellFormula kRnn = {
+    [](const Gates& g, const Dual&) -> CellStates {
+      const Dual h = activation(g[0]);
+      return {h, h};
+    },
+    [](const Gates& g, const Dual&, const Dual& grad_h, const Dual& grad_c) -> CellGrads {
+      return {{(grad_h + grad_c) * activation.with_slope(g[0]).second}, Dual()};
+    },
+};
+
 inline const CellFormula& cell_formula(CellKind kind) {
-  static constexpr const CellFormula* formulas[] = {&kLltm, &kLstm, &kGru};
+  static constexpr const CellFormula* formulas[] = {&kLltm, &kLstm, &kGru, &kRnn<kTanh>,
+                                                    &kRnn<kRelu>};
   return *formulas[static_cast<int>(kind)];
 }
 

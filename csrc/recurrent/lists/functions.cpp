@@ -1,4 +1,5 @@
-// lltm, lstm and gru for C++ programs (treadle/ops.h): calls of the ops of layers.cpp.
+// lltm, lstm, gru, rnn_tanh and rnn_relu for C++ programs (treadle/ops.h): calls of the ops of
+// layers.cpp.
 #include "common/tensors.h"
 #include "treadle/ops.h"
 
@@ -15,10 +16,10 @@ using PairInput = Results(const Tensor&, at::TensorList, at::TensorList, bool, i
 template <class Results>
 using PairData = Results(const Tensor&, const Tensor&, at::TensorList, at::TensorList, bool,
                          int64_t, double, bool, bool, bool, const OptionalTensor&, OptionalList);
-using GruInput = Tensors2(const Tensor&, const Tensor&, at::TensorList, bool, int64_t, double, bool,
+using OneInput = Tensors2(const Tensor&, const Tensor&, at::TensorList, bool, int64_t, double, bool,
                           bool, bool, bool, const OptionalTensor&, const OptionalTensor&,
                           const OptionalTensor&);
-using GruData = Tensors2(const Tensor&, const Tensor&, const Tensor&, at::TensorList, bool, int64_t,
+using OneData = Tensors2(const Tensor&, const Tensor&, const Tensor&, at::TensorList, bool, int64_t,
                          double, bool, bool, bool, const OptionalTensor&, const OptionalTensor&);
 
 OptionalList list_of(at::TensorList t) { return t.empty() ? OptionalList() : OptionalList(t); }
@@ -103,7 +104,7 @@ Tensors2 gru(const Tensor& input, const Tensor& hx, at::TensorList params, bool 
              int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first,
              bool recompute, const OptionalTensor& reset, const OptionalTensor& reset_hx,
              const OptionalTensor& lengths) {
-  static const auto op = find_op<GruInput>("treadle::gru", "input");
+  static const auto op = find_op<OneInput>("treadle::gru", "input");
   return op.call(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
                  batch_first, recompute, reset, reset_hx, lengths);
 }
@@ -111,7 +112,43 @@ Tensors2 gru(const Tensor& input, const Tensor& hx, at::TensorList params, bool 
 Tensors2 gru(const Tensor& data, const Tensor& batch_sizes, const Tensor& hx, at::TensorList params,
              bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional,
              bool recompute, const OptionalTensor& reset, const OptionalTensor& reset_hx) {
-  static const auto op = find_op<GruData>("treadle::gru", "data");
+  static const auto op = find_op<OneData>("treadle::gru", "data");
+  return op.call(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train,
+                 bidirectional, recompute, reset, reset_hx);
+}
+
+Tensors2 rnn_tanh(const Tensor& input, const Tensor& hx, at::TensorList params, bool has_biases,
+                  int64_t num_layers, double dropout, bool train, bool bidirectional,
+                  bool batch_first, bool recompute, const OptionalTensor& reset,
+                  const OptionalTensor& reset_hx, const OptionalTensor& lengths) {
+  static const auto op = find_op<OneInput>("treadle::rnn_tanh", "input");
+  return op.call(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
+                 batch_first, recompute, reset, reset_hx, lengths);
+}
+
+Tensors2 rnn_tanh(const Tensor& data, const Tensor& batch_sizes, const Tensor& hx,
+                  at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
+                  bool train, bool bidirectional, bool recompute, const OptionalTensor& reset,
+                  const OptionalTensor& reset_hx) {
+  static const auto op = find_op<OneData>("treadle::rnn_tanh", "data");
+  return op.call(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train,
+                 bidirectional, recompute, reset, reset_hx);
+}
+
+Tensors2 rnn_relu(const Tensor& input, const Tensor& hx, at::TensorList params, bool has_biases,
+                  int64_t num_layers, double dropout, bool train, bool bidirectional,
+                  bool batch_first, bool recompute, const OptionalTensor& reset,
+                  const OptionalTensor& reset_hx, const OptionalTensor& lengths) {
+  static const auto op = find_op<OneInput>("treadle::rnn_relu", "input");
+  return op.call(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
+                 batch_first, recompute, reset, reset_hx, lengths);
+}
+
+Tensors2 rnn_relu(const Tensor& data, const Tensor& batch_sizes, const Tensor& hx,
+                  at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
+                  bool train, bool bidirectional, bool recompute, const OptionalTensor& reset,
+                  const OptionalTensor& reset_hx) {
+  static const auto op = find_op<OneData>("treadle::rnn_relu", "data");
   return op.call(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train,
                  bidirectional, recompute, reset, reset_hx);
 }

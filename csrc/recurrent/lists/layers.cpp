@@ -1,5 +1,5 @@
-// lltm, lstm and gru: layers of cells, with the arguments of aten::lstm and aten::gru. They unpack
-// the lists, apply dropout between layers and call recurrent_layer, so they support the same
+// lltm, lstm, gru, rnn_tanh and rnn_relu: layers of cells, with the arguments of torch's ops. They
+// unpack the lists, apply dropout between layers and call recurrent_layer, so they support the same
 // devices and derivatives.
 #include "recurrent/lists/layers.h"
 
@@ -46,7 +46,7 @@ LayersResults run_layer(const LayerArguments& given, bool recompute, bool cells,
     check_layer(layer_op_name(), given);
   }
   const LayerArguments a = with_lengths(given, lengths);
-  const bool has_c = given.cell != CellKind::kGru, both = given.h0.sym_size(0) == 2;
+  const bool has_c = treadle::has_c(given.cell), both = given.h0.sym_size(0) == 2;
   LayersResults found = call_layer(has_c && !both ? keep_cells(a, lengths) : a, recompute);
   found.output = lengths.without_padding(found.output);
   Tensor of_first;  // c of the forward direction: its c_n is overwritten in bidirectional layers
@@ -148,8 +148,8 @@ LayersResults run_data(const Tensor& data, const Tensor& batch_sizes, const Laye
 
 using OptionalList = std::optional<at::TensorList>;
 
-// ---- the ops. hx is a list for lltm and lstm, a tensor for gru. With `cells` the cell states are
-// the last of four results.
+// ---- the ops. hx is a list for lltm and lstm, a tensor for the others. With `cells` the cell
+// states are the last of four results.
 
 template <bool cells>
 auto as_results(const LayersResults& found) {
@@ -186,22 +186,24 @@ at::TensorList one_or_none(const OptionalTensor& t) {
   return t ? at::TensorList(*t) : at::TensorList();
 }
 
-Tensors2 gru_input(const Tensor& input, const Tensor& hx, at::TensorList params, bool has_biases,
-                   int64_t num_layers, double dropout, bool train, bool bidirectional,
-                   bool batch_first, bool recompute, const OptionalTensor& reset,
-                   const OptionalTensor& reset_hx, const OptionalTensor& lengths) {
+template <CellKind cell>
+Tensors2 h_input(const Tensor& input, const Tensor& hx, at::TensorList params, bool has_biases,
+                 int64_t num_layers, double dropout, bool train, bool bidirectional,
+                 bool batch_first, bool recompute, const OptionalTensor& reset,
+                 const OptionalTensor& reset_hx, const OptionalTensor& lengths) {
   const auto found = run_input(input, batch_first,
-                               {CellKind::kGru, hx, params, has_biases, num_layers, dropout, train,
+                               {cell, hx, params, has_biases, num_layers, dropout, train,
                                 bidirectional, recompute, reset, one_or_none(reset_hx), lengths});
   return {found.output, found.h_n};
 }
 
-Tensors2 gru_data(const Tensor& data, const Tensor& batch_sizes, const Tensor& hx,
-                  at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
-                  bool train, bool bidirectional, bool recompute, const OptionalTensor& reset,
-                  const OptionalTensor& reset_hx) {
+template <CellKind cell>
+Tensors2 h_data(const Tensor& data, const Tensor& batch_sizes, const Tensor& hx,
+                at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
+                bool train, bool bidirectional, bool recompute, const OptionalTensor& reset,
+                const OptionalTensor& reset_hx) {
   const auto found = run_data(data, batch_sizes,
-                              {CellKind::kGru, hx, params, has_biases, num_layers, dropout, train,
+                              {cell, hx, params, has_biases, num_layers, dropout, train,
                                bidirectional, recompute, reset, one_or_none(reset_hx)});
   return {found.output, found.h_n};
 }
@@ -226,7 +228,7 @@ std::vector<Tensor> layers_from_zeros(const Tensor& input, const OptionalTensor&
                  lengths,
                  cells,
                  /*zeros=*/true};
-  TORCH_CHECK(!cells || a.has_c(), a.op(), ": cells must be False, got True: a GRU has none");
+  TORCH_CHECK(!cells || a.has_c(), a.op(), ": cells must be False, got True: this cell has none");
   const LayersResults found =
       batch_sizes ? run_data(input, *batch_sizes, a) : run_input(input, batch_first, a);
   std::vector<Tensor> results{found.output, found.h_n};
@@ -243,11 +245,18 @@ void register_pair(torch::Library& m, const std::string& name) {
   m.impl((name + ".data_cells").c_str(), pair_data<cell, true>);
 }
 
+template <CellKind cell>
+void register_of_h(torch::Library& m, const std::string& name) {
+  m.impl((name + ".input").c_str(), h_input<cell>);
+  m.impl((name + ".data").c_str(), h_data<cell>);
+}
+
 void register_layers(torch::Library& m) {
   register_pair<CellKind::kLltm>(m, "lltm");
   register_pair<CellKind::kLstm>(m, "lstm");
-  m.impl("gru.input", gru_input);
-  m.impl("gru.data", gru_data);
+  register_of_h<CellKind::kGru>(m, "gru");
+  register_of_h<CellKind::kRnnTanh>(m, "rnn_tanh");
+  register_of_h<CellKind::kRnnRelu>(m, "rnn_relu");
   m.impl("layers_from_zeros", layers_from_zeros);
 }
 

@@ -1,4 +1,4 @@
-// lltm, lstm and gru: arguments and results of their ops; layers.cpp runs them.
+// lltm, lstm, gru, rnn_tanh and rnn_relu: arguments and results of their ops; layers.cpp runs them.
 #pragma once
 
 #include "recurrent/layer/layer.h"
@@ -8,7 +8,7 @@ namespace treadle {
 // The arguments that all overloads of an op share.
 struct Layers {
   CellKind cell;
-  at::TensorList hx;  // for GRU only h0; empty: zeros
+  at::TensorList hx;  // for GRU and RNN only h0; empty: zeros
   at::TensorList params;
   bool has_biases;
   int64_t num_layers;
@@ -23,7 +23,7 @@ struct Layers {
   bool zeros = false;           // whether hx may be empty
 
   const char* op() const { return cell_info(cell).name; }
-  bool has_c() const { return cell != CellKind::kGru; }
+  bool has_c() const { return treadle::has_c(cell); }
   int64_t directions() const { return bidirectional ? 2 : 1; }
   size_t states() const { return has_c() ? 2 : 1; }
   // The number of parameters of a layer and direction.

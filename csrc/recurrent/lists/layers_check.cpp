@@ -1,4 +1,4 @@
-// Checks the arguments of lltm, lstm and gru: counts, shapes of lists, and memory.
+// Checks the arguments of the ops of layers.cpp: counts, shapes of lists, and memory.
 #include "common/check.h"
 #include "recurrent/layer/check.h"
 #include "recurrent/lists/layers.h"

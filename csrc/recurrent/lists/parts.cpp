@@ -1,4 +1,4 @@
-// What lltm, lstm and gru take from their lists for each layer.
+// What the ops of layers.cpp take from their lists for each layer.
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
 
@@ -14,11 +14,11 @@ Tensor of_directions(at::TensorList params, int64_t each, int64_t k) {
   return params[k].dim() == (k < 2 ? 2 : 1) ? params[k] : params[k].unsqueeze(0);
 }
 
-// c of the given states. A GRU's c is h before rounding. Under autocast torch's LSTM has c in the
-// lower precision; the LLTM's c keeps its dtype, because it accumulates.
+// c of the given states. Without a c, it is h before rounding. Under autocast torch's LSTM has c in
+// the lower precision; the LLTM's c keeps its dtype, because it accumulates.
 static Tensor given_c(const Layers& a, at::TensorList states, bool packed) {
   if (states.empty()) return Tensor();
-  if (a.cell == CellKind::kGru) return cast(states[0], at::toOpMathType(states[0].scalar_type()));
+  if (!a.has_c()) return cast(states[0], at::toOpMathType(states[0].scalar_type()));
   const Tensor& c = states[1];
   if (a.cell != CellKind::kLstm || c.scalar_type() != at::kFloat) return c;
   return cast(c, autocast_dtype(a.cell, packed, c).value_or(at::kFloat));

@@ -58,7 +58,7 @@ TREADLE_INLINE Half to_half(float x) {
   const uint32_t magnitude = bits & 0x7fffffffu;
   const uint32_t rebiased = magnitude - (112u << 23);
   const uint32_t normal = (rebiased + 0xfffu + ((rebiased >> 13) & 1u)) >> 13;
-  // 0.5f has the spacing of subnormal halves, so the addition does the rounding.
+  // Floats from 0.5 to 1 are as far apart as subnormal halves, so adding 0.5 rounds as they do.
   const uint32_t subnormal =
       bit_cast<uint32_t>(bit_cast<float>(magnitude) + 0.5f) - bit_cast<uint32_t>(0.5f);
   const uint32_t nan = 0x7e00u | ((magnitude >> 13) & 0x3ffu);
@@ -90,7 +90,7 @@ TREADLE_INLINE T to_stored(acc_t x) {
   }
 }
 
-// Reads and writes at any byte offset. A bool's byte may hold more than 0 and 1.
+// Reads and writes at any byte offset. A bool's byte may hold a value other than 0 and 1.
 template <class T>
 TREADLE_INLINE T read(const char* at) {
   if constexpr (std::is_same_v<T, bool>) {

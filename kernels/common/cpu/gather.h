@@ -30,7 +30,7 @@ struct GatherInput {
   int64_t problem_stride, row_stride, column_stride, element_size;
 };
 
-// Columns `first` and on of a dense matrix [N * R, row_size]. Null: the result is dropped.
+// The columns from `first` on of a dense matrix [N * R, row_size]. Null: the result is dropped.
 struct GatherOutput {
   void* data;
   int64_t row_size, first, element_size;

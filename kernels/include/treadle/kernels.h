@@ -176,6 +176,7 @@ TREADLE_API int treadle_sine_linear_backward(const treadle_device* device,
  *   TREADLE_LLTM  G 3: i o z                    Gi 3, Gh 3
  *   TREADLE_LSTM  G 4: i f g o                  Gi 4, Gh 4
  *   TREADLE_GRU   G 4: n (of h) r z n (of input)  Gi 3, Gh 3
+ *   TREADLE_RNN_TANH, TREADLE_RNN_RELU  G 1     Gi 1, Gh 1
  * Weights and biases are torch's: W_ih [Gi H, I], W_hh [Gh H, H], for GRU in the order r z n. All
  * arrays are contiguous, have `dtype` unless another is named, and are aligned to 16 bytes on CUDA.
  * An output must not share memory with any other array of the call.
@@ -192,7 +193,13 @@ TREADLE_API int treadle_sine_linear_backward(const treadle_device* device,
  * functions return TREADLE_UNSUPPORTED, so treadle_recurrent_workspace() already does.
  */
 
-enum { TREADLE_LLTM = 0, TREADLE_LSTM = 1, TREADLE_GRU = 2 };
+enum {
+  TREADLE_LLTM = 0,
+  TREADLE_LSTM = 1,
+  TREADLE_GRU = 2,
+  TREADLE_RNN_TANH = 3,
+  TREADLE_RNN_RELU = 4
+};
 
 typedef struct treadle_recurrent {
   size_t struct_size;
@@ -200,7 +207,7 @@ typedef struct treadle_recurrent {
   int32_t directions; /* 1 or 2 */
   uint32_t dtype;
   uint32_t c_dtype; /* of c0, c_n and their gradients: dtype, or float32 if dtype is a half type
-                       (for GRU it must be float32 then) */
+                       (for GRU and RNN it must be float32 then) */
   int64_t steps, batch, hidden;
 } treadle_recurrent;
 
@@ -217,14 +224,14 @@ typedef struct treadle_recurrent_inputs {
   const void* bias_ih;   /* [D, Gi H] or NULL */
   const void* bias_hh;   /* [D, Gh H] or NULL; LLTM has none: NULL */
   const void* h0;        /* [D, B, H] */
-  const void* c0;        /* [D, B, H] in c_dtype; for GRU a copy of h0 in c_dtype */
+  const void* c0;        /* [D, B, H] in c_dtype; for GRU and RNN a copy of h0 */
 } treadle_recurrent_inputs;
 
 typedef struct treadle_recurrent_outputs {
   size_t struct_size;
   void* output; /* [T, B, D H] */
   void* h_n;    /* [D, B, H] */
-  void* c_n;    /* [D, B, H] in c_dtype; for GRU h_n in c_dtype */
+  void* c_n;    /* [D, B, H] in c_dtype; for GRU and RNN h_n in c_dtype */
   void* gates;  /* [D, T, B, G H], which the backward call reads; NULL: not wanted */
 } treadle_recurrent_outputs;
 
@@ -247,7 +254,7 @@ typedef struct treadle_recurrent_saved {
 typedef struct treadle_recurrent_grads {
   size_t struct_size;
   void* gates; /* [D, T, B, G H] */
-  void* h0;    /* [D, B, H]; for GRU the gradient of h0 is the sum of both */
+  void* h0;    /* [D, B, H]; for GRU and RNN the sum of both is the gradient of h0 */
   void* c0;    /* [D, B, H] in c_dtype */
 } treadle_recurrent_grads;
 

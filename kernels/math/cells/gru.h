@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/math/activations.h"
+#include "kernels/math/h_bound.h"
 
 namespace treadle::math {
 
@@ -14,7 +15,7 @@ namespace treadle::math {
 template <class acc>
 struct GruRecurrence {
   static constexpr int kGates = 4, kInputGates = 3, kStateGates = 3;
-  static constexpr bool kBounded = false;  // |h| may be as large as that of h0.
+  static constexpr HBound kHBound = HBound::kFirst;
   // torch's W_hh has r, z, n.
   static constexpr TREADLE_HD int weight_block(int gate) { return (gate + 2) % 3; }
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "kernels/math/activations.h"
+#include "kernels/math/h_bound.h"
 
 namespace treadle::math {
 
@@ -123,7 +124,7 @@ struct LltmCell {
 template <class acc>
 struct LltmRecurrence {
   static constexpr int kGates = 3, kInputGates = 3, kStateGates = 3;
-  static constexpr bool kBounded = true;  // |h| is at most 1 for any c.
+  static constexpr HBound kHBound = HBound::kOne;
   static constexpr TREADLE_HD int weight_block(int gate) { return gate; }
 
   struct Gradients {

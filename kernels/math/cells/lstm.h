@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels/math/activations.h"
+#include "kernels/math/h_bound.h"
 
 namespace treadle::math {
 
@@ -12,7 +13,7 @@ namespace treadle::math {
 template <class acc>
 struct LstmRecurrence {
   static constexpr int kGates = 4, kInputGates = 4, kStateGates = 4;
-  static constexpr bool kBounded = true;  // |h| is at most 1 for any c.
+  static constexpr HBound kHBound = HBound::kOne;
   static constexpr TREADLE_HD int weight_block(int gate) { return gate; }
 
   struct State {

@@ -2,13 +2,15 @@
 // beside its kernels, and instantiated in a translation unit of its own.
 #pragma once
 
+#include "kernels/math/h_bound.h"
 #include "kernels/recurrent/engine/resets.cuh"
 #include "kernels/recurrent/plan/plan.h"
 
 namespace treadle {
 
 template <class Cell, size_t i>
-inline constexpr ShapeKernels kKernels = kernels_of(i, Cell::kStateGates);
+inline constexpr ShapeKernels kKernels =
+    kernels_of(i, Cell::kStateGates, Cell::kHBound == math::HBound::kNone);
 
 // Calls f(Constant<size_t, i>) for the index i of `shape` in kClusterShapes.
 template <size_t i = 0, class F>

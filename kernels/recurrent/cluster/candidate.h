@@ -35,8 +35,7 @@ inline bool takes_resets_densely(const RecurrenceSizes& sizes, bool backward) {
 }
 
 inline ShapeCandidates candidates_of(const RecurrenceSizes& sizes, size_t index, bool backward) {
-  const int state_gates = cell_info(sizes.cell).state_gates;
-  const ShapeKernels& kernels = kernels_of(index, state_gates);
+  const ShapeKernels kernels = kernels_of(index, sizes.cell);
   ShapeCandidates found{kClusterShapes[index], 0, {}};
   if (is_half(sizes.dtype)) {
     if (backward ? kernels.half_backward : kernels.half_forward) {
@@ -47,7 +46,7 @@ inline ShapeCandidates candidates_of(const RecurrenceSizes& sizes, size_t index,
       found.dense = kernels.dense(backward, sizes.resets);
     }
   } else {
-    if (kernels.fp32) found.any_rows = fp32_rows(found.shape, state_gates);
+    if (kernels.fp32) found.any_rows = fp32_rows(found.shape, cell_info(sizes.cell).state_gates);
     if (!sizes.ragged() && !backward) found.dense = kernels.split;
   }
   return found;
@@ -76,7 +75,7 @@ inline int64_t most_hidden_of_clusters(const RecurrenceSizes& sizes, const Recur
   int64_t most = 0;
   for (size_t i = 0; i < kShapes; ++i) {
     if (!runs_on(device, kClusterShapes[i], dtype)) continue;
-    const ShapeKernels& kernels = kernels_of(i, cell_info(sizes.cell).state_gates);
+    const ShapeKernels kernels = kernels_of(i, sizes.cell);
     const bool half = backward ? kernels.half_backward : kernels.half_forward;
     const bool any = is_half(dtype) ? half : dtype == Dtype::kFloat && kernels.fp32;
     if (any) most = std::max(most, kClusterShapes[i].hidden());

@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
   for (int s = 0; s < steps; ++s) {
     const uint32_t parity = (s & 1) * L::kParity, other = L::kParity - parity;
     const uint32_t stage = s % L::kDepth * L::kStageBytes;
-    const unsigned now_exact = s == 0 || !Cell::kBounded ? exact_rows : 0;
+    const unsigned now_exact = s == 0 || Cell::kHBound != math::HBound::kOne ? exact_rows : 0;
 
     // ---- work that does not depend on h_{t-1}
     float gates[kItems][kGates], scale[kItems][kStateGates];
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
         const float sent = real[i] ? h[i] : 0.0f;
         const SplitFloat split(sent * power_of_two(kSplitState));
         if (!mine[i]) continue;
-        if (!Cell::kBounded && (exact_rows >> row_of[i] & 1)) {
+        if (Cell::kHBound != math::HBound::kOne && (exact_rows >> row_of[i] & 1)) {
           put_state<L>(base + L::kOutgoing + parity, row_of[i], unit_of[i], sent, true, 1.0f);
           continue;
         }

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include "kernels/recurrent/cell_info.h"
+
 namespace treadle {
 
 // A single block takes this many rows, with a thread for each unit of each row.
@@ -76,43 +78,52 @@ struct ShapeKernels {
 // has three gates, and no layer in torch; the kernels for any batch suffice for its resets.
 constexpr bool takes_dense_resets(int gates) { return gates == 4; }
 
-// The kernels for cells that multiply h for three gates (LLTM and GRU) and for four (LSTM).
+// The kernels for cells that multiply h for one gate (RNN), for three (LLTM and GRU) and for four
+// (LSTM).
 struct ClusterKernels {
   ClusterShape shape;
-  ShapeKernels three, four;
+  ShapeKernels one, three, four;
 };
 
 inline constexpr ClusterKernels kClusterKernels[] = {
     // Single blocks. In half types those beyond kHalfBlockUnits are for GPUs without clusters; the
     // one of 128 units is only for forward, because backward the grid is faster (GRU 8,128 on an
     // H200 as an A100: 1.22 us, the block 1.33).
-    {{32, 1, 1}, {true, true, true}, {true, true, true}},
-    {{64, 1, 1}, {true, true, true}, {true, true, true}},
-    {{96, 1, 1}, {true, true, true}, {true, true, true}},
-    {{128, 1, 1}, {true, false, true}, {}},
+    {{32, 1, 1}, {true, true, true}, {true, true, true}, {true, true, true}},
+    {{64, 1, 1}, {true, true, true}, {true, true, true}, {true, true, true}},
+    {{96, 1, 1}, {true, true, true}, {true, true, true}, {true, true, true}},
+    {{128, 1, 1}, {true, true, true}, {true, false, true}, {}},
     // Up to H 128. Half types have {16, 8} where float32 has {32, 4}.
-    {{16, 4, 1}, {true, true}, {true, true}},
-    {{16, 4, 2}, {true}, {true}},
-    {{16, 8, 1}, {true, true, false, {}, {2, 4, 8}}, {true, true, false, {}, {2, 4, 8}}},
-    {{16, 8, 2}, {true}, {true}},
-    {{32, 4, 1}, {}, {false, false, true}},
+    {{16, 4, 1}, {true, true}, {true, true}, {true, true}},
+    {{16, 4, 2}, {true}, {true}, {true}},
+    {{16, 8, 1},
+     {true, true, false, {}, {8}},
+     {true, true, false, {}, {2, 4, 8}},
+     {true, true, false, {}, {2, 4, 8}}},
+    {{16, 8, 2}, {true}, {true}, {true}},
+    {{32, 4, 1}, {}, {}, {false, false, true}},
     // Up to H 256. In float32, 16 blocks are fastest for few rows. With 8 blocks more clusters run
     // concurrently, so more rows fit before a second wave.
     {{16, 16, 1},
+     {true, true, true, {}, {4}},
      {true, true, true, {}, {2, 4, 8}, {}, {}, {2, 4}},
      {true, true, true, {}, {2, 4, 8}, {}, {}, {2, 4}}},
-    {{16, 16, 2}, {true}, {true}},
+    {{16, 16, 2}, {}, {true}, {true}},
     {{64, 4, 1},
+     {true, true, false, {2, 8}, {4, 8}},
      {true, true, false, {2, 5, 8}, {2, 4, 8}, {}, {5, 8}, {8}},
      {true, true, false, {2, 5, 8}, {2, 4, 8}, {}, {5, 8}, {8}}},
     {{64, 4, 2},
+     {true, false, false, {8}},
      {true, false, false, {5, 8}, {5}, {}, {5, 8}},
      {true, false, false, {5, 8}, {5}, {}, {5, 8}}},
     {{32, 8, 1},
+     {true, true, true, {2, 8}, {4}, {4, 10}},
      {true, true, true, {2, 5, 8}, {2, 4, 8}, {2, 4, 6, 8, 10}, {2, 5, 8}, {4, 8}},
      {true, true, true, {2, 5, 8}, {2, 4, 8}, {2, 4, 6, 8, 10}, {2, 5, 8}, {4, 8}}},
     // Up to H 512. The weights of LSTM leave no room for more rows.
     {{32, 16, 1},
+     {true, true, true, {1, 3, 8}, {4, 8}, {4, 10}},
      {true,
       true,
       true,
@@ -129,20 +140,38 @@ inline constexpr ClusterKernels kClusterKernels[] = {
       {1, 2, 3, 4, 6},
       {1, 3, 5, 8},
       {2, 4, 6, 8}}},
-    {{32, 16, 2}, {true, false, false, {5, 8}}, {true, false, false, {5, 8}}},
+    {{32, 16, 2},
+     {true, false, false, {8}},
+     {true, false, false, {5, 8}},
+     {true, false, false, {5, 8}}},
     {{64, 8, 1},
+     {true, true, false, {1, 3, 8}, {4, 8}},
      {true, true, false, {1, 2, 3, 5, 8}, {2, 4, 6, 8}, {}, {5, 8}, {6, 8}},
      {true, false, false, {1, 2, 3, 5, 8}, {}, {}, {8}}},
-    {{64, 8, 2}, {true, false, false, {5, 8}, {5}}, {false, false, false, {5}}},
+    {{64, 8, 2},
+     {true, false, false, {8}},
+     {true, false, false, {5, 8}, {5}},
+     {false, false, false, {5}}},
     // Up to H 768.
-    {{48, 16, 1}, {true, true, false, {1, 2, 3, 5, 8}, {2, 4, 6, 8}}, {}},
-    {{48, 16, 2}, {false, false, false, {5}}, {}},
+    {{48, 16, 1},
+     {true, true, false, {1, 3, 8}, {4, 8}},
+     {true, true, false, {1, 2, 3, 5, 8}, {2, 4, 6, 8}},
+     {}},
+    {{48, 16, 2}, {}, {false, false, false, {5}}, {}},
 };
 inline constexpr size_t kShapes = sizeof(kClusterKernels) / sizeof(kClusterKernels[0]);
 
-constexpr const ShapeKernels& kernels_of(size_t shape, int state_gates) {
-  const ClusterKernels& found = kClusterKernels[shape];
-  return state_gates == 3 ? found.three : found.four;
+// `grows`: whether |h| can grow at every step. The fp16x2 kernels find out only once which rows of
+// h are too large for them.
+constexpr ShapeKernels kernels_of(size_t shape, int state_gates, bool grows) {
+  const ClusterKernels& all = kClusterKernels[shape];
+  ShapeKernels found = state_gates == 1 ? all.one : state_gates == 3 ? all.three : all.four;
+  if (grows) found.split = {};
+  return found;
+}
+
+inline ShapeKernels kernels_of(size_t shape, CellKind cell) {
+  return kernels_of(shape, cell_info(cell).state_gates, h_grows(cell));
 }
 
 constexpr std::array<ClusterShape, kShapes> cluster_shapes() {

@@ -5,6 +5,8 @@
 #include "kernels/math/cells/gru.h"
 #include "kernels/math/cells/lltm.h"
 #include "kernels/math/cells/lstm.h"
+#include "kernels/math/cells/rnn_relu.h"
+#include "kernels/math/cells/rnn_tanh.h"
 #include "kernels/recurrent/cpu/rows_backward.h"
 
 namespace treadle::cpu::TREADLE_ISA {
@@ -21,7 +23,8 @@ constexpr bool agrees(CellKind cell) {
   using Cell = typename Kind::template Cell<float>;
   const CellInfo& info = cell_info(cell);
   bool same = Cell::kGates == info.gates && Cell::kInputGates == info.input_gates &&
-              Cell::kStateGates == info.state_gates;
+              Cell::kStateGates == info.state_gates &&
+              (Cell::kHBound == math::HBound::kNone) == h_grows(cell);
   for (int gate = 0; gate < Cell::kStateGates; ++gate) {
     const int block = (gate + Cell::kStateGates - info.torch_shift) % Cell::kStateGates;
     same = same && Cell::weight_block(gate) == block;
@@ -29,7 +32,8 @@ constexpr bool agrees(CellKind cell) {
   return same;
 }
 static_assert(agrees<math::Lltm>(CellKind::kLltm) && agrees<math::Lstm>(CellKind::kLstm) &&
-              agrees<math::Gru>(CellKind::kGru));
+              agrees<math::Gru>(CellKind::kGru) && agrees<math::RnnTanh>(CellKind::kRnnTanh) &&
+              agrees<math::RnnRelu>(CellKind::kRnnRelu));
 
 void recurrent_pack_forward(CellKind cell, Dtype dtype, const MatrixView& weight, int64_t hidden,
                             void* panels) {

@@ -156,8 +156,8 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
     return __uint_as_float(__byte_perm(own[span / 2], 0, byte << 12 | 0x444) >> 1);
   }
 
-  // The loads of the packets at `here` have been issued. Tensor cores truncate their accumulators,
-  // so the sums of spans are added in registers.
+  // Multiplies the packets at `here`, whose loads have been issued before. Tensor cores truncate
+  // their accumulators, so the sums of spans are added in registers.
   __device__ __forceinline__ void multiply(const char*& here) {
     constexpr int kTogether = 2 / Layout::kWords;  // spans
     uint32_t own[kSpans / 2];

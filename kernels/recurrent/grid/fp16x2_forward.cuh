@@ -194,7 +194,7 @@ struct GridSplitFinisher {
       sent[0] = first.h, sent[1] = second.h;
       c[0] = first.c, c[1] = second.c;
     }
-    if (!Cell::kBounded && taken && is_large(h)) store(at.output, h);
+    if (Cell::kHBound != math::HBound::kOne && taken && is_large(h)) store(at.output, h);
     send_split<Layout>(at.send, sent);
     if (again) put_back_split<Layout>(at.put_back);
     keep_states(at.states, c, h);

@@ -18,8 +18,8 @@ namespace treadle {
 // Named barriers of a block; the two buffers of sums have one of each kind.
 enum GridBarrier { kSumsFull = 1, kSumsEmpty = 3, kFinishers = 5 };
 
-// The tiles with rows in each step of a pass, in the order in which all warps of a group visit
-// them.
+// The visits of a pass: each tile with rows in each step, in the order in which all warps of a
+// group compute them.
 template <bool backward>
 struct GridVisits {
   const Group& group;

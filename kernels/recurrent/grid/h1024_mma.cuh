@@ -106,9 +106,10 @@ struct GridWideMultiplier {
     return step + visit.j * Layout::kTileBytes;
   }
 
-  // The loads of the packets at `here` have been issued. The next visit's packet replaces
-  // each one that has been used, and arrives while others are multiplied. Many packets are
-  // therefore awaited in pairs. Those of the next visit are unused if there is none.
+  // Multiplies the packets at `here`, whose loads have been issued before. The next visit's packet
+  // replaces each one that has been used, and arrives while others are multiplied. Because there
+  // are many packets, they are awaited in pairs. Packets of the next visit are unused if there is
+  // no next visit.
   __device__ __forceinline__ void multiply(Words& words, const char*& here) {
     // If the tile has not arrived, awaiting packets in pairs would cost a memory round trip each.
     const uint4 first[1] = {words[0]};

@@ -93,8 +93,8 @@ struct GridBackwardMultiplier {
     return ring.place(visit.s) + visit.j * Layout::kTileBytes;
   }
 
-  // The loads of the packets at `here` have been issued. Those of the next visit replace them, and
-  // are unused if there is none.
+  // Multiplies the packets at `here`, whose loads have been issued before. Those of the next visit
+  // replace them, and are unused if there is no next visit.
   __device__ __forceinline__ void multiply(Words& words, const char*& here) {
     poll(words, here);
     float sum[kTiles][4] = {};

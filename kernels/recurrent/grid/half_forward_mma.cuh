@@ -70,8 +70,8 @@ struct GridMultiplier {
     return step + visit.j * Layout::kTileBytes;
   }
 
-  // The loads of the packets `now` at `here` have been issued. Those of the next visit are unused
-  // if there is none.
+  // Multiplies the packets `now`, whose loads from `here` have been issued before, and issues the
+  // loads of the next visit; these are unused if there is no next visit.
   template <bool early>
   __device__ __forceinline__ void multiply(Words& now, Words& next, const char*& here) {
     poll(now, here);

@@ -101,6 +101,7 @@ struct GridSplit {
   static constexpr int kFragments = 2 * kChunks * state_gates;
   static constexpr int kInRegisters = hidden <= kGridNarrowHidden ? kFragments
                                       : state_gates == 4          ? 24
+                                      : kFragments < 18           ? kFragments
                                                                   : 18;
   static constexpr int kInShared = kFragments - kInRegisters;
   static constexpr int kDepth = 3;                                             // stages of input
@@ -140,7 +141,7 @@ struct GridBackward {
   // registers.
   static constexpr int kTeam = kUnits / 2 * 8;
   static constexpr int kTeams =
-      kUnits == 16 || (setmaxnreg && hidden <= kGridNarrowHidden && state_gates == 3) ? 2 : 1;
+      kUnits == 16 || (setmaxnreg && hidden <= kGridNarrowHidden && state_gates <= 3) ? 2 : 1;
   static constexpr int kFinishing = kTeams * kTeam;
   static constexpr int kThreads = kMultiplying + kFinishing;
   static constexpr int kMultiplyingRegisters = !setmaxnreg   ? registers_of_warps(kThreads / kWarp)
@@ -296,6 +297,7 @@ inline constexpr CellShapes kCellShapes{kGridShapes<gates, state_gates, false>,
                                         kGridShapes<gates, state_gates, true>};
 
 inline const CellShapes& cell_shapes(int gates, int state_gates) {
+  if (gates == 1) return kCellShapes<1, 1>;
   if (gates == 3) return kCellShapes<3, 3>;
   return state_gates == 3 ? kCellShapes<4, 3> : kCellShapes<4, 4>;
 }

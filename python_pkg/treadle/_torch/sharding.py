@@ -1,6 +1,7 @@
 """The placements that an op supports: sharded by row, by column, or as partial sums.
 
-sharded.py runs the op on each process's shards. Both are imported with torch.distributed.tensor.
+sharded.py runs the op on each process's shards. Both files are imported only if a program imports
+torch.distributed.tensor.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def _elementwise(tensors: Tensors, *linear: str) -> list[Way]:
 
 def _snake(tensors: Tensors, *results: str) -> list[Way]:
     """Sharded along any dimension of x. Along the channels, parameters with one element per channel
-    are sharded, too. ``results``: for each result, the argument that it is like."""
+    are sharded, too. ``results``: for each result, the argument whose shape it has."""
     x, ways = tensors["x"], []
     for dim in range(x.dim()):
         inputs: dict[str, Placement] = {}
@@ -62,7 +63,7 @@ def _snake(tensors: Tensors, *results: str) -> list[Way]:
 
 def _sine_layer(tensors: Tensors, *results: str) -> list[Way]:
     """Sharded by rows of the input, columns of the output, or layers of a batch of layers.
-    ``results``: for each result, the argument that it is like."""
+    ``results``: for each result, the argument or result whose shape it has."""
     weight, last = tensors["weight"], tensors["input"].dim() - 1
     many = weight.dim() == 3
 

@@ -3,8 +3,8 @@
 from .lltm import LLTM
 from .lltm_cell import LLTMCell
 from .replace import Replaced, replace, restore
-from .rnn import GRU, LSTM
-from .rnn_cells import GRUCell, LSTMCell
+from .rnn import GRU, LSTM, RNN
+from .rnn_cells import GRUCell, LSTMCell, RNNCell
 from .sine_linear import SineLinear
 from .siren import Siren
 from .snake import Snake
@@ -18,6 +18,8 @@ __all__ = [
     "LSTM",
     "LLTMCell",
     "LSTMCell",
+    "RNN",
+    "RNNCell",
     "Replaced",
     "SineLinear",
     "Siren",

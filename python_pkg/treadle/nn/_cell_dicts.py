@@ -74,9 +74,9 @@ def wrong_cell(
         return None
     own, other = _CELLS[cell], _CELLS[name]
     our, their = f"{own.article} {cell}", f"{other.article} {name}"
-    gates = f"{other.gate_count} gates ({other.gates})" if other.gates else "no gates"
     biases = f"{other.biases} bias" + ("es" if other.biases > 1 else "")
-    own_gates = f"{own.gate_count} ({own.gates})"
+    gates = f"{other.gate_count} gates ({other.gates})" if other.gates else "no gates"
+    own_gates = f"{own.gate_count} ({own.gates})" if own.gates else "none"
     return (
         f"{module}: the state dict must be {our}'s, got {their}'s: {their} has {gates} and "
         f"{biases}, {our} {own_gates} and {own.biases}: weights cannot be carried over"

@@ -12,14 +12,14 @@ from .._check.tensors import check_dense
 from ._check import check_dtype, check_same_dtype
 from ._tracers import NotScripted, fx_leaf, is_tracing
 
-__all__ = ["GRU_CELL", "LSTM_CELL", "CellFront", "TorchCell"]
+__all__ = ["GRU_CELL", "LSTM_CELL", "RNN_CELL", "CellFront", "TorchCell"]
 
 # A cell is called once a step, so it calls the op of one layer and not treadle.lstm, whose lists
 # are checked and taken apart at every call.
 _layer = torch.ops.treadle.recurrent_layer.default
 
-# "cell" multiplies float32 by the setting of TF32 that torch's cells follow, which are matrix
-# products and no layers of cuDNN's.
+# "cell" multiplies float32 by torch's setting of TF32 for matrix products, which torch's cells
+# follow, and not by that for cuDNN's layers.
 _ALGORITHM = "cell"
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -28,6 +28,7 @@ _FEW_UNITS = 64
 
 _torchs_lstm: Callable[..., Any] = nn.LSTMCell.forward
 _torchs_gru: Callable[..., Any] = nn.GRUCell.forward
+_torchs_rnn: Callable[..., Any] = nn.RNNCell.forward
 
 _NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
@@ -46,7 +47,7 @@ class CellFront(NamedTuple):
                 return leaf
         exports = is_tracing() or torch.compiler.is_exporting()
         if exports and torch.onnx.is_in_onnx_export():
-            return self.torchs(cell, input, hx)  # which needs no table
+            return self.torchs(cell, input, hx)  # needs no translation table
         try:
             return self.step(cell, input, hx)
         except (AttributeError, RuntimeError, TypeError, ValueError):
@@ -63,21 +64,22 @@ class CellFront(NamedTuple):
 
 
 def _parameters_of(cell: Any) -> list[Tensor]:
-    # At every call, so that nn.utils.parametrize and functional_call can replace them. As
-    # attributes they take torch.nn.Module five times as long.
+    # Read at every call, so that nn.utils.parametrize and functional_call can replace them.
+    # Attribute access on torch.nn.Module takes five times as long.
     own: dict[str, Tensor] = cell._parameters
     return [own[name] if name in own else getattr(cell, name) for name in _NAMES]
 
 
 def _zeros(cell: Any, input: Tensor) -> Tensor:
-    """The state to start from if the caller gives none; of a DTensor a DTensor."""
+    """The state to start from if the caller gives none; a DTensor if ``input`` is one."""
     return input.new_zeros((*input.shape[:-1], cell.hidden_size))
 
 
 def _torchs_is_faster(cell: Any, input: Tensor, state: Tensor) -> bool:
-    """Whether torch's composition is, which has every derivative on a CPU: oneDNN multiplies half
-    types in hardware, and the kernels in float32. ``state``: c, or h of a GRU."""
-    if not input.is_cpu:  # which takes a fifth of the time of device.type
+    """Whether torch's cell is faster than the kernels: on a CPU oneDNN multiplies half types in
+    hardware, and the kernels compute in float32. torch's cell has every derivative there, too.
+    ``state``: c, or h without one."""
+    if not input.is_cpu:  # a fifth of the time that device.type takes
         return False
     if torch.is_autocast_enabled("cpu"):
         return True
@@ -89,7 +91,7 @@ def _lstm_step(cell: Any, input: Tensor, hx: Any) -> tuple[Tensor, Tensor]:
     if hx is None:
         h = c = _zeros(cell, input)
     elif isinstance(hx, Tensor):
-        raise TypeError  # which would be taken apart, and torch's is not
+        raise TypeError  # as torch's cell does: its two rows must not be taken for h and c
     else:
         h, c = hx
     if _torchs_is_faster(cell, input, c):
@@ -112,20 +114,29 @@ def _gru_step(cell: Any, input: Tensor, hx: Any) -> Tensor:
     h = _zeros(cell, input) if hx is None else hx
     if _torchs_is_faster(cell, input, h):
         return _torchs_gru(cell, input, hx)  # type: ignore[no-any-return]
-    return _gru_rows(input, h, *_parameters_of(cell))
+    return _rows_of_h("gru", input, h, *_parameters_of(cell))
 
 
-def _gru_rows(input: Tensor, h: Tensor, *parameters: Tensor) -> Tensor:
+def _rnn_step(cell: Any, input: Tensor, hx: Any) -> Tensor:
+    kind = f"rnn_{cell.nonlinearity}"
+    h = _zeros(cell, input) if hx is None else hx
+    if kind not in ("rnn_tanh", "rnn_relu") or _torchs_is_faster(cell, input, h):
+        return _torchs_rnn(cell, input, hx)  # type: ignore[no-any-return]
+    return _rows_of_h(kind, input, h, *_parameters_of(cell))
+
+
+def _rows_of_h(kind: str, input: Tensor, h: Tensor, *parameters: Tensor) -> Tensor:
     if input.dim() == 1:
-        return _gru_rows(input.unsqueeze(0), h.unsqueeze(0), *parameters).squeeze(0)
+        return _rows_of_h(kind, input.unsqueeze(0), h.unsqueeze(0), *parameters).squeeze(0)
     x, h0 = input.unsqueeze(0), h.unsqueeze(0)
-    # A GRU's c is h without rounding, which does not outlast a step.
-    _, h_n, _ = _layer(x, None, h0, h0, *parameters, cell="gru", algorithm=_ALGORITHM)
+    # c is h before rounding, which a cell does not pass on to the next step.
+    _, h_n, _ = _layer(x, None, h0, h0, *parameters, cell=kind, algorithm=_ALGORITHM)
     return h_n.squeeze(0)  # type: ignore[no-any-return]
 
 
 LSTM_CELL = CellFront("LSTMCell", _lstm_step, _torchs_lstm)
 GRU_CELL = CellFront("GRUCell", _gru_step, _torchs_gru)
+RNN_CELL = CellFront("RNNCell", _rnn_step, _torchs_rnn)
 
 
 class TorchCell(NotScripted):
@@ -140,11 +151,12 @@ class TorchCell(NotScripted):
         bias: bool = True,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
+        **kind: str,
     ) -> None:
         check_dtype(self._front.name, dtype)
         # Does not name nn.LSTMCell: some programs replace that by this class.
         super().__init__(  # type: ignore[call-arg]
-            input_size, hidden_size, bias, device=device, dtype=dtype
+            input_size, hidden_size, bias, device=device, dtype=dtype, **kind
         )
 
     def forward(self, input: Any, hx: Any = None) -> Any:
@@ -152,19 +164,20 @@ class TorchCell(NotScripted):
 
         Args:
             input: [B, I], or [I] without a batch.
-            hx: ``(h, c)`` from the step before, or ``h`` for a GRU, each [B, H] (or [H]). ``c`` may
-                be float32 with half-precision inputs and stays so from step to step. None starts
-                from zeros in the dtype of ``input``.
+            hx: ``(h, c)`` from the step before, or only ``h`` (GRU, RNN), each [B, H] (or [H]).
+                ``c`` may be float32 with half-precision inputs and stays so from step to step. None
+                starts from zeros in the dtype of ``input``.
 
         Returns:
-            ``(new_h, new_c)``, or ``new_h`` for a GRU, like ``hx``, in its dtypes. Under autocast
-            in those of torch's cell: the lower precision, but on a CPU float32 if ``c`` (of a GRU
-            ``h``) is. Under autocast on a CPU, and there in half types of H > 64, torch's cell is
-            what runs.
+            ``(new_h, new_c)``, or only ``new_h``, like ``hx``, in its dtypes. Under autocast the
+            dtypes are those of torch's cell: the lower precision or, on a CPU, float32 if ``c`` (or
+            ``h``, for a cell without ``c``) is float32. On a CPU, torch's own cell runs under
+            autocast, and in half types with H > 64.
 
         Raises:
-            ValueError, RuntimeError, TypeError, AttributeError: as torch's cell, in its words.
-            RuntimeError: ``input`` has another dtype than the parameters; says what to call.
+            ValueError, RuntimeError, TypeError, AttributeError: as torch's cell, with its text.
+            RuntimeError: ``input`` has another dtype than the parameters; the text says what to
+                call.
         """
         return self._called(input, hx)
 

@@ -14,9 +14,9 @@ from weakref import ref
 
 from torch import Tensor, nn
 
-from ._cell_front import GRU_CELL, LSTM_CELL, CellFront, TorchCell
+from ._cell_front import GRU_CELL, LSTM_CELL, RNN_CELL, CellFront, TorchCell
 from ._sequence import Front, SequenceLayers, load
-from ._torch_front import GRU_FRONT, LSTM_FRONT, TorchFront
+from ._torch_front import GRU_FRONT, LSTM_FRONT, RNN_FRONT, TorchFront
 
 __all__ = [
     "GRUCellMethods",
@@ -24,6 +24,8 @@ __all__ = [
     "LSTMCellMethods",
     "LSTMMethods",
     "Methods",
+    "RNNCellMethods",
+    "RNNMethods",
     "Replaceable",
     "front_of",
     "methods_of",
@@ -111,12 +113,20 @@ class GRUMethods(LayerMethods):
     _front, forward = GRU_FRONT, _read_as(nn.GRU.forward, SequenceLayers.forward)
 
 
+class RNNMethods(LayerMethods):
+    _front, forward = RNN_FRONT, _read_as(nn.RNN.forward, SequenceLayers.forward)
+
+
 class LSTMCellMethods(Methods):
     _front, forward = LSTM_CELL, _read_as(nn.LSTMCell.forward, TorchCell.forward)
 
 
 class GRUCellMethods(Methods):
     _front, forward = GRU_CELL, _read_as(nn.GRUCell.forward, TorchCell.forward)
+
+
+class RNNCellMethods(Methods):
+    _front, forward = RNN_CELL, _read_as(nn.RNNCell.forward, TorchCell.forward)
 
 
 def put(kind: type[Methods], module: nn.Module) -> None:
@@ -161,8 +171,8 @@ def front_of(module: object) -> Front | None:
 
 
 class Replaceable(ABCMeta):
-    """The metaclass of treadle.nn's LSTM, GRU and their cells, which makes replaced modules their
-    instances, too.
+    """The metaclass of treadle.nn's LSTM, GRU, RNN and their cells, which makes replaced modules
+    their instances, too.
 
     It is an ABCMeta, so that classes with abstract methods can be further bases.
     """

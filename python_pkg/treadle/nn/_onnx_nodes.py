@@ -9,12 +9,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# ONNX's gates as positions in torch's weights: i, f, g, o and r, z, n.
-_GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2)}
+# For each op of torch's: ONNX's node, its gates as positions in torch's weights (i, f, g, o and r,
+# z, n), and the node's attributes of a direction.
+_NODES: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
+    "lstm": ("LSTM", (0, 3, 1, 2), {}),
+    "gru": ("GRU", (1, 0, 2), {}),
+    "rnn_tanh": ("RNN", (0,), {"activations": ["Tanh"]}),
+    "rnn_relu": ("RNN", (0,), {"activations": ["Relu"]}),
+}
 
 
 def onnx_layers(
-    cell: str,
+    op: str,
     input: Tensor,
     hx: Tensor | Sequence[Tensor],
     parameters: list[Tensor],
@@ -25,8 +31,8 @@ def onnx_layers(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Tensor, ...]:
-    """Returns what torch.lstm or torch.gru returns for a padded batch. For torch.onnx's export
-    only."""
+    """Returns what torch.lstm, or torch's function named ``op``, returns for a padded batch. For
+    torch.onnx's export only."""
     states = (hx,) if isinstance(hx, Tensor) else tuple(hx)
     directions = 2 if bidirectional else 1
     width = (4 if bias else 2) * directions
@@ -36,19 +42,20 @@ def onnx_layers(
             x = F.dropout(x, dropout)
         weights = parameters[width * layer : width * (layer + 1)]
         rows = slice(directions * layer, directions * (layer + 1))
-        x, *found = _layer(cell, x, [state[rows] for state in states], weights, directions)
+        x, *found = _layer(op, x, [state[rows] for state in states], weights, directions)
         last.append(found)
     output = x.transpose(0, 1) if batch_first else x
     return (output, *(torch.cat(each) for each in zip(*last, strict=True)))
 
 
 def _layer(
-    cell: str, x: Tensor, states: list[Tensor], weights: list[Tensor], directions: int
+    op: str, x: Tensor, states: list[Tensor], weights: list[Tensor], directions: int
 ) -> list[Tensor]:
     steps, rows, hidden = x.size(0), x.size(1), states[0].size(-1)
+    node, gates, attributes = _NODES[op]
 
     def ordered(weight: Tensor) -> Tensor:
-        return torch.cat([weight.narrow(0, gate * hidden, hidden) for gate in _GATES[cell]])
+        return torch.cat([weight.narrow(0, gate * hidden, hidden) for gate in gates])
 
     each = len(weights) // directions
     # For each kind (weight_ih, weight_hh and the biases) a tensor [D, ...].
@@ -58,11 +65,12 @@ def _layer(
         "hidden_size": hidden,
         "direction": "bidirectional" if directions == 2 else "forward",
     }
-    if cell == "GRU":
+    if node == "GRU":
         options["linear_before_reset"] = 1
+    options |= {name: value * directions for name, value in attributes.items()}
     state = [directions, rows, hidden]
     output, *last = torch.onnx.ops.symbolic_multi_out(
-        cell,
+        node,
         [x, *kinds[:2], biases, None, *states],
         options,
         dtypes=[x.dtype] * (1 + len(states)),

@@ -8,8 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ._tracers import is_tracing
-
 __all__ = ["PackedRows", "PaddedRows", "Rows"]
 
 
@@ -18,7 +16,6 @@ class PaddedRows:
 
     def __init__(self, input: Tensor, lengths: Tensor | None) -> None:
         self.steps, self.batch = input.size(0), input.size(1)
-        self.empty = not is_tracing() and self.steps == 0
         self.batch_sizes: tuple[Tensor, ...] = ()
         self._lengths = lengths
         if lengths is not None:
@@ -47,8 +44,6 @@ class PaddedRows:
 
     def ends(self, h: Tensor, h0: Tensor | None, direction: int) -> Tensor | None:
         """[B, P]: ``h`` [T, B, P] of each row's last step; ``h0``, or 0, of a row without steps."""
-        if self.empty:
-            return h.new_zeros(h.shape[1:]) if h0 is None else h0
         if direction or self._lengths is None:
             end = h[0] if direction else h[-1]
         else:  # a sum, whose derivative needs no scatter
@@ -67,11 +62,10 @@ class PackedRows:
     def __init__(self, data: Tensor, batch_sizes: Tensor) -> None:
         self.batch_sizes = (batch_sizes,)
         self.steps, self._count = len(batch_sizes), data.size(0)
-        self.empty = self.steps == 0
 
     @property
     def batch(self) -> int:
-        return 0 if self.empty else int(self.batch_sizes[0][0])
+        return int(self.batch_sizes[0][0])
 
     def firsts(self, h: Tensor, direction: int) -> Tensor:
         """[S, P]: ``h`` [B, P] in each row's first step, 0 in the others."""
@@ -98,7 +92,7 @@ class PackedRows:
 
     def ends(self, h: Tensor, h0: Tensor | None, direction: int) -> Tensor | None:
         """None: m_n must be projected."""
-        return h0 if self.empty else None
+        return None
 
     def _sizes(self) -> list[tuple[int, int]]:
         """The number of rows of each step, and of the next."""

@@ -36,6 +36,7 @@ _COSTS = {
     torch.bfloat16: _Costs(step=1e6, unit=0, call=3e6, call_from_h0=8e6),
 }
 
+torchs: Any = torch.lstm
 _functorch_level: Callable[[], int | None] = torch._C._functorch.maybe_current_level
 
 
@@ -70,7 +71,6 @@ def torchs_is_faster(
 
 
 def run_torchs(
-    torchs: Callable[..., tuple[Tensor, ...]],
     layer: Any,
     input: tuple[Tensor, ...],
     states: States | None,
@@ -83,4 +83,4 @@ def run_torchs(
         batch = int(input[1][0]) if len(input) == 2 else x.size(0 if rest[0] else 1)
         sizes = (layer.proj_size, layer.hidden_size)
         states = tuple(x.new_zeros(count, batch, size) for size in sizes)
-    return torchs(*input, states, *net, *rest)
+    return torchs(*input, states, *net, *rest)  # type: ignore[no-any-return]

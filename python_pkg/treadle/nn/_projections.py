@@ -89,7 +89,7 @@ def _one_layer(
     # h of a single step has the size of m if zeros are added, and weight_hh its columns.
     single = not is_tracing() and rows.steps == 1
     joined: list[Tensor] = []
-    if not (single or rows.empty) and (h0 is not None or reset_h is not None):
+    if not single and (h0 is not None or reset_h is not None):
         joined = [_joined(rows, options.reset, h0, reset_h, d) for d in range(len(weights))]
     params = []
     for d, (weight_ih, weight_hh, *biases, weight_hr) in enumerate(weights):

@@ -69,6 +69,9 @@ class Front:
             for name in names
         ]
 
+    def op_of(self, layer: Any) -> Callable[..., tuple[Tensor, ...]]:
+        return self.op
+
     def run(
         self,
         layer: Any,
@@ -87,7 +90,7 @@ class Front:
             # Passed even if None: torch.compile's guards read the arguments of an earlier call.
             "lengths": options.lengths,
         }
-        op: Any = self.op
+        op: Any = self.op_of(layer)
         if states is None:
             data, batch_sizes = input if len(input) == 2 else (*input, None)
             given |= {"cell": op.__name__, "reset_hx": reset_hx or None}

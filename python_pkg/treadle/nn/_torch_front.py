@@ -1,4 +1,4 @@
-"""The forward pass of layers with the interface of torch.nn.LSTM and GRU."""
+"""The forward pass of layers with the interface of torch.nn.LSTM, GRU and RNN."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any
 from weakref import ref
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..recurrent import gru, lstm
+from .._check.tensors import dtype_name
+from ..recurrent import gru, lstm, rnn_relu, rnn_tanh
 from ._onnx_nodes import onnx_layers
 from ._projected_torch import run_torchs, torchs_is_faster
 from ._projections import run_projected
 from ._sequence import Front, Options, States
 from ._tracers import is_tracing
 
-__all__ = ["GRU_FRONT", "LSTM_FRONT", "TorchFront"]
+__all__ = ["GRU_FRONT", "LSTM_FRONT", "RNN_FRONT", "TorchFront"]
 
 Op = Callable[..., tuple[Tensor, ...]]
 
@@ -26,11 +27,35 @@ _ONNX_DTYPES = {torch.float32, torch.float16}
 
 
 class TorchFront(Front):
-    """Reads weights as torch.nn.RNNBase does, and exports to ONNX as torch's layers do."""
+    """Reads weights as torch.nn.RNNBase does, exports to ONNX as torch's layers do, and leaves
+    complex numbers to torch."""
 
-    def __init__(self, name: str, states: tuple[str, ...], op: Op, torchs: Op) -> None:
+    def __init__(
+        self, name: str, states: tuple[str, ...], op: Op, torchs: Callable[..., Any]
+    ) -> None:
         super().__init__(name, states, op)
+        # The forward pass of torch's module. Some programs replace torch.nn.LSTM by ours later.
         self.torchs = torchs
+
+    def called(self, layer: Any, input: object, hx: object, *options: object) -> tuple[Any, ...]:
+        weight = layer._parameters.get("weight_ih_l0")
+        if weight is None or not weight.is_complex():
+            return super().called(layer, input, hx, *options)
+        if any(option is not None and option is not False for option in options):
+            raise ValueError(
+                f"{self.name}: a layer of {dtype_name(weight.dtype)}, which torch runs, must be "
+                "called without reset, reset_hx, lengths and return_cells"
+            )
+        return self.torchs(layer, input, hx)  # type: ignore[no-any-return]
+
+    def _check_input(self, layer: Any, input: object) -> Tensor:
+        checked = super()._check_input(layer, input)
+        steps = checked.size(1 if layer.batch_first and checked.dim() == 3 else 0)
+        if not is_tracing() and steps == 0:
+            raise RuntimeError(
+                f"{self.name}: input must have at least one step, got {list(checked.shape)}"
+            )
+        return checked
 
     def run(
         self,
@@ -44,7 +69,7 @@ class TorchFront(Front):
         if not layer.proj_size:
             return self._run_op(layer, input, states, net, rest, options)
         if torchs_is_faster(layer, input, states, rest, options):
-            return run_torchs(self.torchs, layer, input, states, net, rest)
+            return run_torchs(layer, input, states, net, rest)
         return run_projected(self._run_op, layer, input, states, net, rest, options)
 
     def _run_op(
@@ -59,13 +84,17 @@ class TorchFront(Front):
         """The forward pass of a layer without projections."""
         exports = is_tracing() or torch.compiler.is_exporting()
         if exports and states is not None and torch.onnx.is_in_onnx_export():
-            found = self._to_onnx((*input, self.given(states), *net, *rest), options)
+            arguments = (*input, self.given(states), *net, *rest)
+            found = self._to_onnx(self.op_of(layer).__name__, arguments, options)
             if found is not None:
                 return found
         return super().run(layer, input, states, net, rest, options)
 
-    def _to_onnx(self, arguments: tuple[Any, ...], options: Options) -> tuple[Tensor, ...] | None:
+    def _to_onnx(
+        self, op: str, arguments: tuple[Any, ...], options: Options
+    ) -> tuple[Tensor, ...] | None:
         """What torch.onnx.export can translate without a table; None if there is no such thing."""
+        torchs: Op = getattr(torch, op)
         plain = options.reset is None and options.lengths is None and not options.return_cells
         if is_tracing():  # dynamo=False, which takes no table
             if not plain:
@@ -74,7 +103,7 @@ class TorchFront(Front):
                     "torch.onnx.export(..., dynamo=True, custom_translation_table="
                     "treadle.onnx.translation_table()), got dynamo=False"
                 )
-            return self.torchs(*arguments)
+            return torchs(*arguments)
         input, states, *_ = arguments
         each = (states,) if isinstance(states, Tensor) else states
         dtypes = {input.dtype, *(state.dtype for state in each)}
@@ -82,7 +111,7 @@ class TorchFront(Front):
             return None
         # torch.export would fix the number of steps of torch's op.
         any_steps = isinstance(input.size(1 if arguments[-1] else 0), torch.SymInt)
-        return onnx_layers(self.name, *arguments) if any_steps else self.torchs(*arguments)
+        return onnx_layers(op, *arguments) if any_steps else torchs(*arguments)
 
     def parameters(self, layer: Any) -> list[Tensor]:
         # torch.nn.RNNBase keeps its parameters in this list, too.
@@ -112,5 +141,13 @@ class TorchFront(Front):
         return flat
 
 
-LSTM_FRONT = TorchFront("LSTM", ("h0", "c0"), lstm, torch.lstm)
-GRU_FRONT = TorchFront("GRU", ("h0",), gru, torch.gru)
+class RnnFront(TorchFront):
+    """The module's nonlinearity chooses the op."""
+
+    def op_of(self, layer: Any) -> Op:
+        return rnn_relu if layer.mode == "RNN_RELU" else self.op
+
+
+LSTM_FRONT = TorchFront("LSTM", ("h0", "c0"), lstm, nn.LSTM.forward)
+GRU_FRONT = TorchFront("GRU", ("h0",), gru, nn.GRU.forward)
+RNN_FRONT = RnnFront("RNN", ("h0",), rnn_tanh, nn.RNN.forward)

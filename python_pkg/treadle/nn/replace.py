@@ -15,32 +15,37 @@ from ._methods import (
     LSTMCellMethods,
     LSTMMethods,
     Methods,
+    RNNCellMethods,
+    RNNMethods,
     is_forward_ours,
     methods_of,
     put,
     remove,
 )
 from ._speed import why_maybe_slower
-from .rnn import GRU, LSTM
-from .rnn_cells import GRUCell, LSTMCell
+from .rnn import GRU, LSTM, RNN
+from .rnn_cells import GRUCell, LSTMCell, RNNCell
 
 __all__ = ["Replaced", "replace", "restore"]
 
 _METHODS: dict[type[nn.Module], type[Methods]] = {
     nn.LSTM: LSTMMethods,
     nn.GRU: GRUMethods,
+    nn.RNN: RNNMethods,
     nn.LSTMCell: LSTMCellMethods,
     nn.GRUCell: GRUCellMethods,
+    nn.RNNCell: RNNCellMethods,
 }
 _TORCHS: dict[type[nn.Module], type[nn.Module]] = {
     LSTM: nn.LSTM,
     GRU: nn.GRU,
+    RNN: nn.RNN,
     LSTMCell: nn.LSTMCell,
     GRUCell: nn.GRUCell,
+    RNNCell: nn.RNNCell,
 }
 _OURS = tuple(_TORCHS)
 _DTYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
-_CELLS = (nn.LSTMCell, nn.GRUCell, nn.RNNCell)
 
 
 @dataclass(frozen=True)
@@ -57,8 +62,8 @@ class Replaced:
 
 
 def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
-    """Let every torch.nn.LSTM, GRU, LSTMCell and GRUCell in ``model`` run on treadle's kernels, in
-    place.
+    """Let every recurrent module of torch.nn in ``model`` run on treadle's kernels, in place: LSTM,
+    GRU, RNN, LSTMCell, GRUCell and RNNCell.
 
     The modules are the same objects of the same class, with another forward pass, that of
     :class:`treadle.nn.LSTM` and so on: parameters, hooks, buffers, ties and references to them
@@ -76,17 +81,16 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
     ``only_if_faster`` leaves such layers; time the model before and after.
 
     Args:
-        model: a module; it may itself be an LSTM or a GRU.
+        model: a module; it may itself be such a module.
         only_if_faster: do not replace float32 and float16 layers, and layers with projections, for
             which the GPU launches a product and a kernel for each step, by the planner's choice for
-            16 rows of 128 steps. Nor cells on a GPU, which have not been timed there. Move the
-            model to its GPU and dtype first.
+            16 rows of 128 steps; and do not replace cells on a GPU, which have not been timed
+            there. Move the model to its GPU and dtype first.
 
     Returns:
         What was replaced, and what was left, each with the reason: modules with complex
-        parameters; subclasses, which may override the forward pass; modules whose
-        ``forward`` was set, as by accelerate's hooks; torch.nn's RNN and RNNCell, which treadle
-        does not have.
+        parameters; subclasses, which may override the forward pass; modules whose ``forward`` was
+        set, as by accelerate's hooks.
 
     Raises:
         TypeError: ``model`` is not a module.
@@ -99,7 +103,7 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
     """
     replaced, left = [], {}
     for name, module in _modules(model, "replace"):
-        if not isinstance(module, (nn.RNNBase, *_CELLS)) or isinstance(module, _OURS):
+        if not isinstance(module, (nn.RNNBase, nn.RNNCellBase)) or isinstance(module, _OURS):
             continue
         why = _why_left(module)
         if why is None and only_if_faster:
@@ -115,8 +119,8 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
 def restore(model: nn.Module) -> Replaced:
     """Undo :func:`replace`: make the modules of treadle.nn in ``model`` torch's again, in place.
 
-    That includes modules that were made as treadle's, for which tools that look for torch's classes
-    need it.
+    That includes modules that were made as ``treadle.nn.LSTM`` and so on. Tools that look for
+    torch's classes only find those after this call.
 
     Args:
         model: a module.
@@ -155,8 +159,7 @@ def _why_left(module: nn.Module) -> str | None:
     kind = parametrize.type_before_parametrizations(module)
     torchs = next((cls for cls in _METHODS if isinstance(module, cls)), None)
     if torchs is None:
-        name = "RNNCell" if isinstance(module, nn.RNNCell) else "RNN"
-        return f"treadle has no torch.nn.{name}"
+        return f"treadle has no {kind.__name__}"
     if other := {p.dtype for p in module.parameters()} - _DTYPES:
         return f"it has parameters of {', '.join(sorted(map(dtype_name, other)))}"
     if kind not in _METHODS:

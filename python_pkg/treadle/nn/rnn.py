@@ -1,4 +1,4 @@
-"""LSTM and GRU: torch.nn's modules on treadle's kernels."""
+"""LSTM, GRU and RNN: torch.nn's modules on treadle's kernels."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch.nn.utils.rnn import PackedSequence
 from ._check import check_bool, check_dtype
 from ._methods import Replaceable
 from ._sequence import CellLayers, SequenceLayers
-from ._torch_front import GRU_FRONT, LSTM_FRONT
+from ._torch_front import GRU_FRONT, LSTM_FRONT, RNN_FRONT
 
-__all__ = ["GRU", "LSTM"]
+__all__ = ["GRU", "LSTM", "RNN"]
 
 
 class _TorchLayers(SequenceLayers):
@@ -36,22 +36,23 @@ class _TorchLayers(SequenceLayers):
         device: torch.device | str | int | None,
         dtype: torch.dtype | None,
         recompute: bool,
-        **own: Any,
+        **kind: Any,
     ) -> None:
         name = self._front.name
-        check_dtype(name, dtype)
+        if not (isinstance(dtype, torch.dtype) and dtype.is_complex):  # which torch runs
+            check_dtype(name, dtype)
         # Does not name nn.LSTM, because some programs replace it by this class.
         super().__init__(  # type: ignore[call-arg]
             input_size,
             hidden_size,
-            num_layers,
-            bias,
-            batch_first,
-            dropout,
-            bidirectional,
+            num_layers=num_layers,
+            bias=bias,
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
             device=device,
             dtype=dtype,
-            **own,
+            **kind,
         )
         self.bidirectional = check_bool(name, "bidirectional", bidirectional)
         self.recompute = check_bool(name, "recompute", recompute)
@@ -193,6 +194,93 @@ class GRU(_TorchLayers, nn.GRU, metaclass=Replaceable):
             device,
             dtype,
             recompute,
+        )
+
+    if TYPE_CHECKING:
+
+        @overload  # type: ignore[override]
+        def forward(
+            self,
+            input: Tensor,
+            hx: Tensor | None = None,
+            *,
+            reset: Tensor | None = None,
+            reset_hx: Tensor | None = None,
+            lengths: Tensor | None = None,
+        ) -> tuple[Tensor, Tensor]: ...
+
+        @overload
+        def forward(
+            self,
+            input: PackedSequence,
+            hx: Tensor | None = None,
+            *,
+            reset: Tensor | PackedSequence | None = None,
+            reset_hx: Tensor | None = None,
+        ) -> tuple[PackedSequence, Tensor]: ...
+
+        def forward(self, input: Any, hx: Any = None, **options: Any) -> Any: ...
+
+
+class RNN(_TorchLayers, nn.RNN, metaclass=Replaceable):
+    """:class:`torch.nn.RNN` on treadle's kernels: one launch for all steps, any derivative.
+
+    Parameters, their names and initialisation, ``state_dict``, arguments and results are torch's,
+    and this is a subclass of torch's class; :func:`treadle.nn.replace` gives its forward pass to
+    the modules of a finished model. Derivatives beyond torch's: double backward, forward
+    mode, vmap. torch.compile breaks the graph at every such module unless
+    torch._dynamo.config.allow_rnn is True; torch.export does not.
+
+    Args:
+        input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout,
+            bidirectional, device, dtype: as torch.nn.RNN.
+        recompute: keep less for the backward pass, which then recomputes it;
+            :func:`treadle.rnn_tanh` says how many bytes.
+        proj_size: refused, as by torch.nn.RNN.
+
+    Raises:
+        As torch.nn.RNN.
+
+    Example::
+
+        layer = treadle.nn.RNN(8, 64, num_layers=2)
+        output, h = layer(rows)             # [T, B, 8] -> [T, B, 64], [2, B, 64]
+    """
+
+    _front = RNN_FRONT
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: str = "tanh",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        recompute: bool = False,
+        proj_size: None = None,
+    ) -> None:
+        if proj_size is not None:
+            raise ValueError(
+                f"RNN: proj_size must not be given, got {proj_size}: torch.nn.LSTM has projections"
+            )
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            device,
+            dtype,
+            recompute,
+            nonlinearity=nonlinearity,
         )
 
     if TYPE_CHECKING:

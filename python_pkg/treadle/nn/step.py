@@ -27,9 +27,9 @@ def make_step(layer: nn.Module, batch: int, *, clone: bool = False) -> Step:
     runs the layer's op.
 
     Args:
-        layer: a :class:`treadle.nn.LSTM`, :class:`GRU` or :class:`LLTM` in one direction, of any
-            number of layers. Device and dtype are those of its parameters, also under autocast. It
-            runs as in ``eval()``: without dropout and without gradients.
+        layer: a :class:`treadle.nn.LSTM`, :class:`GRU`, :class:`RNN` or :class:`LLTM` in one
+            direction, of any number of layers. Device and dtype are those of its parameters, also
+            under autocast. It runs as in ``eval()``: without dropout and without gradients.
         batch: B, the number of rows.
         clone: return a new tensor at each call. If False, every call returns the same tensor and
             overwrites the previous output.
@@ -50,7 +50,7 @@ def make_step(layer: nn.Module, batch: int, *, clone: bool = False) -> Step:
     """
     if front_of(layer) is None:
         raise TypeError(
-            "make_step: layer must be a treadle.nn.LSTM, GRU or LLTM, "
+            "make_step: layer must be a treadle.nn.LSTM, GRU, RNN or LLTM, "
             f"got {type(layer).__module__}.{type(layer).__qualname__}"
         )
     rows, copies = check_count("make_step", "batch", batch), check_bool("make_step", "clone", clone)

@@ -1,7 +1,7 @@
 """The recurrent ops in ONNX; used by treadle.onnx.
 
-LSTM and GRU become ONNX's own nodes. The LLTM's cell, resets, and float64 (for which onnxruntime
-has no LSTM and GRU) become a Scan over the steps. A Scan computes half types in float32.
+LSTM, GRU and RNN become ONNX's own nodes. The LLTM's cell, resets, and float64 (for which
+onnxruntime has none of them) become a Scan over the steps. A Scan computes half types in float32.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["affine_scan", "lltm_cell", "lltm_cell_forward", "recurrent_layer"]
 Cell = tuple[Any, Any]  # h and c
 
 # For each of ONNX's gates the index of ours: ONNX's LSTM has i, o, f, c, and its GRU z, r, h.
-ORDERS = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2)}
+ORDERS = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn_tanh": (0,), "rnn_relu": (0,)}
 
 # ---- one step. gates [B, GH]: the sums over input and state; c [B, H].
 
@@ -52,6 +52,23 @@ def _gru_step(op: Ops, of_input: Value, of_state: Value, c: Value) -> Cell:
     n = op.Tanh(op.Add(x_n, op.Mul(r, h_n)))
     new_c = op.Add(n, op.Mul(z, op.Sub(c, n)))
     return op.Identity(new_c), new_c
+
+
+def _rnn_tanh_step(op: Ops, gate: Value, c: Value, dtype: Any) -> Cell:
+    return op.Tanh(gate), op.Tanh(gate)
+
+
+def _rnn_relu_step(op: Ops, gate: Value, c: Value, dtype: Any) -> Cell:
+    return op.Relu(gate), op.Relu(gate)
+
+
+# The cells whose steps read the sums over input and state together.
+_STEPS = {
+    "lltm": _lltm_step,
+    "lstm": _lstm_step,
+    "rnn_tanh": _rnn_tanh_step,
+    "rnn_relu": _rnn_relu_step,
+}
 
 
 def lltm_cell_forward(
@@ -133,7 +150,7 @@ class _Layer(NamedTuple):
 
 
 def _node(a: _Layer) -> Sequence[Value]:
-    """ONNX's LSTM or GRU."""
+    """ONNX's LSTM, GRU or RNN."""
     # The rows of our weights in ONNX's order. The exporter folds a Gather, but no Split.
     order = [gate * a.hidden + row for gate in ORDERS[a.cell] for row in range(a.hidden)]
     rows = constant(order, ir.DataType.INT64)
@@ -156,7 +173,11 @@ def _node(a: _Layer) -> Sequence[Value]:
     if a.cell == "lstm":
         output, h_n, c_n = op.LSTM(x, *weights, biases, None, h0, c0, **options)
     else:
-        output, h_n = op.GRU(x, *weights, biases, None, h0, linear_before_reset=1, **options)
+        if a.cell == "gru":
+            output, h_n = op.GRU(x, *weights, biases, None, h0, linear_before_reset=1, **options)
+        else:
+            activations = [a.cell.removeprefix("rnn_").capitalize()] * a.directions
+            output, h_n = op.RNN(x, *weights, biases, None, h0, activations=activations, **options)
         c_n = op.Identity(h_n)
     if a.directions == 1:  # From [T, D, B, H].
         return op.Squeeze(output, [1]), h_n, c_n
@@ -199,8 +220,7 @@ def _direction(a: _Layer, d: int) -> Sequence[Value]:
             of_state = of_state if biases[1] is None else op.Add(of_state, biases[1])
             new_h, new_c = _gru_step(op, row, of_state, c)
         else:
-            cell = _lstm_step if a.cell == "lstm" else _lltm_step
-            new_h, new_c = cell(op, op.Add(row, of_state), c, a.dtype)
+            new_h, new_c = _STEPS[a.cell](op, op.Add(row, of_state), c, a.dtype)
         return new_h, new_c, op.Identity(new_h)
 
     states = [a.of_direction(state, d, 2) for state in a.states]
@@ -245,7 +265,9 @@ def recurrent_layer(
     # onnxruntime's LSTM and GRU raise for float64.
     by_steps = cell == "lltm" or reset is not None or input.dtype == ir.DataType.DOUBLE
     # There ONNX 18 has no bfloat16, and c must have the same dtype as everything else.
-    half = input.dtype == ir.DataType.FLOAT16 and (cell == "gru" or c0.dtype == input.dtype)
+    half = input.dtype == ir.DataType.FLOAT16 and (
+        cell not in ("lltm", "lstm") or c0.dtype == input.dtype
+    )
     dtype = input.dtype if half and not by_steps else wide_dtype(input.dtype)
     biases, starts = (bias_ih, bias_hh), (reset_h, reset_c)
     layer = _Layer(cell, dtype, input, (h0, c0), (weight_ih, weight_hh), biases, reset, starts)

@@ -1,4 +1,4 @@
-"""The recurrent ops: a step of the LLTM, and whole sequences of LLTM, LSTM and GRU."""
+"""The recurrent ops: a step of the LLTM, and whole sequences of LLTM, LSTM, GRU and RNN."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any
 from ._lltm import lltm, lltm_cell
 from ._overloads import overloads, with_cells, without_cells
 
-__all__ = ["gru", "lltm", "lltm_cell", "lstm"]
+__all__ = ["gru", "lltm", "lltm_cell", "lstm", "rnn_relu", "rnn_tanh"]
 
 _lstm = overloads("lstm")
 _gru = overloads("gru")
+_rnn_tanh = overloads("rnn_tanh")
+_rnn_relu = overloads("rnn_relu")
 
 
 @with_cells
@@ -116,3 +118,56 @@ def gru(*args: Any, **kwargs: Any) -> Any:
     kernels/math/cells/gru.h.
     """
     return _gru(args, kwargs)
+
+
+@without_cells
+def rnn_tanh(*args: Any, **kwargs: Any) -> Any:
+    """Layers of RNN cells over whole sequences; ``torch.rnn_tanh`` on treadle's kernels.
+
+    ``rnn_tanh(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
+    batch_first)``, or for a packed batch ``rnn_tanh(data, batch_sizes, hx, params, has_biases,
+    num_layers, dropout, train, bidirectional)``. D is 2 if bidirectional, else 1;
+    :class:`treadle.nn.RNN` holds the parameters and calls this.
+    ``h = tanh(x W_ih^T + b_ih + h W_hh^T + b_hh)``.
+
+    Args:
+        input, data, batch_sizes, hx: as :func:`gru`.
+        params: for each layer, and in it for each direction, weight_ih [H, I] (after the first
+            layer [H, D*H]), weight_hh [H, H] and, if ``has_biases``, bias_ih and bias_hh [H].
+        has_biases, num_layers, dropout, train, bidirectional, batch_first: as :func:`lstm`.
+        recompute: if False, a layer keeps its output (H) and the sums (H) that the nonlinearity
+            reads for the backward pass, for each direction, step and row, in input's dtype. If True
+            it keeps only the output, and the backward pass takes one more matrix product.
+        reset, reset_hx, lengths: as :func:`gru`.
+
+    Returns:
+        ``output`` and ``h_n`` as :func:`gru`; all tensors except batch_sizes, reset and lengths are
+        differentiable twice.
+
+    Raises:
+        TypeError: input or hx is not a tensor, or params is not a list.
+        RuntimeError: shapes, dtypes, devices or counts that do not fit.
+
+    Source: csrc/recurrent/lists, csrc/recurrent/run/forward.cpp, kernels/recurrent/plan/plan.cpp,
+    kernels/math/rnn.h.
+    """
+    return _rnn_tanh(args, kwargs)
+
+
+@without_cells
+def rnn_relu(*args: Any, **kwargs: Any) -> Any:
+    """Layers of RNN cells over whole sequences; ``torch.rnn_relu`` on treadle's kernels.
+
+    ``rnn_relu(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
+    batch_first)``, or for a packed batch ``rnn_relu(data, batch_sizes, hx, params, has_biases,
+    num_layers, dropout, train, bidirectional)``, is :func:`rnn_tanh` with
+    ``h = relu(x W_ih^T + b_ih + h W_hh^T + b_hh)``.
+
+    Arguments and errors: :func:`rnn_tanh`.
+
+    Returns:
+        ``output`` and ``h_n`` as :func:`rnn_tanh`.
+
+    Source: :func:`rnn_tanh`.
+    """
+    return _rnn_relu(args, kwargs)

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ._cells import gru_cell, lltm_cell, lstm_cell
-from ._recurrent import gru, lltm, lstm, recurrent_layer
+from ._cells import gru_cell, lltm_cell, lstm_cell, rnn_cell
+from ._recurrent import gru, lltm, lstm, recurrent_layer, rnn_relu, rnn_tanh
 
 __all__ = [
     "cosine",
@@ -24,6 +24,9 @@ __all__ = [
     "lstm",
     "lstm_cell",
     "recurrent_layer",
+    "rnn_cell",
+    "rnn_relu",
+    "rnn_tanh",
     "scale",
     "sine",
     "sine_backward",

@@ -117,3 +117,36 @@ def gru_cell(
     n = torch.tanh(x_n + r * h_n)
     new_cell = n + z * (old_cell - n)
     return new_cell.to(of_input.dtype), new_cell.to(old_cell.dtype)
+
+
+def rnn_cell(
+    input: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias_ih: Tensor | None,
+    bias_hh: Tensor | None,
+    old_h: Tensor,
+    old_cell: Tensor,
+    nonlinearity: str = "tanh",
+) -> tuple[Tensor, Tensor]:
+    """One step of an RNN: ``new_cell = tanh(input W_ih^T + b_ih + old_h W_hh^T + b_hh)``.
+
+    Args:
+        input: [B, I].
+        weight_ih: [H, I]; weight_hh: [H, H]; bias_ih, bias_hh: [H] or None.
+        old_h: [B, H].
+        old_cell: [B, H], ``old_h`` before it was rounded, in the dtype of ``input`` or wider. Its
+            values are not read.
+        nonlinearity: "tanh" or "relu".
+
+    Returns:
+        ``new_h`` [B, H], which is ``new_cell`` in the dtype of ``input`` (under autocast: of the
+        matrix product), and ``new_cell`` [B, H] in the dtype of ``old_cell``.
+
+    Source: ``torch.nn.RNNCell``, which has one state for both.
+    """
+    of_input, of_h = F.linear(input, weight_ih, bias_ih), F.linear(old_h, weight_hh, bias_hh)
+    wide = torch.promote_types(of_input.dtype, old_cell.dtype)
+    gate = of_input.to(wide) + of_h.to(wide)
+    new_cell = torch.relu(gate) if nonlinearity == "relu" else torch.tanh(gate)
+    return new_cell.to(of_input.dtype), new_cell.to(old_cell.dtype)

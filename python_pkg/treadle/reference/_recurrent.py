@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ._cells import gru_cell, lltm_cell, lstm_cell
+from ._cells import gru_cell, lltm_cell, lstm_cell, rnn_cell
 
 States = tuple[Tensor, Tensor]
 
@@ -35,6 +36,8 @@ _CELLS: dict[str, Callable[..., States]] = {
     "lltm": _lltm_step,
     "lstm": lstm_cell,
     "gru": gru_cell,
+    "rnn_tanh": rnn_cell,
+    "rnn_relu": partial(rnn_cell, nonlinearity="relu"),
 }
 
 
@@ -58,10 +61,10 @@ def recurrent_layer(
     Args:
         input: [T, B, I]; or [S, I], the data of a packed batch, S rows in all.
         batch_sizes: [T], int64 on the CPU, the rows of each step of a packed batch; or None.
-        h0, c0: [D, B, H]; c0 of a GRU is h0 before it was rounded.
+        h0, c0: [D, B, H]; c0 of a GRU or an RNN is h0 before it was rounded.
         weight_ih: [D, GH, I]; weight_hh: [D, GH, H]; bias_ih, bias_hh: [D, GH] or None (LLTM has
-            one bias). G is 4 for LSTM, else 3. Rows are in the cell's order.
-        cell: "lltm", "lstm" or "gru".
+            one bias). G is 4 for LSTM, 3 for GRU and LLTM, 1 for RNN. Rows are in the cell's order.
+        cell: "lltm", "lstm", "gru", "rnn_tanh" or "rnn_relu".
         reset: [T, B, 1] or [S, 1], bool, or None: the state before a step where it is true is
             replaced; in the second direction, before step t where step t + 1 is marked.
         reset_h, reset_c: the new state, [D, B, H], or [D, T, B, H] or [D, S, H]; None for zeros.
@@ -70,7 +73,8 @@ def recurrent_layer(
         ``output`` [T, B, D*H] or [S, D*H], the h of every step, and ``h_n`` and ``c_n`` [D, B, H],
         those after each row's last step (backward in time: its first).
 
-    Source: :func:`lltm_cell`, :func:`lstm_cell` or :func:`gru_cell`, step by step.
+    Source: :func:`lltm_cell`, :func:`lstm_cell`, :func:`gru_cell` or :func:`rnn_cell`, step by
+    step.
     """
     given = weight_ih, weight_hh, bias_ih, bias_hh
     resets = reset, reset_h, reset_c
@@ -250,6 +254,26 @@ def lstm(
     return _layers("lstm", input, batch_sizes, hx, *rest, **options)
 
 
+def _layers_of_h(
+    cell: str,
+    input: Tensor,
+    arguments: tuple[Any, ...],
+    reset: Tensor | None,
+    reset_hx: Tensor | None,
+    lengths: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Layers of a cell whose only state is h; half types carry it in float32."""
+    batch_sizes, (hx, *rest) = _unpacked(arguments)
+
+    def wide(h: Tensor) -> States:
+        return h, h.float() if h.dtype.itemsize == 2 else h
+
+    others = None if reset_hx is None else wide(reset_hx)
+    given: dict[str, Any] = {"reset": reset, "reset_hx": others, "lengths": lengths}
+    output, h_n, _ = _layers(cell, input, batch_sizes, wide(hx), *rest, **given)
+    return output, h_n
+
+
 def gru(
     input: Tensor,
     *arguments: Any,
@@ -272,12 +296,52 @@ def gru(
 
     Source: :func:`recurrent_layer`, layer by layer; ``torch.gru``.
     """
-    batch_sizes, (hx, *rest) = _unpacked(arguments)
+    return _layers_of_h("gru", input, arguments, reset, reset_hx, lengths)
 
-    def wide(h: Tensor) -> States:
-        return h, h.float() if h.dtype.itemsize == 2 else h
 
-    others = None if reset_hx is None else wide(reset_hx)
-    given: dict[str, Any] = {"reset": reset, "reset_hx": others, "lengths": lengths}
-    output, h_n, _ = _layers("gru", input, batch_sizes, wide(hx), *rest, **given)
-    return output, h_n
+def rnn_tanh(
+    input: Tensor,
+    *arguments: Any,
+    recompute: bool = False,
+    reset: Tensor | None = None,
+    reset_hx: Tensor | None = None,
+    lengths: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Layers of RNN cells with ``tanh`` over a sequence; arguments as :func:`gru`.
+
+    Args:
+        input: as :func:`lltm`.
+        arguments: as :func:`gru`; weights and biases have H rows.
+        recompute: has no effect here; the fused op then keeps less memory.
+        reset, reset_hx, lengths: as :func:`gru`.
+
+    Returns:
+        ``output``, ``h_n`` as :func:`lltm`.
+
+    Source: :func:`recurrent_layer`, layer by layer; ``torch.rnn_tanh``.
+    """
+    return _layers_of_h("rnn_tanh", input, arguments, reset, reset_hx, lengths)
+
+
+def rnn_relu(
+    input: Tensor,
+    *arguments: Any,
+    recompute: bool = False,
+    reset: Tensor | None = None,
+    reset_hx: Tensor | None = None,
+    lengths: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Layers of RNN cells with ``relu`` over a sequence; arguments as :func:`gru`.
+
+    Args:
+        input: as :func:`lltm`.
+        arguments: as :func:`gru`; weights and biases have H rows.
+        recompute: has no effect here; the fused op then keeps less memory.
+        reset, reset_hx, lengths: as :func:`gru`.
+
+    Returns:
+        ``output``, ``h_n`` as :func:`lltm`.
+
+    Source: :func:`recurrent_layer`, layer by layer; ``torch.rnn_relu``.
+    """
+    return _layers_of_h("rnn_relu", input, arguments, reset, reset_hx, lengths)

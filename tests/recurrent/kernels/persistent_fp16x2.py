@@ -16,12 +16,12 @@ from tests.recurrent.kernels import persistent_calls as calls
 from tests.recurrent.kernels.persistent_calls import Cases, Given
 from tests.recurrent.kernels.persistent_checks import Checks
 from tests.recurrent.kernels.persistent_rows import kind
-from tests.recurrent.support.layer_cases import Lengths
+from tests.recurrent.support.layer_cases import BLOCKS, Lengths
 from tests.support.rule import within_rule
 from treadle import reference
 
 F32 = torch.float32
-CELLS = ("lltm", "lstm", "gru")
+CELLS = ("lltm", "lstm", "gru", "rnn_tanh")  # rnn_relu has other kernels in clusters
 LARGE = (20.0, 1e4, 2.0**40, 1e38)  # h0 of a row
 NOT_FINITE = (float("inf"), float("-inf"), float("nan"))
 
@@ -94,7 +94,7 @@ def weights(algorithm: str, cell: str, hidden: int) -> None:
 def enlarged(one: Given, row: int | slice, by: float) -> Given:
     h0, c0 = one.h0.clone(), one.c0.clone()
     h0[:, row, 3::5] *= by
-    if one.cell == "gru":
+    if one.cell not in ("lltm", "lstm"):
         c0[:, row] = h0[:, row]
     return replace(one, h0=h0, c0=c0)
 
@@ -124,13 +124,23 @@ def states(algorithm: str, cell: str, batch: int, hidden: int) -> None:
 def not_finite(algorithm: str, cell: str, hidden: int, value: float) -> None:
     one = drawn("not finite", cell, 5, hidden)
     w = one.weight_hh.clone()
+    other = hidden if BLOCKS[cell] > 1 else 9
     w[:, 4, hidden - 1] = value
-    w[:, hidden, :] = 0
-    w[:, hidden, 2] = value
+    w[:, other, :] = 0
+    w[:, other, 2] = value
     bad = replace(one, weight_hh=w)
     with Checks() as checks:
         for ours, theirs in zip(calls.inference(bad, algorithm), composition(bad), strict=True):
             checks.no(kind(ours) != kind(theirs), "kind of result", ours, theirs)
+
+
+def growing(algorithm: str, batch: int, hidden: int) -> None:
+    """With relu, |h| passes the largest that fp16x2 takes after the first steps, in every row."""
+    one = drawn("growing", "rnn_relu", batch, hidden)
+    one = replace(one, weight_hh=one.weight_hh.abs())
+    output = calls.inference(one, algorithm)[0][..., :hidden].amax(-1)
+    assert output[0].max() < 15 and output[-1].min() > 15, (output[0], output[-1])
+    obeys(one, algorithm)
 
 
 def rounded(algorithm: str, batch: int, hidden: int) -> None:
@@ -167,7 +177,7 @@ def large_resets(cell: str, hidden: int, lengths: Lengths, per_step: bool) -> No
         t[..., 1::2, 8::18] *= 1e3
     marks = draw(*one.input.shape[:-1], 1) > 0.5
     resets: dict[str, Any] = {"reset": marks, "reset_h": reset_h}
-    if cell != "gru":
+    if cell in ("lltm", "lstm"):
         resets["reset_c"] = draw(*shape)
     else:
         one = replace(one, c0=one.h0)
@@ -197,6 +207,7 @@ def of_clusters() -> Cases:
         yield f"{cell} states B{batch}", partial(states, "cluster", cell, batch, hidden)
     for batch in (1, 28, 50, 64):
         yield f"rounded B{batch}", partial(rounded, "cluster", batch, 512)
+        yield f"growing B{batch}", partial(growing, "cluster", batch, 257 + batch)
 
 
 def of_grids() -> Cases:
@@ -212,6 +223,7 @@ def of_grids() -> Cases:
             yield name, partial(states, "grid", cell, batch, hidden)
     for batch, hidden in itertools.product((1, 28, 64), (512, 1024)):
         yield f"rounded B{batch} H{hidden}", partial(rounded, "grid", batch, hidden)
+        yield f"growing B{batch} H{hidden}", partial(growing, "grid", batch, hidden - batch)
     lengths = (7, 7, 5, *[4] * 9, 3, 3, *[1] * 5)
     for cell, hidden, some, per_step in itertools.product(
         CELLS, (257, 768), (None, lengths), (False, True)

@@ -20,8 +20,8 @@ from tests.support.cases import OPS
 from tests.support.compare import same_bits
 from tests.support.inputs import FLOATING, HALVES, Call, Case, Make
 
-# T, B, I, H: every kernel of both passes, fewer rows than a tile and several tiles. Some have more
-# steps than the up to 32 for which a warp reads marks at a time, and than the 64 of a ring.
+# T, B, I, H: every kernel of both passes, fewer rows than a tile and several tiles. A warp reads
+# the marks of at most 32 steps at a time, and a ring has 64 steps: some sizes have more.
 SIZES: tuple[tuple[int, int, int, int], ...] = (
     (9, 5, 3, 31),
     (6, 150, 3, 31),  # in half types more rows than single blocks take
@@ -201,7 +201,9 @@ def replayed(algorithm: str, dtype: torch.dtype, cell: str) -> None:
 
 
 def graphs(algorithm: str) -> Cases:
-    for dtype, cell in itertools.product(calls.dtypes_of(algorithm), ("lltm", "lstm", "gru")):
+    for dtype, cell in itertools.product(
+        calls.dtypes_of(algorithm), ("lltm", "lstm", "gru", "rnn_tanh", "rnn_relu")
+    ):
         yield f"{cell} {dtype}", partial(replayed, algorithm, dtype, cell)
 
 

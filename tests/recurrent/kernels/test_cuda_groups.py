@@ -18,7 +18,7 @@ from tests.support.inputs import GPU, Make
 from tests.support.rule import obeys
 
 pytestmark = GPU
-CELLS = ("lltm", "lstm", "gru")
+CELLS = ("lltm", "lstm", "gru", "rnn_tanh", "rnn_relu")
 STEPS, GROUP = 70, 8  # the last six do not fill a group
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 

@@ -29,7 +29,7 @@ LAYERS: dict[str, Callable[..., Any]] = {
     "lstm": torch.lstm,
     "gru": torch.gru,
 }
-GATES = {"lltm": 3, "lstm": 4, "gru": 3}  # of a weight
+GATES = {"lltm": 3, "lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}  # of a weight
 SIZES = {None: (3, 2), (4, 3, 1): (4, 3)}  # T, B of dense and packed sequences
 BATCH_SIZES = {None: None, (4, 3, 1): torch.tensor([3, 2, 2, 1])}
 FEATURES, HIDDEN = 3, 2
@@ -74,17 +74,17 @@ class Drawn:
 
     def drawn(self, shapes: list[tuple[int, ...]]) -> list[Tensor]:
         found = [self.make(*shape) for shape in shapes]
-        if self.cell == "gru" and shapes is self.shapes:
+        if self.cell not in ("lltm", "lstm") and shapes is self.shapes:
             found[2] = found[1]  # a GRU's c is its h
         return found
 
     def dense(self, input: Tensor, h0: Tensor, c0: Tensor, *weights: Tensor) -> Results:
         """The layer in plain PyTorch."""
-        states = h0 if self.cell == "gru" else (h0, c0)
+        states = h0 if self.cell not in ("lltm", "lstm") else (h0, c0)
         params = [weight[d] for d in range(len(h0)) for weight in weights]
         bias, both = len(weights) > 2, len(h0) == 2
         found = LAYERS[self.cell](input, states, params, bias, 1, 0.0, False, both, False)
-        return found if self.cell != "gru" else (*found, found[1])
+        return found if self.cell in ("lltm", "lstm") else (*found, found[1])
 
     def layer(self, input: Tensor, h0: Tensor, c0: Tensor, *weights: Tensor) -> Results:
         """The same, row by row if lengths differ, because torch.func does not support torch's
@@ -123,7 +123,10 @@ class Drawn:
     def compare(self, found: Optionals, expected: list[Tensor]) -> None:
         found = [t for t in found if t is not None]
         assert len(found) == len(expected) == 3 + len(self.shapes)
-        if self.cell == "gru":  # it has one state, for which torch has the whole gradient
+        if self.cell not in (
+            "lltm",
+            "lstm",
+        ):  # it has one state, for which torch has the whole gradient
             found[4:6] = [found[4] + found[5]]
             expected = [*expected[:5], *expected[6:]]
         for actual, wanted in zip(found, expected, strict=True):

@@ -20,12 +20,14 @@ class Layers(nn.Module):
         self.lltm = treadle.nn.LLTM(3, 4, num_layers=2, bidirectional=True, device=device)
         self.lstm = treadle.nn.LSTM(8, 4, num_layers=2, bidirectional=True, device=device)
         self.gru = treadle.nn.GRU(8, 4, num_layers=2, bidirectional=True, device=device)
+        self.rnn = treadle.nn.RNN(8, 4, num_layers=2, bidirectional=True, device=device)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x, _ = self.lltm(x)
         x, (_, c) = self.lstm(x)
         x, h = self.gru(x)
-        return x, c, h
+        x, last = self.rnn(x)
+        return x, c, h + last
 
 
 @COMPILER

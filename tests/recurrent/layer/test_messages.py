@@ -18,7 +18,7 @@ from treadle.nn import GRU, LLTM, LSTM, LLTMCell
 T, B, I, H = 5, 3, 8, 7  # noqa: E741
 REST = (False, 1, 0.0, False, False)
 SIZES = torch.full((T,), B)
-GATES = {"lltm": 3, "lstm": 4, "gru": 3}
+GATES = {"lltm": 3, "lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 EACH = pytest.mark.parametrize("kind", [LSTM, GRU, LLTM])
 
 
@@ -102,14 +102,14 @@ def test_no_tensors(value: Any, name: str) -> None:
     """The message is one line; torch.ops prints the whole value."""
     function, got = getattr(treadle, name), f"got {type(value).__name__}"
     x, h, weights = operands(name)
-    hx = h if name == "gru" else (h, h)
+    hx = h if name not in ("lltm", "lstm") else (h, h)
     words = f"{name}: input must be a tensor, {got}"
     assert said(lambda: function(value, hx, weights, *REST, False), TypeError) == words
     words = f"{name}: data must be a tensor, {got}"
     assert said(lambda: function(value, SIZES, hx, weights, *REST), TypeError) == words
     if isinstance(value, list):
         return  # the op checks the elements of hx and params
-    rule = "a tensor (h0)" if name == "gru" else "a pair of tensors (h0, c0)"
+    rule = "a tensor (h0)" if name not in ("lltm", "lstm") else "a pair of tensors (h0, c0)"
     words = f"{name}: hx must be {rule}, {got}"
     assert said(lambda: function(x, value, weights, *REST, False), TypeError) == words
     words = f"{name}: params must be a list of tensors, {got}"
@@ -143,7 +143,7 @@ def test_sparse_input_is_no_business_of_an_inner_op(kind: Any) -> None:
 # ---- the name in the error
 
 
-@pytest.mark.parametrize("name", ["lltm", "lstm", "gru"])
+@pytest.mark.parametrize("name", ["lltm", "lstm", "gru", "rnn_tanh", "rnn_relu"])
 @pytest.mark.parametrize("way", ["cpu", "meta", "grad", "vmap", "compiled"])
 @pytest.mark.usefixtures("fresh_compile")
 def test_the_function_that_was_called_speaks(name: str, way: str) -> None:
@@ -152,7 +152,7 @@ def test_the_function_that_was_called_speaks(name: str, way: str) -> None:
     weights[1] = weights[1][:, 1:]
     if way == "grad":
         weights = [w.requires_grad_() for w in weights]
-    hx = h if name == "gru" else (h, h)
+    hx = h if name not in ("lltm", "lstm") else (h, h)
 
     def call(x: Tensor) -> Any:
         return getattr(treadle, name)(x, hx, weights, *REST, False)

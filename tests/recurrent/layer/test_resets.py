@@ -37,7 +37,7 @@ def given(cell: str, device: str, b: int = B, dtype: torch.dtype = torch.float64
     states = (draw(1, b, H), draw(1, b, H))
     return {
         "x": draw(T, b, INPUTS),
-        "hx": states[0] if cell == "gru" else states,
+        "hx": states[0] if cell not in ("lltm", "lstm") else states,
         "params": (draw(width, INPUTS), draw(width, H), *biases),
     }
 
@@ -51,7 +51,7 @@ def run(cell: str, x: Tensor, hx: Any, params: Any, **options: Any) -> tuple[Ten
 
 def zeros(cell: str, like: Tensor) -> Any:
     state = like.new_zeros(1, like.shape[1], H)
-    return state if cell == "gru" else (state, state)
+    return state if cell not in ("lltm", "lstm") else (state, state)
 
 
 @EACH_CELL

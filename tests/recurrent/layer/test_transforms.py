@@ -248,7 +248,7 @@ def test_tangents_and_second_derivatives_of_halves(
     def second(f: Function) -> Function:
         def of_gradients(*t: Tensor) -> Tensor:
             results = grad(loss(f), every)(*t)
-            return sum(g.double().square().sum() for g in results)
+            return sum(g.double().square().sum() / 64 for g in results)  # below 65504
 
         return lambda *t: grad(of_gradients, every)(*t)
 
@@ -262,5 +262,5 @@ def test_tangents_and_second_derivatives_of_halves(
         models = tensors if transform is second else call.run(layer)
         assert [t.dtype for t in ours] == [t.dtype for t in models]
         for found, exact in zip(ours, truth, strict=True):
-            error = (found.double() - exact).abs().max() / exact.abs().max()
-            assert error < 8 * torch.finfo(dtype).eps
+            error = (found.double() - exact).abs().max()
+            assert error <= 8 * torch.finfo(dtype).eps * exact.abs().max()

@@ -18,7 +18,7 @@ from tests.recurrent.nn.test_nn_rnn import close, flat, results
 from tests.support.compare import same_bits
 from tests.support.inputs import DEVICES, FLOATING, HALVES
 from tests.support.rule import within_rule
-from treadle.nn import _torch_front
+from treadle.nn import _projected_torch, _torch_front
 
 T, B, I, H, P = 4, 4, 5, 7, 3  # noqa: E741
 FLAGS = ("bias", "batch_first", "bidirectional")
@@ -98,15 +98,16 @@ def test_as_exact_as_torchs(dtype: torch.dtype, given: bool, device: str) -> Non
         within_rule(*each, gradient=n >= 3, what=f"result {n}")
 
 
-@EACH_DEVICE
-@pytest.mark.parametrize("bidirectional", [False, True])
-def test_no_steps_change_nothing(bidirectional: bool, device: str) -> None:
-    layer, _ = pair(I, H, 2, bidirectional=bidirectional, device=device)
-    hx = states(layer, B)
-    for given, expected in ((hx, hx), (None, [torch.zeros_like(t) for t in hx])):
-        output, last = layer(torch.randn(0, B, I, device=device, dtype=torch.float64), given)
-        assert output.shape == (0, B, P * (1 + bidirectional))
-        assert all(map(torch.equal, last, expected))
+def test_no_steps_raise_as_torchs() -> None:
+    for layer in pair(I, H, 2, bidirectional=True):
+        with pytest.raises(RuntimeError, match="step|[Ee]xpected sequence length"):
+            layer(torch.randn(0, B, I, dtype=torch.float64))
+
+
+def test_complex_numbers_are_torchs() -> None:
+    ours, theirs = pair(I, H, 2, bidirectional=True, dtype=torch.complex128)
+    x = torch.randn(T, B, I, dtype=torch.complex128)
+    assert all(map(torch.equal, flat(ours(x)), flat(theirs(x))))
 
 
 @EACH_DEVICE
@@ -341,7 +342,7 @@ def calls_of_torchs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         calls.append(args)
         return torch.lstm(*args)
 
-    monkeypatch.setattr(_torch_front.LSTM_FRONT, "torchs", called)
+    monkeypatch.setattr(_projected_torch, "torchs", called)
     return calls
 
 

@@ -172,7 +172,7 @@ def test_another_cells_state_dict() -> None:
 
 def test_meta_device() -> None:
     layer = treadle.nn.LSTM(I, H, 2, bidirectional=True, proj_size=P, device="meta")
-    for steps in (0, 1, T):
+    for steps in (1, T):
         output, (h_n, c_n) = layer(torch.empty(steps, B, I, device="meta"))
         assert output.is_meta and output.shape == (steps, B, 2 * P)
         assert (h_n.shape, c_n.shape) == ((4, B, P), (4, B, H))

@@ -43,7 +43,7 @@ def test_it_is_of_both_classes(kind: str) -> None:
 
     assert not isinstance(net.rnn, Sub) and not isinstance(Net(kind).rnn, ours)
     assert isinstance(Sub(I, H), ours) and isinstance(Mixed(I, H), ours)
-    other = {"LSTM": treadle.nn.GRU, "GRU": treadle.nn.LSTM}[kind]
+    other = treadle.nn.GRU if kind == "LSTM" else treadle.nn.LSTM
     assert not isinstance(net.rnn, other) and not isinstance(net, ours)
     assert restore(net) == Replaced(["rnn"], {}) and not isinstance(net.rnn, ours)
     assert not is_ours(net)
@@ -58,7 +58,7 @@ def test_its_arguments_are_ours(kind: str) -> None:
     step = treadle.nn.make_step(net.rnn, B)
     assert torch.equal(step(X[:, 0]), net.rnn(X[:, :1])[0][:, 0])
     with pytest.raises(RuntimeError, match=f"{kind}: the state dict must be an? {kind}'s, got a"):
-        net.rnn.load_state_dict(nn.RNN(I, H).state_dict())
+        net.rnn.load_state_dict((nn.GRU if kind == "RNN" else nn.RNN)(I, H).state_dict())
 
 
 @EACH

@@ -1,4 +1,4 @@
-"""treadle.nn.LSTM and GRU against torch.nn's: every form of input and argument, in
+"""treadle.nn.LSTM, GRU and RNN against torch.nn's: every form of input and argument, in
 values and gradients."""
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ T, B, I, H = 3, 4, 5, 7  # noqa: E741
 KINDS: dict[str, tuple[type[nn.RNNBase], type[nn.RNNBase]]] = {
     "LSTM": (treadle.nn.LSTM, nn.LSTM),
     "GRU": (treadle.nn.GRU, nn.GRU),
+    "RNN": (treadle.nn.RNN, nn.RNN),
 }
 EACH = pytest.mark.parametrize("kind", KINDS)
 FLAGS = ("bias", "batch_first", "bidirectional")
@@ -52,7 +53,7 @@ def states(layer: nn.RNNBase, *batch: int, **options: Any) -> Any:
     count = layer.num_layers * (1 + layer.bidirectional)
     like = {"dtype": layer.weight_ih_l0.dtype, "device": layer.weight_ih_l0.device, **options}
     h0, c0 = torch.randn(2, count, *batch, H, **like).unbind()
-    return h0 if isinstance(layer, nn.GRU) else (h0, c0)
+    return (h0, c0) if isinstance(layer, nn.LSTM) else h0
 
 
 def results(layer: nn.RNNBase, x: Any, hx: Any) -> list[Tensor]:
@@ -113,16 +114,22 @@ def test_as_exact_as_torchs(kind: str, dtype: torch.dtype, device: str) -> None:
 
 @EACH
 @pytest.mark.parametrize("device", DEVICES)
-def test_no_steps_change_nothing(kind: str, device: str) -> None:
-    """An input without steps returns the states; torch's layers raise."""
+def test_no_steps_raise_as_torchs(kind: str, device: str) -> None:
     for form in forms():
-        layer = KINDS[kind][0](I, H, **form, device=device)
-        hx = states(layer, B)
-        shape = (B, 0) if form["batch_first"] else (0, B)
-        output, *last = flat(layer(torch.randn(*shape, I, device=device), hx))
-        assert output.shape == (*shape, H * (1 + form["bidirectional"]))
-        for before, after in zip(flat((output, hx))[1:], last, strict=True):
-            assert torch.equal(before, after)
+        shape = (B, 0, I) if form["batch_first"] else (0, B, I)
+        for each in pair(kind, I, H, **form, device=device):
+            for x in (torch.randn(shape, device=device), torch.randn(0, I, device=device)):
+                with pytest.raises(RuntimeError, match="step|[Ee]xpected sequence length"):
+                    each(x)
+
+
+@EACH
+def test_complex_numbers_are_torchs(kind: str) -> None:
+    ours, theirs = pair(kind, I, H, 2, bidirectional=True, dtype=torch.complex128)
+    x = torch.randn(T, B, I, dtype=torch.complex128)
+    assert all(map(torch.equal, flat(ours(x)), flat(theirs(x))))
+    with pytest.raises(ValueError, match="complex128, which torch runs, must be called without"):
+        ours(x, lengths=torch.tensor([T] * B))
 
 
 @EACH
@@ -153,4 +160,4 @@ def test_module_samples(kind: str) -> None:
         x, *hx = sample.forward_input.args
         close(results(ours, x, *(hx or [None])), results(theirs, x, *(hx or [None])))
         count += 1
-    assert count == {"LSTM": 32, "GRU": 16}[kind]
+    assert count == (16 if kind == "GRU" else 32)  # with projections, of both nonlinearities

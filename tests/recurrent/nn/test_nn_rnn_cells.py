@@ -24,12 +24,13 @@ B, I, H = 4, 5, 7  # noqa: E741
 KINDS: dict[str, tuple[type[nn.RNNCellBase], type[nn.RNNCellBase]]] = {
     "LSTMCell": (treadle.nn.LSTMCell, nn.LSTMCell),
     "GRUCell": (treadle.nn.GRUCell, nn.GRUCell),
+    "RNNCell": (treadle.nn.RNNCell, nn.RNNCell),
 }
 EACH = pytest.mark.parametrize("kind", KINDS)
 
 
 def pair(kind: str, *arguments: Any, **options: Any) -> tuple[Any, Any]:
-    """Ours and torch's, of the same parameters."""
+    """Ours and torch's, with the same parameters."""
     ours, theirs = (each(*arguments, **options) for each in KINDS[kind])
     ours.load_state_dict(theirs.state_dict())
     return ours, theirs
@@ -42,7 +43,7 @@ def flat(result: Any) -> list[Tensor]:
 def states(cell: nn.RNNCellBase, *batch: int, **options: Any) -> Any:
     like = {"dtype": cell.weight_ih.dtype, "device": cell.weight_ih.device, **options}
     h, c = torch.randn(2, *batch, cell.hidden_size, **like).unbind()
-    return h if isinstance(cell, nn.GRUCell) else (h, c)
+    return (h, c) if isinstance(cell, nn.LSTMCell) else h
 
 
 def as_dtype(hx: Any, dtype: torch.dtype) -> Any:
@@ -126,7 +127,7 @@ def test_layouts_of_arguments(kind: str, device: str) -> None:
         torch.randn(B * I + 1, **make)[1:].view(B, I),
     ):
         states_of = [torch.randn(H, B, **make).t() for _ in range(2)]
-        hx = states_of[0] if kind == "GRUCell" else tuple(states_of)
+        hx = tuple(states_of) if kind == "LSTMCell" else states_of[0]
         close(results(ours, x, hx), results(theirs, x, hx))
     for name in ("weight_ih", "weight_hh"):
         moved = nn.Parameter(getattr(theirs, name).detach().t().clone().t())
@@ -178,9 +179,9 @@ def test_sizes_of_zero(kind: str, sizes: tuple[int, int], device: str) -> None:
 @EACH
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_tf32_on_cuda_as_matrix_products(kind: str, allow_tf32: Callable[..., None]) -> None:
-    """torch's cells are no layers of cuDNN's, so the switch of those does not apply.
+    """A cell follows torch's switch for matrix products, not the one for cuDNN's layers.
 
-    Up to 32 rows are a launch without tensor cores.
+    With up to 32 rows a cell is a launch without tensor cores, so this takes more.
     """
     cell = KINDS[kind][0](64, 256, device="cuda")
     x, hx, found = torch.randn(64, 64, device="cuda"), states(cell, 64), {}
@@ -201,7 +202,7 @@ def test_tf32_on_cuda_as_matrix_products(kind: str, allow_tf32: Callable[..., No
 
 
 def lowered(cell: Any, device: str, lower: torch.dtype) -> Any:
-    """The cell as ``results`` calls it, its forward pass alone under autocast."""
+    """The cell as ``results`` calls it, with only its forward pass under autocast."""
 
     class Lowered(nn.Module):
         parameters = cell.parameters
@@ -233,7 +234,7 @@ def test_autocast_is_torchs(
         )
         wide = None if hx is None else as_dtype(hx, torch.float64)
         exact = results(truth, x.double(), wide, 2)
-        count = 1 if kind == "GRUCell" else 2
+        count = 2 if kind == "LSTMCell" else 1
         for n, (a, t, e) in enumerate(zip(found, exact, expected, strict=True)):
             assert a.dtype == e.dtype, (inputs, given, n)
             if found[0].dtype == lower:
@@ -336,7 +337,7 @@ def test_module_samples(kind: str, device: str) -> None:
             found = sample.reference_fn(ours, *sample.forward_input.args)
             close(flat(found), flat(ours(*sample.forward_input.args)))
         count += 1
-    assert count == 2
+    assert count == (3 if kind == "RNNCell" else 2)  # of both nonlinearities
 
 
 @EACH
@@ -390,7 +391,7 @@ OF_LSTM = {
 @pytest.mark.parametrize("case", [*MISTAKES, *OF_LSTM])
 def test_errors_are_torchs(kind: str, case: str) -> None:
     x, hx = {**MISTAKES, **OF_LSTM}[case]
-    if kind == "GRUCell" and case in OF_LSTM:
+    if kind != "LSTMCell" and case in OF_LSTM:
         hx = hx if isinstance(hx, tuple) else (hx, hx)
     elif kind == "LSTMCell" and case in MISTAKES and isinstance(hx, Tensor):
         hx = (hx, hx)

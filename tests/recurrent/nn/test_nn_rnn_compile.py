@@ -106,8 +106,8 @@ def test_compiled_with_lengths_and_without(kind: str) -> None:
     call = torch.compile(lambda x, hx=None, n=None: layer(x, hx, lengths=n)[0], backend="eager")
     x = torch.randn(T, 2, I, dtype=torch.float64)
     zeros = [torch.zeros(1, 2, H, dtype=torch.float64) for _ in range(2)]
-    hx = zeros[0] if kind == "GRU" else tuple(zeros)
+    hx = tuple(zeros) if kind == "LSTM" else zeros[0]
     lengths = torch.tensor([T, T - 1])
-    for arguments in ((x, hx, lengths), (x,), (x, hx if kind == "GRU" else (zeros[0],) * 2)):
+    for arguments in ((x, hx, lengths), (x,), (x, (zeros[0],) * 2 if kind == "LSTM" else hx)):
         n = arguments[2] if len(arguments) == 3 else None
         close(call(*arguments), layer(*arguments[:2], lengths=n)[0])

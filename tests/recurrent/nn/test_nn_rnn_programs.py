@@ -155,7 +155,9 @@ def test_autocast(kind: str, dtype: torch.dtype, device: str) -> None:
         for given, lower in ((None, None), (wide, hx)):
             with torch.autocast(device, dtype):
                 found = flat(layer(x.to(inputs), given))
-            promotes = kind == "GRU" and device == "cpu" and not (given is None and inputs == dtype)
+            promotes = (
+                kind != "LSTM" and device == "cpu" and not (given is None and inputs == dtype)
+            )
             same = layer(x.float(), given) if promotes else half(x, lower)
             for ours, expected in zip(found, flat(same), strict=True):
                 same_bits(ours.detach(), expected.detach())
@@ -202,7 +204,7 @@ def test_weight_norm_and_pruning(kind: str) -> None:
     zeroed.load_state_dict(
         {name: p.detach() for name, p in ((n, getattr(pruned, n)) for n in zeroed.state_dict())}
     )
-    assert int((pruned.weight_ih_l0 == 0).sum()) == pruned.weight_ih_l0.numel() // 2
+    assert int((pruned.weight_ih_l0 == 0).sum()) == round(pruned.weight_ih_l0.numel() / 2)
     pruned(x)  # its hook sets the masked tensor
     close(flat(pruned(x)), flat(zeroed(x)))
 

@@ -13,9 +13,9 @@ from tests.support.compare import same_bits
 from tests.support.inputs import DEVICES, GPU
 from tests.support.rule import within_rule
 from treadle import reference
-from treadle.nn import GRU, LLTM, LSTM, make_step
+from treadle.nn import GRU, LLTM, LSTM, RNN, make_step
 
-KINDS = {"lstm": LSTM, "gru": GRU, "lltm": LLTM}
+KINDS = {"lstm": LSTM, "gru": GRU, "lltm": LLTM, "rnn_tanh": RNN}
 T, B, I, H = 30, 3, 4, 5  # noqa: E741
 EACH = pytest.mark.parametrize("kind", KINDS)
 EACH_DEVICE = pytest.mark.parametrize("device", DEVICES)
@@ -74,14 +74,14 @@ def test_by_the_error_rule(kind: str, device: str, dtype: torch.dtype) -> None:
 
     def plain(dtype: torch.dtype) -> Any:
         zero = torch.zeros(1, B, H, dtype=dtype, device=device)
-        hx = zero if kind == "gru" else (zero, zero)
+        hx = zero if kind not in ("lltm", "lstm") else (zero, zero)
         params = [p.detach().to(dtype) for p in layer.parameters()]
         rest = (True, 1, 0.0, False, False, False)
         return getattr(reference, kind)(x.to(dtype), hx, params, *rest, reset=marks)
 
     step = make_step(layer, B)
     found = stepped(step, x, marks)
-    if kind != "gru" and dtype != torch.float32:
+    if kind in ("lltm", "lstm") and dtype != torch.float32:
         assert found[2].dtype == torch.float32  # c accumulates, so it is not rounded between steps
         found[2] = found[2].to(dtype)
     for ours, truth, other in zip(found, plain(torch.float64), plain(dtype), strict=True):
@@ -224,7 +224,9 @@ def test_autocast_and_inference_mode_change_nothing(kind: str, device: str) -> N
 def test_of_a_layer_that_was_torchs_and_has_the_batch_first(kind: str, device: str) -> None:
     layer, x, _ = made(kind, device)
     if kind != "lltm":
-        torchs = getattr(nn, kind.upper())(I, H, batch_first=True).to(device, torch.float64)
+        torchs = getattr(nn, kind.split("_")[0].upper())(I, H, batch_first=True).to(
+            device, torch.float64
+        )
         torchs.load_state_dict(layer.state_dict())
         layer = torchs
         treadle.nn.replace(layer)

@@ -38,7 +38,8 @@ def test_arguments() -> None:
     layer: Any = nn.LSTM(I, H)
     with raises(
         TypeError,
-        "make_step: layer must be a treadle.nn.LSTM, GRU or LLTM, got torch.nn.modules.rnn.LSTM",
+        "make_step: layer must be a treadle.nn.LSTM, GRU, RNN or LLTM, got "
+        "torch.nn.modules.rnn.LSTM",
     ):
         make_step(layer, B)
     with raises(ValueError, "make_step: batch must be an integer of at least 1, got 0"):

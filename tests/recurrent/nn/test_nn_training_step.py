@@ -69,16 +69,18 @@ def test_cells(device: str, cell: str) -> None:
     one_step_at_a_time(run, net, x, h)
 
 
-@pytest.mark.parametrize("kind", ["LSTM", "GRU", "LLTM", "torch.GRU", "torch.LSTM"])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN", "LLTM", "torch.GRU", "torch.LSTM"])
 def test_layers_of_one_step(device: str, kind: str) -> None:
     where: Any = nn if kind.startswith("torch") else treadle.nn
     layer, x, h = made(device, lambda: getattr(where, kind.removeprefix("torch."))(I, H, 2))
     c = torch.ones(2, B, H, device=device, dtype=torch.float64)
 
+    one_state = kind.endswith(("GRU", "RNN"))
+
     def run(row: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         hx = torch.stack([h, h])
-        output, states = layer(row.unsqueeze(0), hx if "GRU" in kind else (hx, c))
-        return output[0], (states if "GRU" in kind else states[1]).sum()
+        output, states = layer(row.unsqueeze(0), hx if one_state else (hx, c))
+        return output[0], (states if one_state else states[1]).sum()
 
     one_step_at_a_time(run, layer, x, h)
 

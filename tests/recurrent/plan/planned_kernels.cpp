@@ -29,8 +29,9 @@ std::string name(const Kernel& named) {
 std::set<Kernel> compiled() {
   std::set<Kernel> found;
   for (const CellKind cell : kCellKinds) {
-    for (const auto& [shape, three, four] : kClusterKernels) {
-      const ShapeKernels& kernels = cell_info(cell).state_gates == 3 ? three : four;
+    for (size_t i = 0; i < kShapes; ++i) {
+      const ClusterShape& shape = kClusterShapes[i];
+      const ShapeKernels kernels = kernels_of(i, cell);
       for (const bool backward : {false, true}) {
         for (const bool half : {false, true}) {
           const bool half_any = backward ? kernels.half_backward : kernels.half_forward;

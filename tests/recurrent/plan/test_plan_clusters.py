@@ -60,7 +60,7 @@ def test_a_block_alone_has_narrow_layers_of_float32(directions: int, backward: b
 
 @BINDINGS
 @pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize("cell", ["lltm", "lstm", "gru"])
+@pytest.mark.parametrize("cell", ["lltm", "lstm", "gru", "rnn_tanh", "rnn_relu"])
 @pytest.mark.parametrize("directions", [1, 2])
 def test_a_block_alone_has_few_rows_of_narrow_layers_of_half_types(
     directions: int, cell: str, backward: bool

@@ -23,7 +23,7 @@ GPUS = gpus.IMPOSED | {
     }
 }
 TURING = {"architecture": 75, "multiprocessors": 40, "shared_bytes": 64 * KILOBYTE}
-CELLS = ("lltm", "lstm", "gru")
+CELLS = ("lltm", "lstm", "gru", "rnn_tanh", "rnn_relu")
 PASSES = (False, True)
 
 

@@ -33,7 +33,7 @@ def test_a_grid_of_wide_layers_runs_forward_alone() -> None:
 
 
 @BINDINGS
-@pytest.mark.parametrize("cell", ["lltm", "lstm", "gru"])
+@pytest.mark.parametrize("cell", ["lltm", "lstm", "gru", "rnn_tanh", "rnn_relu"])
 @pytest.mark.parametrize(
     ("hidden", "tf32", "units"),
     [(512, True, 32), (512, False, 16), (1024, True, 16), (1024, False, 16)],

@@ -37,7 +37,7 @@ def test_what_cannot_run(sizes: Sizes, architecture: int, tf32: bool) -> None:
 
 
 @BINDINGS
-@pytest.mark.parametrize("cell", ["lltm", "lstm", "gru"])
+@pytest.mark.parametrize("cell", ["lltm", "lstm", "gru", "rnn_tanh", "rnn_relu"])
 def test_many_rows_forward(cell: str) -> None:
     """Forward, it runs many rows, in float32 only if rounding is allowed. Few rows keep
     weights on the chip or use a launch per step, as do a single step and, backward, many rows."""
@@ -57,7 +57,7 @@ def test_many_rows_forward(cell: str) -> None:
 
 
 @BINDINGS
-@pytest.mark.parametrize("cell", ["lltm", "lstm", "gru"])
+@pytest.mark.parametrize("cell", ["lltm", "lstm", "gru", "rnn_tanh", "rnn_relu"])
 def test_some_rows_of_wide_layers_in_float32(cell: str) -> None:
     """Tiles are chosen before all their rows are used, but not for few rows if a grid keeps the
     weights."""

@@ -17,11 +17,11 @@ from treadle import reference
 
 NAMES = ("input", "lengths", "h0", "c0", "weight_ih", "weight_hh", "bias_ih", "bias_hh")
 TENSORS = (0, 2, 3, 4, 5, 6)  # those of NAMES that the LLTM takes
-CELLS = ("lltm", "lstm", "gru")
+CELLS = ("lltm", "lstm", "gru", "rnn_tanh", "rnn_relu")
 # For each cell: the tensors of NAMES; gates; the blocks of H rows of a weight.
-ARGUMENTS = {"lltm": TENSORS, "lstm": (*TENSORS, 7), "gru": (*TENSORS, 7)}
-GATES = {"lltm": 3, "lstm": 4, "gru": 4}
-BLOCKS = {"lltm": 3, "lstm": 4, "gru": 3}
+ARGUMENTS = {cell: TENSORS if cell == "lltm" else (*TENSORS, 7) for cell in CELLS}
+GATES = {"lltm": 3, "lstm": 4, "gru": 4, "rnn_tanh": 1, "rnn_relu": 1}
+BLOCKS = {"lltm": 3, "lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 EACH_CELL = pytest.mark.parametrize("cell", CELLS)
 WIDE = (torch.float64, torch.float32)
 Lengths = tuple[int, ...] | None
@@ -92,13 +92,23 @@ def layer_arguments(
     }
     if no_directions:
         shapes |= {name: shape[1:] for name, shape in shapes.items() if name[0] in "wb"}
-    fan_in = max(1, i + h) ** -0.5
+    scales: dict[str, float | Tensor] = dict.fromkeys(shapes, 1.0)
+    scales["weight_ih"] = scales["weight_hh"] = max(1, i + h) ** -0.5
+    # Near 0 rounding decides whether relu has a gradient. So all summands of a gate have the same
+    # sign, and those of every other unit are negative.
+    steep = cell == "rnn_relu"
+    if steep:
+        signs = (1.0 - 2.0 * (torch.arange(h) % 2)).double()
+        scales["weight_ih"], scales["bias_ih"] = scales["weight_ih"] * signs.view(-1, 1), signs
+        scales["weight_hh"] = signs.view(-1, 1) / max(1, i + h)
+        scales["bias_hh"] = signs
     made: dict[str, Any] = {
         name: make(
             *shape,
-            by=fan_in if name.startswith("weight") else 1.0,
+            by=scales[name],
             to=layout.get(name),
             dtype=state if name == "c0" else None,
+            positive=steep,
         )
         for name, shape in shapes.items()
     }

@@ -60,7 +60,7 @@ class Given:
     @property
     def count(self) -> int:
         """The number of states."""
-        return 1 if self.cell == "gru" else 2
+        return 1 if self.cell not in ("lltm", "lstm") else 2
 
     def draw(self, *shape: int, by: float = 1.0) -> Tensor:
         values = torch.randn(shape, generator=self.generator, dtype=torch.float64) * by
@@ -88,7 +88,7 @@ class Given:
         states, params = others[: self.count], others[self.count :]
 
         def form(given: list[Tensor]) -> Any:
-            return given[0] if self.cell == "gru" else tuple(given)
+            return given[0] if self.cell not in ("lltm", "lstm") else tuple(given)
 
         if starts:
             options["reset_hx"] = form(starts)

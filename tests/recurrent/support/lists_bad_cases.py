@@ -32,7 +32,7 @@ def both_layers(cell: str, directions: int = D, layers: int = L) -> Shapes:
 
 def states(cell: str, h0: Tensor, c0: Tensor) -> Any:
     """States in the form of the op's hx."""
-    return h0 if cell == "gru" else (h0, c0)
+    return h0 if cell not in ("lltm", "lstm") else (h0, c0)
 
 
 def run(make: Make, cell: str, replaced: dict[int, Tensor] | None = None, **changed: Any) -> Any:
@@ -108,7 +108,7 @@ def lists(cell: str) -> list[Bad]:
             REAL,
         ),
     ]
-    if cell == "gru":
+    if cell not in ("lltm", "lstm"):
         return found
     return [
         *found,
@@ -171,7 +171,7 @@ def storages(cell: str, directions: int, layers: int) -> list[Bad]:
         return getattr(torch.ops.treadle, cell)(make(T, B, I), hx, params, *options)
 
     members: dict[str, tuple[int, ...]] = {f"params[{k}]": s for k, s in enumerate(shapes)}
-    members |= dict.fromkeys(("h0",) if cell == "gru" else ("h0", "c0"), one_state)
+    members |= dict.fromkeys(("h0",) if cell not in ("lltm", "lstm") else ("h0", "c0"), one_state)
     return [
         Bad(
             f"{cell} {name} storage, directions {directions}, layers {layers}",

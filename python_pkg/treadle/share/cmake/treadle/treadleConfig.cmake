@@ -6,8 +6,8 @@
 #   treadle::kernels   the C functions of treadle/kernels.h, which need no torch:
 #                      find_package(treadle COMPONENTS kernels) looks for none
 #
-# TorchConfig.cmake is not used: that of a CUDA torch stops where no CUDA toolkit is installed, which
-# running needs no more than linking does. TREADLE_TORCH_DIR may name another torch folder.
+# TorchConfig.cmake is not used: with CUDA it stops if no CUDA toolkit is installed, although neither
+# linking nor running needs one. TREADLE_TORCH_DIR may name another torch folder.
 
 if(CMAKE_VERSION VERSION_LESS 3.19)
   message(FATAL_ERROR "treadle needs CMake 3.19 or newer, this is ${CMAKE_VERSION}")
@@ -112,7 +112,7 @@ add_library(treadle::treadle SHARED IMPORTED)
 set_target_properties(treadle::treadle PROPERTIES
   IMPORTED_LOCATION "${_build}/libtreadle.so"
   IMPORTED_SONAME libtreadle.so
-  # What it loads itself, from the folder above its own.
+  # The library that libtreadle.so loads itself, from the folder above its own.
   IMPORTED_LINK_DEPENDENT_LIBRARIES treadle::kernels
   INTERFACE_INCLUDE_DIRECTORIES "${_ops}"
   INTERFACE_LINK_LIBRARIES treadle::torch)

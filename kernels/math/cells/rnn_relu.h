@@ -1,0 +1,17 @@
+// The cell of torch.nn.RNN with nonlinearity="relu".
+#pragma once
+
+#include "kernels/math/rnn.h"
+
+namespace treadle::math {
+
+// A Kind, as in kernels/recurrent/cell_launchers.h.
+struct RnnRelu {
+  template <class acc>
+  using Cell = RnnRecurrence<acc, ReluActivation>;
+  // Forward, where h is stored in a half type.
+  template <class acc>
+  using HalfCell = RnnRecurrenceOfHalves<acc, ReluActivation>;
+};
+
+}  // namespace treadle::math

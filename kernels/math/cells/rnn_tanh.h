@@ -1,0 +1,17 @@
+// The cell of torch.nn.RNN with nonlinearity="tanh".
+#pragma once
+
+#include "kernels/math/rnn.h"
+
+namespace treadle::math {
+
+// A Kind, as in kernels/recurrent/cell_launchers.h.
+struct RnnTanh {
+  template <class acc>
+  using Cell = RnnRecurrence<acc, TanhActivation>;
+  // Forward, where h is stored in a half type.
+  template <class acc>
+  using HalfCell = RnnRecurrenceOfHalves<acc, TanhActivation>;
+};
+
+}  // namespace treadle::math
