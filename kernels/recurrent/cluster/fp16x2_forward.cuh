@@ -5,6 +5,7 @@
 // its output and gates. Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
+#include "kernels/math/h_bound.h"
 #include "kernels/recurrent/cluster/call.cuh"
 #include "kernels/recurrent/cluster/fp16x2_begin.cuh"
 

@@ -3,6 +3,7 @@
 // group. The half-type version, grid/half_forward.cuh, explains the warps.
 #pragma once
 
+#include "kernels/math/h_bound.h"
 #include "kernels/recurrent/grid/fp16x2_forward_mma.cuh"
 #include "kernels/recurrent/grid/fp16x2_terms.cuh"
 
