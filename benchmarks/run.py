@@ -32,6 +32,7 @@ from benchmarks.recurrent import (  # noqa: E402
     layer,
     layer_overhead,
     models,
+    projections,
     rl,
     rnn_cells,
     sweep,
@@ -61,6 +62,7 @@ SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     **sweep_cells.SUITES,
     "models": models.plans,
     rnn_cells.SUITE: rnn_cells.plans,
+    projections.SUITE: projections.plans,
     **rl.SUITES,
     "jax": jax_layer.plans,
 }

@@ -75,6 +75,7 @@ class _Fused:
     def forward(self, tensordict: TensorDict) -> TensorDict:
         """Runs treadle's layer, or TorchRL's forward for single steps and unsupported layers."""
         ours = isinstance(self._layers, (nn.LSTM, nn.GRU)) and not self._layers.bidirectional
+        ours = ours and not self._layers.proj_size
         if not (ours and self.recurrent_mode and tensordict.ndim):
             return super().forward(tensordict)  # type: ignore[misc]
         shape = tensordict.shape

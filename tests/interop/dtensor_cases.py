@@ -6,6 +6,7 @@ of the folder, as JSON.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -276,13 +277,16 @@ def resets() -> None:
 @case("modules")
 def modules() -> None:
     mesh = init_device_mesh("cpu", (PROCESSES,))
-    for make in (treadle.nn.LSTM, treadle.nn.GRU, treadle.nn.LLTM):
+    projected = functools.partial(treadle.nn.LSTM, proj_size=2)
+    for make in (treadle.nn.LSTM, treadle.nn.GRU, treadle.nn.LLTM, projected):
         torch.manual_seed(0)
         module, whole = make(INPUTS, HIDDEN).double(), make(INPUTS, HIDDEN).double()
         whole.load_state_dict(module.state_dict())
         distribute_module(module, mesh)
         (x,) = tensors([(STEPS, BATCH, INPUTS)])
-        output, wanted = module(placed(x, s(1), mesh))[0], whole(x)[0]
+        hx = tensors([(1, BATCH, 2), (1, BATCH, HIDDEN)]) if make is projected else None
+        cut = hx and tuple(placed(t, s(1), mesh) for t in hx)
+        output, wanted = module(placed(x, s(1), mesh), cut)[0], whole(x, hx)[0]
         check([output], [wanted], [s(1)])
         output.square().sum().backward()
         wanted.square().sum().backward()

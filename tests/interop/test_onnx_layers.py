@@ -119,6 +119,37 @@ class Halves(nn.Module):
         return *found, last.float()
 
 
+class Projections(nn.Module):
+    """A stack with projections, from zeros and from given states."""
+
+    def __init__(self, bidirectional: bool, options: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.options = options
+        self.rnn = treadle.nn.LSTM(
+            INPUTS, H, 2, batch_first=True, bidirectional=bidirectional, proj_size=2
+        )
+
+    def forward(self, x: Tensor, h: Tensor) -> tuple[Any, ...]:
+        hx = (h[..., :2], h)
+        if not self.options:
+            return self.rnn(x), self.rnn(x, hx)
+        lengths = x[:, :, 0].abs().gt(0.5).sum(1)
+        given = {"reset": x[..., 1] > 0.5, "reset_hx": hx}
+        return self.rnn(x, lengths=lengths, return_cells=True), self.rnn(x, hx, **given)
+
+
+@pytest.mark.parametrize("options", [False, True])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_projections(bidirectional: bool, options: bool) -> None:
+    model, layers = Projections(bidirectional, options), 4 if bidirectional else 2
+    calls = [(torch.randn(b, t, INPUTS), torch.randn(layers, b, H)) for t, b in SIZES[:3]]
+    program = exported(model, calls[0], (TIMES_ROWS, {1: DYNAMIC}))
+    found = nodes(program)
+    assert found["LSTM"] == 4 or options
+    agrees(program, model, calls)
+
+
 @EACH_KIND
 def test_dtypes(kind: str) -> None:
     model = Halves(kind)

@@ -114,25 +114,33 @@ def check_rows(
 
 
 def check_hx(
-    module: str, names: tuple[str, ...], hx: object, letters: str, shape: tuple[int, ...]
+    module: str,
+    names: tuple[str, ...],
+    hx: object,
+    letters: str,
+    shape: tuple[int, ...],
+    projection: int = 0,
 ) -> tuple[Tensor, ...]:
-    """The states of ``hx``; raises unless all have ``shape`` (in errors: ``letters``)."""
+    """The states of ``hx``; raises unless all have ``shape`` (in errors: ``letters``), but h of an
+    LSTM with a ``projection`` that size instead of H."""
     states: Any = (hx,)
     if len(names) > 1:
         if not isinstance(hx, (tuple, list)) or len(hx) != len(names):
             count = f" of length {len(hx)}" if isinstance(hx, (tuple, list)) else ""
-            raise _wrong_count(hx, len(names), shape)(
+            raise _wrong_count(hx, len(names), () if projection else shape)(
                 f"{module}: hx must be a pair of tensors ({', '.join(names)}), "
                 f"got {type(hx).__name__}{count}"
             )
         states = tuple(hx)
-    for name, state in zip(names, states, strict=True):
+    for k, (name, state) in enumerate(zip(names, states, strict=True)):
         if not isinstance(state, Tensor):
             raise NoTensorError(f"{module}: {name} must be a tensor, got {type(state).__name__}")
-        if differs(tuple(state.shape), shape):
+        wanted, form = shape, letters
+        if projection and k == 0:
+            wanted, form = (*shape[:-1], projection), letters.replace("H]", "P]")
+        if differs(tuple(state.shape), wanted):
             raise ShapeError(
-                f"{module}: {name} must have shape {letters} = {list(shape)}, "
-                f"got {list(state.shape)}"
+                f"{module}: {name} must have shape {form} = {list(wanted)}, got {list(state.shape)}"
             )
     return states  # type: ignore[no-any-return]
 

@@ -84,7 +84,8 @@ class Front:
         """Calls the op. ``net``: the parameters and the other attributes of the layer."""
         reset_hx = options.reset_hx
         given: dict[str, Any] = {
-            "recompute": layer.recompute,
+            # make_step also calls this for a layer that restore has made torch's.
+            "recompute": getattr(layer, "recompute", False),
             "reset": options.reset,
             # Passed even if None: torch.compile's guards read the arguments of an earlier call.
             "lengths": options.lengths,
@@ -94,7 +95,7 @@ class Front:
             data, batch_sizes = input if len(input) == 2 else (*input, None)
             given |= {"cell": op.__name__, "reset_hx": reset_hx or None}
             given |= {"cells": options.return_cells}
-            found = _layers_from_zeros(data, batch_sizes, *net, layer.batch_first, **given)
+            found = _layers_from_zeros(data, batch_sizes, *net, *(rest or (False,)), **given)
         else:
             given |= {"reset_hx": self.given(reset_hx) if reset_hx else None}
             given |= {"return_cells": options.return_cells}
@@ -238,8 +239,9 @@ class Front:
             layer.bidirectional,
         )
         output, *found = self.run(layer, input, states, net, rest, options)
-        cells = found.pop() if options.return_cells else None
-        return output, tuple(found), cells
+        if options.return_cells:
+            return output, tuple(found[:-1]), found[-1]
+        return output, tuple(found), None
 
     def given(self, states: States) -> Tensor | States:
         """The states in the caller's form: a tuple, or a tensor if the cell has one state."""
@@ -270,11 +272,10 @@ class Front:
         count = layer.num_layers * (2 if layer.bidirectional else 1)
         letters = "[num_layers * D, H]" if batch is None else "[num_layers * D, B, H]"
         shape = (count, *(() if batch is None else (batch,)), layer.hidden_size)
-        return (
-            self.zeros(input, shape)
-            if hx is None
-            else check_hx(self.name, self.states, hx, letters, shape)
-        )
+        projection = getattr(layer, "proj_size", 0)
+        if hx is None:
+            return self.zeros(input, shape)[1 if projection else 0 :]  # c0 alone: run_projected
+        return check_hx(self.name, self.states, hx, letters, shape, projection)
 
 
 def load(
@@ -332,7 +333,8 @@ class SequenceLayers(NotScripted):
             input: [T, B, I] ([B, T, I] if ``batch_first``), or [T, I] without a batch, or a
                 ``PackedSequence``, its sequences in any order.
             hx: ``(h0, c0)``, or ``h0`` for a GRU, each [num_layers * D, B, H] ([num_layers * D, H]
-                without a batch), in the order of the sequences that were packed. ``c0`` may be
+                without a batch; h of an LSTM with projections has P in place of H, here and in all
+                results), in the order of the sequences that were packed. ``c0`` may be
                 float32 with half-precision inputs, and c then stays so. None starts from zeros in
                 the dtype of ``input``; under autocast c of an LLTM starts in float32 at least.
             reset: [T, B] bool ([B, T] if ``batch_first``; [T] without a batch; for a

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from .._check.tensors import dtype_name
 from ..recurrent import gru, lstm, rnn_relu, rnn_tanh
 from ._onnx_nodes import onnx_layers
+from ._projected_torch import run_torchs, torchs_is_faster
+from ._projections import run_projected
 from ._sequence import Front, Options, States
 from ._tracers import is_tracing
 
@@ -64,6 +66,22 @@ class TorchFront(Front):
         rest: tuple[bool, ...],
         options: Options,
     ) -> tuple[Tensor, ...]:
+        if not layer.proj_size:
+            return self._run_op(layer, input, states, net, rest, options)
+        if torchs_is_faster(layer, input, states, rest, options):
+            return run_torchs(layer, input, states, net, rest)
+        return run_projected(self._run_op, layer, input, states, net, rest, options)
+
+    def _run_op(
+        self,
+        layer: Any,
+        input: tuple[Tensor, ...],
+        states: States | None,
+        net: tuple[Any, ...],
+        rest: tuple[bool, ...],
+        options: Options,
+    ) -> tuple[Tensor, ...]:
+        """The forward pass of a layer without projections."""
         exports = is_tracing() or torch.compiler.is_exporting()
         if exports and states is not None and torch.onnx.is_in_onnx_export():
             arguments = (*input, self.given(states), *net, *rest)

@@ -82,15 +82,15 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
 
     Args:
         model: a module; it may itself be such a module.
-        only_if_faster: do not replace float32 and float16 layers for which the GPU launches a
-            product and a kernel for each step, by the planner's choice for 16 rows of 128 steps;
-            and do not replace cells on a GPU, which have not been timed there. Move the model to
-            its GPU and dtype first.
+        only_if_faster: do not replace float32 and float16 layers, and layers with projections, for
+            which the GPU launches a product and a kernel for each step, by the planner's choice for
+            16 rows of 128 steps; and do not replace cells on a GPU, which have not been timed
+            there. Move the model to its GPU and dtype first.
 
     Returns:
-        What was replaced, and what was left, each with the reason: modules with projections or
-        complex parameters; subclasses, which may override the forward pass; modules whose
-        ``forward`` was set, as by accelerate's hooks.
+        What was replaced, and what was left, each with the reason: modules with complex
+        parameters; subclasses, which may override the forward pass; modules whose ``forward`` was
+        set, as by accelerate's hooks.
 
     Raises:
         TypeError: ``model`` is not a module.
@@ -160,8 +160,6 @@ def _why_left(module: nn.Module) -> str | None:
     torchs = next((cls for cls in _METHODS if isinstance(module, cls)), None)
     if torchs is None:
         return f"treadle has no {kind.__name__}"
-    if getattr(module, "proj_size", 0):
-        return "it has projections (proj_size > 0)"
     if other := {p.dtype for p in module.parameters()} - _DTYPES:
         return f"it has parameters of {', '.join(sorted(map(dtype_name, other)))}"
     if kind not in _METHODS:

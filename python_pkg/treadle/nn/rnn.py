@@ -87,12 +87,15 @@ class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
             dtype: as torch.nn.LSTM.
-        proj_size: 0; torch.nn.LSTM has projections.
+        proj_size: P, less than H; 0 for none. h is then ``weight_hr_l0 @ (o * tanh(c))``, of size
+            P. The layer runs as one without projections, with the recurrent weight
+            ``weight_hh_l0 @ weight_hr_l0``, and a product computes h of all steps; on a CPU it runs
+            torch.lstm where that is faster.
         recompute: keep less for the backward pass, which then recomputes it;
             :func:`treadle.lstm` says how many bytes.
 
     Raises:
-        ValueError: ``proj_size`` is not 0. Others: as torch.nn.LSTM.
+        As torch.nn.LSTM.
 
     Example::
 
@@ -119,10 +122,6 @@ class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
     ) -> None:
         if not isinstance(proj_size, Integral):
             raise TypeError(f"LSTM: proj_size must be an integer, got {proj_size!r}")
-        if proj_size:
-            raise ValueError(
-                f"LSTM: proj_size must be 0, got {proj_size}: torch.nn.LSTM has projections"
-            )
         super().__init__(
             input_size,
             hidden_size,
@@ -134,6 +133,7 @@ class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
             device,
             dtype,
             recompute,
+            proj_size=int(proj_size),
         )
 
 

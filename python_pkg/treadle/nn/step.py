@@ -11,11 +11,12 @@ from .._check.tensors import dtype_name
 from ._capture import capturing
 from ._check import check_bool, check_count, check_hx
 from ._methods import front_of, parameters_of
-from ._sequence import States
+from ._sequence import Options, States
 
 __all__ = ["Step", "make_step"]
 
 HALVES = (torch.float16, torch.bfloat16)
+NO_OPTIONS = Options(reset=None, reset_hx=(), lengths=None, return_cells=False)
 WARM_UP = 3  # calls before the capture, in which libraries choose kernels and allocate workspaces
 
 
@@ -70,7 +71,7 @@ class Step:
         # Saved, since treadle.nn.restore may make the layer torch's.
         front = front_of(layer)
         assert front is not None
-        self._op, self._names = front.op_of(layer), front.states
+        self._front, self._names = front, front.states
         # Keeps the memory that the graph reads from being reused.
         self._parameters = _own_parameters(layer)
         self._places = [(name, p.data_ptr()) for name, p in self._parameters.items()]
@@ -93,8 +94,9 @@ class Step:
                 no row.
 
         Returns:
-            [B, H], h of the last layer, of the parameters' dtype. The next call overwrites it,
-            unless the step was made with ``clone=True``. Changing it does not change the state.
+            [B, H] ([B, P] with projections), h of the last layer, of the parameters' dtype. The
+            next call overwrites it, unless the step was made with ``clone=True``. Changing it does
+            not change the state.
 
         Raises:
             TypeError: ``input`` or ``reset`` is not a tensor.
@@ -132,9 +134,9 @@ class Step:
             TypeError, ValueError: ``hx`` is not a valid ``hx`` of the layer.
             RuntimeError: a state has another dtype or device.
         """
-        shape = tuple(self._states[0].shape)
+        shape = tuple(self._states[-1].shape)
         names = self._names
-        states = check_hx("step", names, hx, "[num_layers, B, H]", shape)
+        states = check_hx("step", names, hx, "[num_layers, B, H]", shape, self._projection)
         for name, state, own in zip(names, states, self._states, strict=True):
             if state.dtype not in (self._dtype, own.dtype):
                 also = f" or {dtype_name(own.dtype)}" if own.dtype != self._dtype else ""
@@ -160,8 +162,14 @@ class Step:
         layer = self._layer
         kind: dict[str, Any] = {"device": self._device, "dtype": self._dtype}
         shape = (layer.num_layers, batch, layer.hidden_size)
-        if self._dtype in HALVES and len(self._names) == 2:
-            self._memory = [torch.zeros(shape, **kind), torch.zeros(shape, device=self._device)]
+        self._projection = getattr(layer, "proj_size", 0)
+        features = self._projection or layer.hidden_size  # of h
+        of_c = self._dtype if self._dtype not in HALVES else torch.float32
+        if len(self._names) == 2 and (self._projection or of_c is not self._dtype):
+            self._memory = [
+                torch.zeros(*shape[:2], features, **kind),
+                torch.zeros(shape, device=self._device, dtype=of_c),
+            ]
             self._states: States = tuple(self._memory)
         else:  # h and c together, so that one kernel resets them
             self._memory = [torch.zeros(len(self._names), *shape, **kind)]
@@ -169,7 +177,7 @@ class Step:
         self._input = torch.zeros(batch, layer.input_size, **kind)
         self._reset = torch.zeros(batch, dtype=torch.bool, device=self._device)
         self._marked = False  # whether a row of _reset may be true
-        self._output = torch.zeros(batch, layer.hidden_size, **kind)
+        self._output = torch.zeros(batch, features, **kind)
 
     def _advance(self) -> Tensor:
         """One step from the input and the marks in memory. No tensor here requires grad."""
@@ -182,16 +190,14 @@ class Step:
             for memory in self._memory:
                 # Not a product, so that NaN does not survive the reset.
                 memory.masked_fill_(self._reset.unsqueeze(-1), 0)
-        output, *last = self._op(
-            self._input.unsqueeze(0),
-            self.state,
-            list(self._parameters.values()),
-            layer.bias,
-            layer.num_layers,
-            0.0,
-            False,
-            False,
-            False,
+        parameters = list(self._parameters.values())
+        output, *last = self._front.run(
+            layer,
+            (self._input.unsqueeze(0),),
+            self._states,
+            (parameters, layer.bias, layer.num_layers, 0.0, False, False),
+            (False,),
+            NO_OPTIONS,
         )
         torch._foreach_copy_(list(self._states), last)
         return output[0]

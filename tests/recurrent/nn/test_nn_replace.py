@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -133,8 +134,7 @@ def test_what_is_left() -> None:
     hooked = nn.LSTM(3, 4)
     hooked.forward = functools.partial(hooked.forward)  # type: ignore[method-assign]
     model = nn.ModuleDict(
-        {"mine": Mine(3, 4), "projected": nn.LSTM(3, 4, proj_size=2),
-         "hooked": hooked, "ours": LSTM(3, 4),
+        {"mine": Mine(3, 4), "hooked": hooked, "ours": LSTM(3, 4),
          "head": nn.Linear(4, 1), "lltm": treadle.nn.LLTM(3, 4)}
     )  # fmt: skip
     kinds = [type(m) for m in model.values()]
@@ -142,7 +142,6 @@ def test_what_is_left() -> None:
     assert found.replaced == []
     assert found.left == {
         "mine": subclass_of("LSTM", "Mine"),
-        "projected": "it has projections (proj_size > 0)",
         "hooked": "its forward was set on the module: replace the model before that",
     }
     assert [type(m) for m in model.values()] == kinds
@@ -252,6 +251,10 @@ class OnGpu(torch.Tensor):
     device = torch.device("cuda")
 
 
+def projected(*args: Any, **kwargs: Any) -> nn.LSTM:
+    return nn.LSTM(*args, **kwargs, proj_size=64)
+
+
 @BINDINGS
 @pytest.mark.parametrize(
     ("gpu", "kind", "hidden", "dtype", "stays"),
@@ -260,6 +263,10 @@ class OnGpu(torch.Tensor):
         (T4, nn.GRU, 64, torch.float32, True),
         (T4, nn.LSTM, 128, torch.bfloat16, False),
         (T4, nn.LSTM, 128, torch.float64, False),
+        (T4, projected, 128, torch.bfloat16, True),
+        (L4, projected, 512, torch.float16, False),
+        (A100, projected, 1024, torch.bfloat16, False),
+        (A100, projected, 4096, torch.bfloat16, True),
         (L4, nn.LSTM, 512, torch.float16, False),
         (L4, nn.LSTM, 1024, torch.float16, True),
         (A100, nn.LSTM, 1024, torch.float16, False),
@@ -270,7 +277,7 @@ class OnGpu(torch.Tensor):
 )
 def test_only_what_is_faster(
     gpu: Gpu,
-    kind: type[nn.RNNBase],
+    kind: Callable[..., nn.RNNBase],
     hidden: int,
     dtype: torch.dtype,
     stays: bool,

@@ -251,12 +251,10 @@ def test_errors_of_states() -> None:
         lstm(x, (h, None))
 
 
-def test_projections_are_torchs() -> None:
-    words = "LSTM: proj_size must be 0, got 3: torch.nn.LSTM has projections"
+def test_a_gru_has_no_projections() -> None:
+    words = "GRU: proj_size must not be given, got 3: torch.nn.LSTM has projections"
     with pytest.raises(ValueError, match=f"^{re.escape(words)}$"):
-        treadle.nn.LSTM(I, H, proj_size=3)
-    with pytest.raises(ValueError, match=f"^{re.escape(words)}$"):
-        treadle.nn.LSTM(I, H, 1, True, False, 0.0, False, 3)
+        treadle.nn.GRU(I, H, proj_size=3)
 
 
 @EACH

@@ -1,0 +1,86 @@
+"""An LSTM with projections on a CPU: torch.lstm, where it is faster.
+
+torch.lstm is composed of ops there and has every derivative. It multiplies by W_hh and W_hr in each
+step. run_projected multiplies these two, and m by their product, which is more work; but it calls
+no ops for each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ._sequence import Options, States
+from ._tracers import is_tracing
+
+__all__ = ["run_torchs", "torchs_is_faster"]
+
+
+class _Costs(NamedTuple):
+    """Times on a CPU, as multiplications that take as long."""
+
+    step: float  # of torch.lstm's ops, for each step
+    unit: float  # and in a step for each row and unit
+    call: float  # of the ops around a layer without projections
+    call_from_h0: float
+
+
+# torch multiplies bfloat16 in hardware, the kernels in float32.
+_COSTS = {
+    torch.float64: _Costs(step=3e5, unit=180, call=1.1e6, call_from_h0=3e6),
+    torch.float32: _Costs(step=6e5, unit=360, call=2.2e6, call_from_h0=6e6),
+    torch.float16: _Costs(step=6e5, unit=360, call=2.2e6, call_from_h0=6e6),
+    torch.bfloat16: _Costs(step=1e6, unit=0, call=3e6, call_from_h0=8e6),
+}
+
+torchs: Any = torch.lstm
+_functorch_level: Callable[[], int | None] = torch._C._functorch.maybe_current_level
+
+
+def torchs_is_faster(
+    layer: Any,
+    input: tuple[Tensor, ...],
+    states: States | None,
+    rest: tuple[bool, ...],
+    options: Options,
+) -> bool:
+    """Whether torch.lstm can make this call and is faster than run_projected."""
+    x = input[0]
+    if not x.is_cpu or type(x) is not Tensor or torch.compiler.is_compiling() or is_tracing():
+        return False
+    if options.reset is not None or options.lengths is not None or options.return_cells:
+        return False
+    if getattr(layer, "recompute", False) or _functorch_level() is not None or x.numel() == 0:
+        return False
+    given = states is not None and len(states) == 2
+    if states is not None and not all(state.dtype is x.dtype for state in states):
+        return False
+    if x.dtype not in _COSTS:
+        return False
+    steps = len(input[1]) if len(input) == 2 else x.size(1 if rest[0] else 0)
+    if steps == 1 or torch.is_autocast_enabled("cpu"):
+        return True
+    costs, h, p = _COSTS[x.dtype], layer.hidden_size, layer.proj_size
+    rows = x.numel() // (x.size(-1) * steps)
+    more = 4 * h * (rows * (h if given else h - p) + h * p / steps)
+    call = costs.call_from_h0 if given else costs.call
+    return bool(more + call / steps > costs.step + costs.unit * rows * h)
+
+
+def run_torchs(
+    layer: Any,
+    input: tuple[Tensor, ...],
+    states: States | None,
+    net: tuple[Any, ...],
+    rest: tuple[bool, ...],
+) -> tuple[Tensor, ...]:
+    """As run_projected, by torch.lstm."""
+    if states is None or len(states) == 1:
+        x, count = input[0], layer.num_layers * (2 if layer.bidirectional else 1)
+        batch = int(input[1][0]) if len(input) == 2 else x.size(0 if rest[0] else 1)
+        sizes = (layer.proj_size, layer.hidden_size)
+        states = tuple(x.new_zeros(count, batch, size) for size in sizes)
+    return torchs(*input, states, *net, *rest)  # type: ignore[no-any-return]
