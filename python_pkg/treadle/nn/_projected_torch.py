@@ -30,7 +30,7 @@ class _Costs(NamedTuple):
 
 # torch multiplies bfloat16 in hardware, the kernels in float32.
 _COSTS = {
-    torch.float64: _Costs(step=3e5, unit=180, call=1.1e6, call_from_h0=3e6),
+    torch.float64: _Costs(step=2.4e5, unit=180, call=1.1e6, call_from_h0=3e6),
     torch.float32: _Costs(step=6e5, unit=360, call=2.2e6, call_from_h0=6e6),
     torch.float16: _Costs(step=6e5, unit=360, call=2.2e6, call_from_h0=6e6),
     torch.bfloat16: _Costs(step=1e6, unit=0, call=3e6, call_from_h0=8e6),

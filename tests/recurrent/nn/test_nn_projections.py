@@ -111,6 +111,7 @@ def test_complex_numbers_are_torchs() -> None:
 
 
 @EACH_DEVICE
+@pytest.mark.usefixtures("never_torchs")
 def test_h_n_has_the_bits_of_the_output(device: str) -> None:
     layer, _ = pair(I, 70, 2, bidirectional=True, proj_size=33, device=device, dtype=torch.float32)
     x = torch.randn(9, 33, I, device=device)
@@ -122,6 +123,7 @@ def test_h_n_has_the_bits_of_the_output(device: str) -> None:
     assert h_n.data_ptr() != output.data_ptr()
 
 
+@pytest.mark.usefixtures("never_torchs")
 def test_dropout() -> None:
     """Dropout drops the same elements as torch's, in training only."""
     for batch_first in (False, True):

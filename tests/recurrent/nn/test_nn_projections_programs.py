@@ -107,6 +107,7 @@ def test_an_ensemble_and_gradients_of_each_sample(given: bool) -> None:
         close([samples[name][b] for name in own], [alone[name] for name in own])
 
 
+@pytest.mark.usefixtures("either_way")
 def test_parametrizations() -> None:
     class Twice(nn.Module):
         def forward(self, value: Tensor) -> Tensor:
