@@ -77,7 +77,11 @@ def test_where_it_is_slower() -> None:
     assert "| GPU | sweep_cells/slow/float16/training | 15.0 | nn.LSTM: 10.0 | 1.50 |" in text
     assert "| C, 2 cores | views/half/float16/training |" in text
     assert "even" not in text and "views/ten" not in text
-    assert text.endswith("GPU: 1 of 2 rows; C, 2 cores: 2 of 2 rows, 1 of them by less than 20 %.")
+    assert "GPU: 1 of 2 rows; C, 2 cores: 2 of 2 rows, 1 of them by less than 20 %." in text
+    times = ((n, dict(treadle=10 + n, nn_LSTM=10)) for n in range(1, 7))
+    many = [made(f"cuda/cells/{n}/float16/training", "lstm", "x", **own) for n, own in times]
+    text = "\n".join(page.slower([machine(*many)]))
+    assert "cells/5/" in text and "cells/4/" not in text
 
 
 def test_models_and_wrong_baselines(monkeypatch: pytest.MonkeyPatch) -> None:
