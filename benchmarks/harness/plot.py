@@ -1,4 +1,4 @@
-"""All rows of a run as one picture: one panel per group; the rows' "series" selects its kind."""
+"""Draws all rows of a run as one picture with a panel per group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.harness import machine
 from benchmarks.harness.cases import OURS, Row
 from benchmarks.harness.report import groups
 
-# A dtype has one colour in all panels; any other is gray.
+# Each of these dtypes has the same colour in all panels with series; other dtypes are gray.
 COLORS = {"float32": "C0", "bfloat16": "C1", "float16": "C2", "float64": "C3"}
 
 
@@ -162,7 +162,8 @@ def limit_of_copy(row: Row) -> float:
 
 
 def layouts(axes: Any, title: str, rows: list[Row]) -> None:
-    """The fastest baseline's time over ours: one line per layout, one colour per dtype."""
+    """The fastest baseline's time over ours: one place on the y axis per layout, one colour per
+    dtype."""
     names = list(dict.fromkeys(row["layout"] for row in rows))
     for dtype in dict.fromkeys(row["dtype"] for row in rows):
         ours = [row for row in rows if row["dtype"] == dtype and "ratio" in row]

@@ -150,19 +150,21 @@ def assumptions() -> Iterator[str]:
     yield (
         f"Assumed: nodes of {NODE} H200 with {NVLINK / 1e9:.0f} GB/s of NVLink each way and a "
         f"network card of {NETWORK / 1e9:.0f} GB/s each (NVIDIA's data sheets of H200 and DGX "
-        f"H200), used to {REACHED:.0%} (our guess). An all-reduce runs by ring or by trees, with "
-        f"the latencies in NCCL 2.30's tuning.cc (protocol Simple): {BEGIN * 1e6:.1f} µs to begin, "
-        f"{WITHIN['ring'] * 1e6:.1f} or {WITHIN['tree'] * 1e6:.1f} µs a step within a node, "
-        f"{BETWEEN * 1e6:.0f} between nodes. Gradients have {GRADIENT} bytes a number."
+        f"H200), used to {REACHED:.0%} (our guess). An all-reduce uses a ring or trees, whichever "
+        "is faster. Latencies are those in NCCL 2.30's tuning.cc (protocol Simple): "
+        f"{BEGIN * 1e6:.1f} µs to begin; for each hop within a node {WITHIN['ring'] * 1e6:.1f} µs "
+        f"(ring) or {WITHIN['tree'] * 1e6:.1f} µs (trees); for each hop between nodes "
+        f"{BETWEEN * 1e6:.0f} µs. Gradients have {GRADIENT} bytes a number."
     )
     yield ""
 
 
 def by_data(layers: dict[str, Layer]) -> Iterator[str]:
     yield (
-        f"{LAYERS} LSTM layers between an embedding of {VOCABULARY} bytes and a product to "
-        f"{VOCABULARY}, in bfloat16, with B rows on each GPU. Milliseconds a step; in brackets the "
-        "share of perfect scaling if all-reduces overlap with the backward pass, and if none does:"
+        f"{LAYERS} LSTM layers between an embedding of the {VOCABULARY} byte values and a linear "
+        f"layer with {VOCABULARY} outputs, in bfloat16, with B rows on each GPU. Milliseconds a "
+        "step; in brackets the share of perfect scaling if all-reduces overlap with the backward "
+        "pass, and if none does:"
     )
     yield ""
     yield from table("B, T, H", "gradients", "1 GPU", *(f"{gpus} GPUs" for gpus in GPUS))
@@ -195,10 +197,11 @@ def pairs(layers: dict[str, Layer]) -> Iterator[tuple[dict[int, Layer], int, int
 def by_layers(layers: dict[str, Layer]) -> Iterator[str]:
     call = layers[FEW_STEPS]
     yield (
-        "One layer for each GPU, and B rows for all GPUs together. *Data*: each GPU has all layers "
-        "and its part of the rows. *Layers*: each has one layer and all rows, and chunks of steps "
-        "go from GPU to GPU. *Sequence*: each has all layers and its part of the steps, with rows "
-        "in groups. Milliseconds a step, the least in bold:"
+        "The model has as many layers as there are GPUs, and B is the number of rows on all GPUs "
+        "together. *Data*: each GPU has all layers and its part of the rows. *Layers*: each has "
+        "one layer and all rows, and chunks of steps go from GPU to GPU. *Sequence*: each has all "
+        "layers and its part of the steps, and groups of rows pass from GPU to GPU. Milliseconds "
+        "a step, the least in bold:"
     )
     yield ""
     yield from table("B, T, H", "GPUs", "rows a GPU", "data", "layers", "sequence")

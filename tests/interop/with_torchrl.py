@@ -1,4 +1,4 @@
-"""TorchRL and treadle.torchrl for the tests here, which are skipped where either is missing."""
+"""TorchRL and treadle.torchrl for the tests here, which are skipped where TorchRL is missing."""
 
 from __future__ import annotations
 

@@ -15,11 +15,12 @@ struct TilePlan {
   double time;  // per step, in us
 };
 
-// The time of the waves of tiles over the chip, each with a product and a cell. Two launches
-// overlap if both fit: then the input's product takes no time. Half of the units take more than
-// half of the time, but leave less of the chip idle if there are few tiles. Measured on an H200
-// with as many features as units; `words`: 16-bit words per element; two are multiplied half as
-// fast.
+// The plan with `units` per block. Its time is that of one step: the blocks run in waves, and each
+// wave takes a matrix product and the cell's pointwise part. If the clusters of two launches fit on
+// the chip together, the next step's input product runs during this step and adds no time. A block
+// with 32 units takes more than half of the time of one with 64, but if there are few tiles, less
+// of the chip is idle. Fitted to times on an H200 with I = H. `words`: 16-bit words per element, 1
+// for half types, 2 for float32, whose products run at half the speed.
 constexpr TilePlan plan_tiles_of(int units, int gates, int words, int64_t rows, int64_t hidden,
                                  int processors) {
   const int64_t each = int64_t{kTileRows} * kTileBlocks;
