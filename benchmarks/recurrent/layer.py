@@ -201,7 +201,11 @@ def cell_case(settings: Settings, kind: Kind) -> Case:
         timer=timer(settings),
         target=at_most(1, baseline(kind)),
         check=partial(
-            check, args=args, plain=plain_layer(kind.cell, kind.dtype, kind.backward), steps=steps
+            check,
+            args=args,
+            plain=plain_layer(kind.cell, kind.dtype, kind.backward),
+            steps=steps,
+            op=kind.cell,
         ),
         check_baseline=partial(check_torch, args=args, cell=kind.cell),
         threads=kind.threads,

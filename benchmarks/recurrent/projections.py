@@ -19,6 +19,7 @@ import treadle
 from benchmarks.elementwise.dense import dtype_name
 from benchmarks.harness.cases import OURS, Case, Plan, Settings, Target
 from benchmarks.harness.verify import verify, verify_baseline
+from benchmarks.recurrent.layer_calls import set_tf32
 from treadle import reference
 
 SUITE = "projections"
@@ -77,6 +78,7 @@ def plans(settings: Settings) -> Iterator[Plan]:
 
 def case(settings: Settings, kind: Kind) -> Case:
     device = settings.device
+    set_tf32(False)
     modules = [
         cls(kind.sizes[2], kind.sizes[2], proj_size=kind.sizes[3], device=device, dtype=kind.dtype)
         for cls in (treadle.nn.LSTM, nn.LSTM)

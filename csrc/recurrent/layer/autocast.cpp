@@ -13,9 +13,11 @@
 namespace treadle {
 
 static bool promotes(CellKind cell, bool packed) {
-  if (cell == CellKind::kLltm) return false;
+  if (cell == CellKind::kGru) return true;
+  // A step of torch's RNN is only products and an activation, which all keep the lower precision.
+  if (cell != CellKind::kLstm) return false;
   // Among torch's layers, oneDNN runs only the LSTM, and only on dense rows.
-  return cell != CellKind::kLstm || packed || !at::globalContext().userEnabledMkldnn();
+  return packed || !at::globalContext().userEnabledMkldnn();
 }
 
 std::optional<ScalarType> autocast_dtype(CellKind cell, bool packed, const Tensor& state) {

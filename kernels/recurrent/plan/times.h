@@ -60,8 +60,8 @@ inline double dense_time(const ClusterShape& shape, int stride, int state_gates,
   return 0.33 + each * products + 0.8 * sent * stride + 0.11 * more;
 }
 
-// Times are for three gates; a fourth adds `each`. One gate has a third of the products and
-// formulas, but the same chain of latencies.
+// Times are for three gates; a fourth adds `each`. One gate has a third of the products,
+// but as long a chain of latencies, so its factor is more than a third.
 inline double factor_of_gates(double each, int state_gates) {
   return state_gates == 1 ? 1 / (1 + each) : 1 + each * (state_gates - 3);
 }

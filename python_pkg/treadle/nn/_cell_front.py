@@ -48,6 +48,9 @@ class CellFront(NamedTuple):
         exports = is_tracing() or torch.compiler.is_exporting()
         if exports and torch.onnx.is_in_onnx_export():
             return self.torchs(cell, input, hx)  # needs no translation table
+        weight = cell._parameters.get("weight_ih")
+        if weight is not None and weight.is_complex():
+            return self.torchs(cell, input, hx)
         try:
             return self.step(cell, input, hx)
         except (AttributeError, RuntimeError, TypeError, ValueError):
@@ -171,7 +174,7 @@ class TorchCell(NotScripted):
         Returns:
             ``(new_h, new_c)``, or only ``new_h``, like ``hx``, in its dtypes. Under autocast the
             dtypes are those of torch's cell: the lower precision or, on a CPU, float32 if ``c`` (or
-            ``h``, for a cell without ``c``) is float32. On a CPU, torch's own cell runs under
+            ``h`` of a GRU) is float32. On a CPU, torch's own cell runs under
             autocast, and in half types with H > 64.
 
         Raises:

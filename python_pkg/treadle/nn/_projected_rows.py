@@ -50,7 +50,7 @@ class PaddedRows:
             end = h.masked_fill(self._is_last().logical_not(), 0).sum(0)
         if self._lengths is None or h0 is None:
             return end
-        return torch.where((self._stop <= 0).unsqueeze(-1), h0, end)
+        return torch.where((self._stop <= 0).unsqueeze(-1), h0.to(end.dtype), end)
 
     def _is_last(self) -> Tensor:
         return (self._t + 1 == self._stop).unsqueeze(-1)

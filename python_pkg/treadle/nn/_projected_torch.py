@@ -20,7 +20,7 @@ __all__ = ["run_torchs", "torchs_is_faster"]
 
 
 class _Costs(NamedTuple):
-    """Times on a CPU, as multiplications that take as long."""
+    """Times on a CPU, in units of one multiplication."""
 
     step: float  # of torch.lstm's ops, for each step
     unit: float  # and in a step for each row and unit

@@ -63,6 +63,7 @@ def run_projected(
                 return_cells=options.return_cells and n + 1 == num_layers,
             ),
             (bias, 1, 0.0, training, both),
+            input[0].dtype if states is None else states[-1].dtype,
         )
         x = found[0]
         last.append(found[1:3])
@@ -79,6 +80,7 @@ def _one_layer(
     states: States | None,
     options: Options,
     flags: tuple[Any, ...],
+    dtype_of_c: torch.dtype,
 ) -> tuple[Tensor, ...]:
     """output, h_n, c_n and, if requested, the cell states.
 
@@ -86,9 +88,14 @@ def _one_layer(
     """
     h0 = states[0] if states is not None and len(states) == 2 else None
     reset_h = options.reset_hx[0] if options.reset_hx else None
-    # h of a single step has the size of m if zeros are added, and weight_hh its columns.
-    single = not is_tracing() and rows.steps == 1
+    # For a single step, h is padded with zeros to the size of m, and weight_hh with columns.
+    single = isinstance(rows.steps, int) and rows.steps == 1
     joined: list[Tensor] = []
+    if is_tracing() and rows.batch_sizes and (h0 is not None or reset_h is not None):
+        raise RuntimeError(
+            "LSTM: a layer with projections that gets hx or reset_hx must be traced with a padded "
+            "input and lengths=, got a PackedSequence"
+        )
     if not single and (h0 is not None or reset_h is not None):
         joined = [_joined(rows, options.reset, h0, reset_h, d) for d in range(len(weights))]
     params = []
@@ -107,7 +114,6 @@ def _one_layer(
 
     if options.reset_hx:
         options = options._replace(reset_hx=of_m(*options.reset_hx))
-    dtype_of_c = x.dtype if states is None else states[-1].dtype
     m, m_n, c_n, *cells = run(
         (torch.cat([x, *joined], -1) if joined else x, *rows.batch_sizes),
         None if states is None else of_m(h0, states[-1]),

@@ -22,8 +22,7 @@ def why_maybe_slower(module: nn.RNNBase | nn.RNNCellBase) -> str | None:
     if isinstance(module, nn.RNNCellBase):
         slower = weight.device.type == "cuda"  # benchmarks/results/h100/h100-cells.json
         return "on a GPU cells take longer to train than torch's" if slower else None
-    # With projections cuDNN takes a product of fewer columns for each step.
-    if weight.device.type != "cuda" or not (weight.dtype in DTYPES or module.proj_size):
+    if weight.device.type != "cuda" or weight.dtype not in DTYPES:
         return None
     properties = torch.cuda.get_device_properties(weight.device)
     if "step" not in _algorithms(module, weight.dtype, properties):

@@ -9,6 +9,7 @@ from weakref import ref
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from .._check.tensors import dtype_name
 from ..recurrent import gru, lstm, rnn_relu, rnn_tanh
@@ -38,8 +39,11 @@ class TorchFront(Front):
         self.torchs = torchs
 
     def called(self, layer: Any, input: object, hx: object, *options: object) -> tuple[Any, ...]:
+        data = input.data if isinstance(input, PackedSequence) else input
         weight = layer._parameters.get("weight_ih_l0")
-        if weight is None or not weight.is_complex():
+        if weight is None:  # nn.utils.parametrize computes one
+            weight = layer.weight_ih_l0
+        if not isinstance(data, Tensor) or not weight.is_complex():
             return super().called(layer, input, hx, *options)
         if any(option is not None and option is not False for option in options):
             raise ValueError(
@@ -51,7 +55,7 @@ class TorchFront(Front):
     def _check_input(self, layer: Any, input: object) -> Tensor:
         checked = super()._check_input(layer, input)
         steps = checked.size(1 if layer.batch_first and checked.dim() == 3 else 0)
-        if not is_tracing() and steps == 0:
+        if isinstance(steps, int) and steps == 0:  # no symbol of a compiler, nor a tracer's tensor
             raise RuntimeError(
                 f"{self.name}: input must have at least one step, got {list(checked.shape)}"
             )

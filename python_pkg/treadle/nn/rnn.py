@@ -120,7 +120,7 @@ class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
         *,
         recompute: bool = False,
     ) -> None:
-        if not isinstance(proj_size, Integral):
+        if not isinstance(proj_size, Integral) or isinstance(proj_size, bool):
             raise TypeError(f"LSTM: proj_size must be an integer, got {proj_size!r}")
         super().__init__(
             input_size,

@@ -30,10 +30,11 @@ def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
             custom_translation_table=treadle.onnx.translation_table(),
         )
 
-    LSTM and GRU become ONNX's nodes of these names or, with ``reset`` or in float64, a Scan over
-    the steps; so does the LLTM. ``lengths`` of a layer in two directions become resets. The sine
-    layer becomes MatMul, Add, Mul and Sin; its jets also use Cos. An op that rounds once in a half
-    type becomes float32 between two Casts. Any size except the number of features may be dynamic.
+    LSTM, GRU and RNN become ONNX's nodes of these names or, with ``reset`` or in float64, a Scan
+    over the steps; so does the LLTM. ``lengths`` of a layer in two directions become resets. The
+    sine layer becomes MatMul, Add, Mul and Sin; its jets also use Cos. An op that rounds once in a
+    half type becomes float32 between two Casts. Any size except the number of features may be
+    dynamic.
 
     Returns:
         A new dict of functions by op; you can add entries for your own ops.

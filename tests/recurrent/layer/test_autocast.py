@@ -28,7 +28,7 @@ EACH = [
 
 def layer_dtype(device: str, lower: torch.dtype, cell: str, lengths: Lengths) -> torch.dtype:
     """The dtype in which a float32 layer runs."""
-    promotes = cell not in ("lltm", "lstm") or (cell == "lstm" and lengths is not None)
+    promotes = cell == "gru" or (cell == "lstm" and lengths is not None)
     return torch.float32 if device == "cpu" and promotes else lower
 
 

@@ -118,7 +118,12 @@ def test_dtypes_and_values_are_torchs(
         with torch.backends.mkldnn.flags(enabled=onednn):
             found = run(ours, case, x, hx)
         with torch.backends.mkldnn.flags(enabled=onednn and not accident):
-            expected = run(theirs, case, x, hx)
+            try:
+                expected = run(theirs, case, x, hx)
+            except RuntimeError as error:
+                # Under autocast torch cannot join the directions of a packed batch in float64.
+                assert kind == "RNN" and "autocast::prioritize" in str(error), case
+                continue
         if accident:
             assert {t.dtype for t in found[:count]} == {case.lower}, case
             expected = [e.to(a.dtype) for a, e in zip(found, expected, strict=True)]
@@ -148,7 +153,7 @@ def test_transforms_have_the_same_dtype(kind: str, lower: torch.dtype) -> None:
         same_bits(compiled, ours(x)[0])
         vmap(grad(loss), in_dims=(None, 0))(parameters, torch.stack([x, x]))
         grad(lambda x: grad(loss, argnums=1)(parameters, x).sum())(x)
-    assert {lower if kind == "LSTM" else F32} == {compiled.dtype, mapped.dtype, *dtypes}
+    assert {F32 if kind == "GRU" else lower} == {compiled.dtype, mapped.dtype, *dtypes}
     torch.testing.assert_close(mapped[0], compiled)
 
 

@@ -288,3 +288,23 @@ def test_cuda_graphs_read_new_values(given: bool) -> None:
         layer.weight_hr_l0.mul_(2)
         graph.replay()
         close(found, run())
+
+
+def test_dtypes_under_autocast_of_lengths_and_cells() -> None:
+    layer, x = treadle.nn.LSTM(I, H, 2, proj_size=P), torch.randn(T, B, I)
+    with torch.autocast("cpu", torch.bfloat16):
+        _, (h, _) = layer(x, states(layer, B), lengths=torch.tensor([T, 1, 0, T][:B]))
+        _, (_, c), cells = layer(x, return_cells=True)
+    assert h.dtype == torch.bfloat16 and c.dtype == cells.dtype == torch.float32
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit", "ignore::torch.jit.TracerWarning")
+def test_a_packed_batch_with_states_is_not_traced() -> None:
+    layer, x = treadle.nn.LSTM(I, H, proj_size=P), torch.randn(T, B, I)
+
+    def run(x: Tensor, h: Tensor, c: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([T] * B))
+        return layer(packed, (h, c))[0].data  # type: ignore[no-any-return]
+
+    with pytest.raises(RuntimeError, match="must be traced with a padded input and lengths="):
+        torch.jit.trace(run, (x, *states(layer, B)), check_trace=False)

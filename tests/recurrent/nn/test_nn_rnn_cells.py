@@ -409,3 +409,10 @@ def test_another_dtype_says_what_to_call(kind: str, device: str) -> None:
         words = f"^{kind}: input must have the dtype of the parameters, float32, got {fact}: call "
         with pytest.raises(RuntimeError, match=words + r"input.float\(\)$"):
             cell(torch.zeros(B, I, device=device, dtype=dtype))
+
+
+@EACH
+def test_complex_numbers_are_torchs(kind: str) -> None:
+    ours, theirs = (cell.to(torch.complex128) for cell in pair(kind, I, H))
+    x = torch.randn(B, I, dtype=torch.complex128)
+    assert all(map(torch.equal, flat(ours(x)), flat(theirs(x))))

@@ -111,3 +111,22 @@ def test_compiled_with_lengths_and_without(kind: str) -> None:
     for arguments in ((x, hx, lengths), (x,), (x, (zeros[0],) * 2 if kind == "LSTM" else hx)):
         n = arguments[2] if len(arguments) == 3 else None
         close(call(*arguments), layer(*arguments[:2], lengths=n)[0])
+
+
+@EACH
+def test_exports_a_number_of_steps_that_depends_on_data(kind: str) -> None:
+    class Prefix(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = KINDS[kind][0](I, H)
+
+        def forward(self, x: Tensor, count: Tensor) -> Tensor:
+            steps: Any = count.item()
+            torch._check_is_size(steps)
+            torch._check(steps <= x.size(0))
+            return self.layer(x[:steps])[0]  # type: ignore[no-any-return]
+
+    model, x = Prefix(), torch.randn(T, B, I)
+    program = torch.export.export(model, (x, torch.tensor(2)))
+    for steps in (1, T):
+        close(program.module()(x, torch.tensor(steps)), model(x, torch.tensor(steps)))
