@@ -11,7 +11,7 @@
 
 namespace treadle {
 
-// Clusters of sm_90 are faster in half types than a block with more units than this.
+// In half types on sm_90, clusters are faster than a block with more than kHalfBlockUnits units.
 constexpr bool block_has_code(bool sm90, bool half, int units) {
   return !sm90 || !half || units <= kHalfBlockUnits;
 }
@@ -24,7 +24,8 @@ struct Block {
   static constexpr int kRows = kBlockRows;  // at most
   static constexpr int kSums = sums;
   static constexpr int kDepth = all_k / 2;
-  // Independent chains per sum: a warp that has a scheduler to itself waits for each addition.
+  // Independent chains of additions per sum. With a single chain, a warp that has a scheduler to
+  // itself would wait for each addition.
   static constexpr int kChains = sums > 1 ? (kThreads > 128 ? 1 : 2) : 4;
   // Padded, so that the two rows that a warp stores together are in different banks.
   static constexpr int kRowFloats = all_k + kWarp / 2;

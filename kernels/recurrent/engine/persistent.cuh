@@ -65,8 +65,8 @@ struct Group {
             static_cast<int>(rest < rows_each ? rest : rows_each)};
   }
 
-  // The time t of the s-th step. Direction 1 runs backward in time, and the backward pass runs
-  // against its direction.
+  // The time t of the s-th step. Direction 1 runs backward in time, and the backward pass of either
+  // direction reverses its order.
   __device__ __forceinline__ int forward_time(int s, int steps) const {
     return direction == 0 ? s : steps - 1 - s;
   }
@@ -232,8 +232,8 @@ struct CompiledFor {
   }
 };
 
-// Whether the kernel that the driver loaded has a body. If the driver translates code for an
-// older GPU, the kernel may be empty, and would run and compute nothing.
+// Whether the kernel that the driver loaded has a body. If the driver has compiled PTX for an older
+// GPU, the kernel may be empty: it would run without an error and compute nothing.
 template <class... P>
 cudaError_t has_code(void (*kernel)(P...), const CompiledFor& compiled, bool* found) {
 #if defined(__CUDA_ARCH_LIST__)

@@ -116,7 +116,7 @@ struct GroupResets {
     return (group.direction * sizes.batch + group.rows.first + row) * sizes.hidden + unit;
   }
 
-  // null: zeros.
+  // Null if rows reset to zeros.
   __device__ __forceinline__ const uint16_t* h_row(int t, int row) const {
     const auto* all = static_cast<const uint16_t*>(resets.h);
     return all == nullptr ? all : all + place(t, row, 0);
@@ -208,10 +208,10 @@ struct PassMarks {
   }
 };
 
-// The marks for all threads of a block: one warp loads them, two steps ahead, and writes a word
-// for each step to shared memory. A step then only has an additional load, which waits for nothing.
-// Any other work between a step's send and its wait would make it longer. A word has the bits of
-// rows before the step and, in its upper half, before the next one.
+// The marks for all threads of a block: one warp loads them, two steps ahead, and writes a word for
+// each step to shared memory. A step then only has an additional load, which waits for nothing. Any
+// other work between a step's send and its wait would make it longer. A word has a bit for each row
+// that resets before the step and, in its upper half, before the next one.
 template <bool any>
 struct SharedMarks {
   uint32_t words, last;
