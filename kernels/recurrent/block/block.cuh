@@ -1,9 +1,10 @@
 // Shared by both passes of a single block (IEEE fma, no tensor cores). Its layers are so small that
 // the registers of one block hold all weights as floats. Blocks exchange nothing, so a step is a
-// chain of latencies. Two lanes share a unit: each sums half of K for all its gates and up to two
-// rows, a shuffle adds the other half, and then each lane has the unit of one row. Its state stays
-// in registers; only the operands of the next product go through shared memory, as floats, with one
-// barrier a step. For a half type T they are first rounded to T, like everything that is stored.
+// chain of latencies. Two lanes share a unit. Each sums half of K for all gates of the unit and up
+// to two rows; a shuffle adds the other half, and then each lane computes the unit for one row. The
+// state stays in registers; only the operands of the next product go through shared memory, as
+// floats, with one barrier a step. For a half type T they are first rounded to T, like everything
+// that is stored.
 #pragma once
 
 #include "kernels/recurrent/block/word_halves.h"

@@ -62,8 +62,8 @@ inline double step_time(const RecurrenceSizes& sizes, const ShapeCandidates& ker
               : split_time(kernels.shape, dense, gates);
 }
 
-// GPUs without clusters can only use single blocks. In half types these are then the alternative to
-// the grid for larger H, too.
+// GPUs without clusters can only use single blocks. In half types a block then beats the grid for
+// larger H, too.
 inline bool runs_on(const RecurrenceDevice& device, const ClusterShape& shape, Dtype dtype) {
   if (shape.blocks > 1) return device.clusters();
   return !is_half(dtype) || shape.units <= kHalfBlockUnits || !device.clusters();

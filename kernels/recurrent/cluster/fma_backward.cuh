@@ -1,6 +1,7 @@
 // Cluster kernel in float32, backward, for any cell. See cluster/fma.cuh.
-// grad_h_{t-1} = grad_gates_t W_hh, after the cell's backward. Thread e of the block has unit e %
-// units of row e / units; all threads multiply, prefetch, send and store.
+// grad_h_{t-1} = grad_gates_t W_hh, after the cell's backward.
+// Thread e of the block has unit e % units of row e / units; all threads multiply, prefetch, send
+// and store.
 #pragma once
 
 #include "kernels/recurrent/cluster/fma.cuh"

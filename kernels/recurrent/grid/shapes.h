@@ -94,8 +94,9 @@ struct GridSplit {
   static constexpr int kFinishingRegisters =
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
   // A warp has kChunks chunks of 32 k: first the highs, then the lows. It multiplies kGatesTogether
-  // gates at a time. Registers hold kInRegisters of its kFragments fragments of weights: all for
-  // h512, otherwise more with four gates, which leave less shared memory for rows.
+  // gates at a time. Registers hold kInRegisters of its kFragments fragments of weights: all of
+  // them for h512. Otherwise they hold more for cells with four gates, whose weights leave less
+  // shared memory for rows.
   static constexpr int kChunks = 2 * kHidden / 32 / kMultiplyingWarps;
   static constexpr int kGatesTogether = state_gates % 2 == 0 ? 2 : state_gates;
   static constexpr int kFragments = 2 * kChunks * state_gates;
