@@ -192,7 +192,7 @@ def cell_case(settings: Settings, kind: Kind) -> Case:
     states = 2 if kind.cell == "lstm" else 1
     ours = layer(getattr(torch.ops.treadle, kind.cell).input, kind.backward, states=states)
     torchs = torch_layer(kind.cell, kind.backward)
-    # Both use tf32 depending on size: products of few rows may be exact.
+    # Both layers use TF32 depending on size: products of few rows may have full precision.
     steps = max(STEPS, -(-MANY_ROWS // kind.shape.b)) if kind.tf32 else STEPS
     return Case(
         op=kind.cell,

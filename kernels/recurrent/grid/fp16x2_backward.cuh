@@ -88,7 +88,8 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
     GridSplitColumns<Cell, Layout>{args, Base::group, tile, grads, unit, row_in_tile}.multiply(sum);
   }
 
-  // Row r of tile j in step s: `active` rows have step s, `before` rows the previous one.
+  // Computes this thread's row of tile j in step s. `active` rows have step s, `before` rows the
+  // previous one.
   __device__ __forceinline__ void finish(int s, int j, int buffer, int active, int before,
                                          const Place& at) const {
     const int row = j * 8 + row_in_tile;
