@@ -1,6 +1,6 @@
 // Dense cluster kernel, backward (cluster/dense.cuh): grad_h_{t-1} = grad_gates_t W_hh. A block
 // multiplies its own gradients of gates by its rows of W_hh, which gives a part of grad_h of every
-// unit, and sends these sums from the accumulators to the blocks that own the units; these add the
+// unit. It sends these sums from the accumulators to the blocks that own the units, which add the
 // parts in the order of blocks. A step has one barrier of all threads, after which the block's own
 // gradients are complete. All threads copy while sums travel. rows_each: rows of a cluster. Twin:
 // kernels/recurrent/cpu/rows_backward.h.

@@ -1,5 +1,5 @@
 // The list of cluster kernels: those that the planner names for some layer on some GPU, and no
-// others (tests/recurrent/plan/test_plan_kernels.py). Neither torch nor CUDA.
+// others (tests/recurrent/plan/test_plan_kernels.py). It needs neither torch nor CUDA.
 #pragma once
 
 #include <array>

@@ -13,7 +13,7 @@ namespace treadle {
 // multiplied by fma.
 inline constexpr int kSplitTop = 14, kSplitLeast = -60, kSplitMost = 15;
 
-// h is multiplied by 2^kSplitState. Larger magnitudes of h are multiplied by fma.
+// h is multiplied by 2^kSplitState. Fma multiplies h whose magnitude exceeds kSplitLargest.
 inline constexpr int kSplitState = 12;
 inline constexpr float kSplitLargest = 15.0f;
 

@@ -86,8 +86,8 @@ struct ClusterBackward {
   static constexpr int kThreads = kComputing + (kCopyWarp ? kWarp : 0);
   static constexpr int kCopying = kCopyWarp ? kWarp : kComputing;
   static constexpr int kItems = units / 4 / kWarps;  // per lane: one unit of one row each
-  // A thread's 16-byte chunks to send, to prefetch of gates and grad_output, and of c; its 8-byte
-  // stores of grad_gates.
+  // A thread's 16-byte chunks to send, 16-byte chunks of gates and grad_output and then of c to
+  // prefetch, and 8-byte stores of grad_gates.
   static constexpr int kSends = shapes::ceil_div(state_gates * kHidden, kComputing);
   static constexpr int kChunks16 = shapes::ceil_div((gates + 1) * kRows * units / 8, kCopying);
   static constexpr int kCChunks16 = shapes::ceil_div(kRows * units / 4, kCopying);

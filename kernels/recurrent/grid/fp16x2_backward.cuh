@@ -1,6 +1,6 @@
 // Grid kernel in float32, backward, for any cell (grid/grid.cuh; engine/fp16x2.cuh explains the
 // products): grad_h_{t-1} = grad_gates_t W_hh, after the cell's backward. rows_each: rows of a
-// group. The half-type version, grid/half_backward.cuh, explains the warps.
+// group. The half-type version is grid/half_backward.cuh.
 #pragma once
 
 #include "kernels/recurrent/grid/fp16x2_backward_mma.cuh"

@@ -28,7 +28,7 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
   const char* from;
   const char* at;  // the address of the next visit's packets
   uint32_t sums_to;
-  int scales_at;  // after a lane's packets
+  int scales_at;  // the offset of scales from this lane's packets
   int buffer = 0;
   bool more, orders = false;  // whether there is a next visit; whether it begins a new step
 
@@ -135,7 +135,7 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
     }
   }
 
-  // Scales of rows 2q and 2q + 1: the bytes of two spans in each packet.
+  // The scales of rows 2q and 2q + 1. A register gets the bytes of two spans.
   __device__ __forceinline__ void take_scales(const char* here, uint32_t (&own)[kSpans / 2]) {
     await_scales(here);
     const uint32_t which = threadIdx.x % 2 == 0 ? 0x5410 : 0x7632;

@@ -15,7 +15,7 @@
 
 namespace treadle {
 
-// Named barriers of a block; the two buffers of sums have one of each kind.
+// Named barriers of a block. Each of the two buffers of sums has a kSumsFull and a kSumsEmpty.
 enum GridBarrier { kSumsFull = 1, kSumsEmpty = 3, kFinishers = 5 };
 
 // The visits of a pass, in the order in which all warps of a group compute them. A visit is a tile
@@ -157,8 +157,8 @@ __device__ __forceinline__ void order_exchange(int s) {
   if (s % 8 == 7) asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
 
-// Partial sums of a buffer: [warp][gate][8 pairs of units g][4 pairs of rows] x 16 bytes, pairs of
-// rows in an order that spreads eight lanes over all banks.
+// Partial sums of a buffer: [warp][gate][8 pairs of units g][4 pairs of rows] x 16 bytes. The order
+// of the pairs of rows spreads eight lanes over all banks.
 __device__ __forceinline__ uint32_t sums_place(int g, int row_pair) {
   return (g * 4 + (row_pair ^ (g >> 1 & 1) << 1)) * 16;
 }
