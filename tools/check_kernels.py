@@ -28,7 +28,7 @@ FOREIGN = re.compile(r"(torch|ATen|c10|caffe2|pybind11|csrc|Python)\b")
 # Folders of csrc/ that may include all families.
 FRONT_DOOR = {"include", "compat", "c_api"}
 SIDE_DOORS = {
-    # These end with a sine of each element, the CPU loop of the op `sine`.
+    # These end with the sine of each element, for which they use the CPU loop of the op `sine`.
     (Path("kernels/sine_linear/cpu/sine_linear.cpp"), "kernels/elementwise/cpu/sine.h"),
     (Path("kernels/sine_linear/cpu/jet.cpp"), "kernels/elementwise/cpu/sine.h"),
 }

@@ -3,10 +3,10 @@
     python tools/sine_tables.py           prints the file
     python tools/sine_tables.py --write   and writes it
 
-A float is x = m 2^e with an integer m, and sin(x) depends only on x / pi modulo 2, so 1 / pi may be
-replaced by (2^e / pi modulo 2) / 2^e: a number for each exponent, of which a few digits suffice,
-while x / pi itself would need more than the first 128 binary digits of 1 / pi. It is split in two,
-so that the product with the first part is exact.
+A float is x = m 2^e with an integer m, and sin(x) depends only on x / pi modulo 2. So 1 / pi may be
+replaced by (2^e / pi modulo 2) / 2^e, a number for each exponent. A few digits of this number
+suffice, while x / pi itself would need more than the first 128 binary digits of 1 / pi. The number
+is split in two, so that the product with the first part is exact.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The elementwise ops on dense tensors: the cases that suites share, and two suites.
 
-"dense" has 1 GiB a tensor on CUDA. "sizes" has, on CUDA, every op in the L2 cache and, on the CPU,
-add and scale over sizes; sine.py has the others.
+"dense" times tensors of 1 GiB on CUDA. "sizes" times every op in the L2 cache on CUDA, and add and
+scale over many sizes on the CPU; sine.py has the other ops on the CPU.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def drawn(count: int, device: str, dtype: torch.dtype, argument: str = "1") -> T
 
 
 def repeated(count: int, device: str, dtype: torch.dtype, argument: str = "1") -> Tensor:
-    """As much memory, filled with one repeated chunk of random numbers: drawing all would take
-    longer than the timed op, and `verify` needs the truth of only one chunk."""
+    """Like `drawn`, but repeats one chunk of random numbers: drawing all of them would take longer
+    than the timed op, and `verify` needs the truth of only one chunk."""
     block = drawn(min(count, CHUNK[device]), device, dtype, argument)
     return block.repeat(count // len(block))
 

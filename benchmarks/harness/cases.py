@@ -19,8 +19,9 @@ from benchmarks.harness.timing import Calls, Effort, Events, Host, Wall, measure
 from benchmarks.harness.verify import Refused, as_tuple, leaves, verify
 
 OURS = "treadle"
-# Per second; an idle machine has fewer than 10. With more, times of several threads are useless:
-# a thread that waits for another waits for a whole time slice of the scheduler.
+# Preemptions per second; an idle machine has fewer than 10. Above this number, times of several
+# threads are useless: a thread that waits for another waits for a whole time slice of the
+# scheduler.
 MOST_PREEMPTIONS = 30
 Row = dict[str, Any]
 
@@ -267,7 +268,7 @@ def _judged(target: Target | None, medians: dict[str, float]) -> Row:
 
 
 def fastest_of(*names: str) -> Callable[[dict[str, float]], float]:
-    """The fastest time of a measurement. A trial has no times."""
+    """The fastest time of these names; infinite if none was timed, as in a quick run."""
     return lambda medians: min(
         (medians[name] for name in names if name in medians), default=math.inf
     )

@@ -1,6 +1,7 @@
 """By how much a row missed its target, and targets for the geometric mean of many rows.
 
-It reads the rows of a JSON file in plain Python, because it also writes README.md.
+The rows are dicts as in a JSON file of results, because the scripts that write the pages use these
+functions, too.
 """
 
 from __future__ import annotations

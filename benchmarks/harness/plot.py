@@ -12,12 +12,13 @@ from benchmarks.harness import machine
 from benchmarks.harness.cases import OURS, Row
 from benchmarks.harness.report import groups
 
-# Each of these dtypes has the same colour in all panels with series; other dtypes are gray.
+# A dtype has the same colour in all half-width panels; dtypes that are not listed are gray.
 COLORS = {"float32": "C0", "bfloat16": "C1", "float16": "C2", "float64": "C3"}
 
 
 def draw(results: dict[str, Any], path: Path) -> None:
-    """Write the PNG. Rows over several sizes become lines, all others points."""
+    """Writes the PNG. A group that varies one thing (size, argument or layout) has a half-width
+    panel; every other group has a panel with a line of points for each row."""
     try:
         import matplotlib
     except ImportError:
@@ -36,7 +37,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     halves = [group for group, rows in panels.items() if "series" in rows[0]]
     pointed = [group for group in panels if group not in halves]
     heights = [0.9 + 0.26 * len(panels[group]) for group in pointed]
-    # Half-width panels in pairs, each pair as high as its higher panel.
+    # Two half-width panels are side by side, and as high as the higher one needs.
     pairs = [halves[i : i + 2] for i in range(0, len(halves), 2)]
     heights += [max(height(panels[group]) for group in pair) for pair in pairs]
     figure = plt.figure(figsize=(11, 0.6 + sum(heights)), layout="constrained")
@@ -53,8 +54,8 @@ def draw(results: dict[str, Any], path: Path) -> None:
 
 
 def points(axes: Any, title: str, rows: list[Row]) -> None:
-    """A row's times divided by ours, with the target's limit as a tick. Right of 1, ours is
-    faster."""
+    """Draws, for each row, the times divided by ours, and the target's limit as a tick. Where a
+    point is to the right of 1, ours is faster."""
     names = list(dict.fromkeys(name for row in rows for name in row["times"] if name != OURS))
     for color, name in enumerate(names):
         at = [i for i, row in enumerate(rows) if name in row["times"]]
@@ -91,7 +92,8 @@ def height(rows: list[Row]) -> float:
 
 
 def lines(axes: Any, title: str, rows: list[Row]) -> None:
-    """The fastest baseline's time over ours by number of elements, one line per dtype."""
+    """Draws the fastest baseline's time divided by ours, over the number of elements: a line for
+    each dtype."""
     for dtype in dict.fromkeys(row["dtype"] for row in rows):
         ours = [row for row in rows if row["dtype"] == dtype and "ratio" in row]
         values = [1 / row["ratio"] for row in ours]
@@ -115,7 +117,8 @@ def share_of_baseline(row: Row) -> float:
 
 
 def shares(axes: Any, title: str, rows: list[Row]) -> None:
-    """Shares of a copy's speed over arguments, one colour for each dtype; torch in open circles."""
+    """Draws speeds as shares of a copy's, over the arguments: a colour for each dtype, and open
+    circles for torch."""
     arguments = sorted({row["argument"] for row in rows}, key=magnitude)
     for dtype in dict.fromkeys(row["dtype"] for row in rows):
         mine = sorted(
@@ -151,7 +154,7 @@ def magnitude(argument: str) -> float:
 
 
 def share_of_copy(row: Row, name: str) -> float:
-    """The speed as a share of the copy's; NaN, which is not drawn, if the candidate is missing."""
+    """The speed as a share of the copy's; NaN, which is not drawn, if it was not timed."""
     if name not in row["times"]:
         return math.nan
     return float(row["times"]["copy"]["median_us"] / row["times"][name]["median_us"])
@@ -162,8 +165,8 @@ def limit_of_copy(row: Row) -> float:
 
 
 def layouts(axes: Any, title: str, rows: list[Row]) -> None:
-    """The fastest baseline's time over ours: one place on the y axis per layout, one colour per
-    dtype."""
+    """Draws the fastest baseline's time divided by ours: a line of points for each layout, and a
+    colour for each dtype."""
     names = list(dict.fromkeys(row["layout"] for row in rows))
     for dtype in dict.fromkeys(row["dtype"] for row in rows):
         ours = [row for row in rows if row["dtype"] == dtype and "ratio" in row]

@@ -1,6 +1,6 @@
 """Measures rows on several GPUs of one machine at a time, with a process for each.
 
-For rows of device time whose baselines take minutes to compile. Candidates of a row are
+This is for rows of device time whose baselines take minutes to compile. The candidates of a row are
 still interleaved in one process on one GPU.
 """
 

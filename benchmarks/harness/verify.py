@@ -102,7 +102,8 @@ def verify(
 
     The limit is twice the error of the plain PyTorch composition in the same dtype, three times
     for gradients, and eight roundings of the largest value. With `bits`, results must also equal
-    that composition's exactly. It is `treadle.reference`'s function of that name, or `plain`.
+    that composition's exactly. The composition is `treadle.reference`'s function of the op's name,
+    or `plain`.
     """
     plain = plain or getattr(reference, op)
     if poison:

@@ -45,8 +45,8 @@ CELLS, MODELS, WIDE = "sweep_cells", "models", "sweep_wide"
 OTHER_GPUS = "sweep_other_gpus"
 NONE_YET = targets_page.NONE_YET
 NO_MODELS = "They have not been measured yet: `benchmarks/gpu.sh OUTDIR bench --suite models`."
-# The first is more than two runs of one program differ by. A CPU's rows are listed singly above
-# the second.
+# Ratios of times. Two runs of one program differ by less than the first; a CPU's rows are listed
+# singly only above the second.
 SLOWER, MUCH_SLOWER = 1 + targets_page.NOISE, 1.2
 MOST_OF_A_SUITE = 2
 SINE_DTYPES = ("float32", "bfloat16")

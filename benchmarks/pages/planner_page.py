@@ -47,7 +47,8 @@ COLOUR = {
 
 
 def chosen(cell: str, batch: int, hidden: int, element: int, backward: bool) -> str:
-    """The planner's choice for a dense batch in one direction, TF32 allowed as torch's default."""
+    """The planner's choice for a dense batch in one direction, with TF32 allowed, as it is by
+    default in torch's layers."""
     found = _build.bindings().plan_recurrence(
         *(cell, STEPS, batch, hidden, element),
         cuda=True,
@@ -130,7 +131,7 @@ def draw(path: Path, points: int = 96) -> None:
 
     names = list(COLOUR)
     spread = [8 * (3072 / 8) ** (n / (points - 1)) for n in range(points)]
-    # Only multiples of 64 above it, as in models: `tiles` takes no others.
+    # Above 64 only multiples of 64, as in models: `tiles` takes no others.
     widths = sorted({round(h) if h < 64 else round(h / 64) * 64 for h in spread})
     batches = sorted({round(8192 ** (n / (points - 1))) for n in range(points)})
     figure, panels = plt.subplots(2, 2, figsize=(8.4, 6.2), sharex=True, sharey=True)

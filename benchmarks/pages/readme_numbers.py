@@ -44,7 +44,7 @@ from benchmarks.pages.tables import Machine, Row, filled, machines, of  # noqa: 
 README = ROOT / "README.md"
 WIDTH = 100
 LARGE = "1e6"
-# At least this many shapes make a median.
+# A median needs at least this many shapes.
 FEWEST = 3
 
 
@@ -92,8 +92,8 @@ def sine(rows: list[Row]) -> Iterator[str]:
 
 
 def siren(rows: list[Row]) -> Iterator[str]:
-    """Training steps with a loss of the Laplacian, over plain PyTorch's: time and memory; by jets
-    if measured, otherwise by autograd."""
+    """Time and memory of training steps with a loss of the Laplacian, relative to plain PyTorch's.
+    Jets compute it if that was measured, otherwise autograd does."""
     for keys, eager, by in (
         (jets_page.KEYS, jets_page.EAGER, " of `Siren.jet`"),
         (sine_linear_page.NETWORK, sine_linear_page.EAGER, ""),

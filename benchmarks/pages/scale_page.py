@@ -3,7 +3,7 @@
     python benchmarks/pages/scale_page.py    print it; `make readme-numbers` writes it
 
 Times of one layer on one GPU are measured (rows of the suite sweep_cells); everything between GPUs
-is computed from the assumptions below. Seconds, bytes, bytes a second.
+is computed from the assumptions below. Units are seconds, bytes and bytes per second.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ REACHED = 0.8
 BEGIN = 8.4e-6
 WITHIN = {"ring": 3.4e-6, "tree": 4.0e-6}
 BETWEEN = 14e-6
-# The model: layers as wide as their input, between an embedding of bytes and a product to bytes.
+# The model: layers as wide as their input, between an embedding of bytes and a linear layer that
+# predicts bytes.
 LAYERS, VOCABULARY, GATES = 4, 256, 4
 GRADIENT = 4  # bytes: weights in float32, as autocast and FSDP2's reduce_dtype keep them
 HALF = 2
@@ -86,7 +87,7 @@ def all_reduce(size: float, gpus: int) -> float:
 def data_parallel(layer: Layer, layers: int, gpus: int, overlap: bool = True) -> float:
     """The time of a step. When a layer's backward pass has ended, its gradients are sent while
     earlier layers compute theirs; without overlap, all gradients are sent at the end."""
-    ends = VOCABULARY * layer.hidden * GRADIENT  # of the product to bytes, and of the embedding
+    ends = VOCABULARY * layer.hidden * GRADIENT  # of the linear layer, and of the embedding
     computed = layers * layer.forward
     sent = computed + all_reduce(ends, gpus)
     for _ in range(layers):

@@ -1,4 +1,4 @@
-"""The blocks of docs/sine.md: from the sources, docs/figures/sine_error.json, committed results.
+"""The blocks of docs/sine.md, from the sources, sine_error.json in docs/figures, and results.
 
 `make readme-numbers` writes them with those of the README.
 """

@@ -65,7 +65,7 @@ def plain(row: Row | None, *names: str, value: str = "us_per_step") -> str:
 
 
 def cell(row: Row | None, *names: str, value: str = "us_per_step") -> str:
-    """The same cell, in bold if the row missed its target."""
+    """The text of `plain`, in bold if the row missed its target."""
     return bold(row, plain(row, *names, value=value))
 
 
@@ -99,8 +99,8 @@ def shapes(rows: list[Row]) -> Iterator[str]:
 
 
 def choice(row: Row | None) -> str:
-    """The planner's choice, and the times of the planner's choice and of all others relative to the
-    best algorithm's."""
+    """The planner's choice and its time relative to that of the best algorithm; in brackets the
+    other algorithms' times, relative to the same."""
     if row is None or "refused" in row:
         return plain(row)
     forced = {name: times["median_us"] for name, times in row["times"].items() if name != OURS}

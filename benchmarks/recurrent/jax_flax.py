@@ -1,7 +1,7 @@
 """flax's GRU and LSTM layers with torch's parameters, for jax_calls.py; flax may be missing.
 
-A flax cell has one transposed matrix per gate, and one bias where torch has a sum of two: GRU has
-them in the input's part except for n, LSTM in the part of h.
+A flax cell has one transposed matrix per gate, and one bias where torch has a sum of two. A GRU has
+this bias in the input's part of a gate, but two biases for n; an LSTM has it in h's part.
 """
 
 from __future__ import annotations

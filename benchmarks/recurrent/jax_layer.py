@@ -1,4 +1,4 @@
-"""GRU and LSTM layers of treadle.jax against jax.lax.scan and flax, jitted, with equal numbers.
+"""GRU and LSTM layers of treadle.jax against jax.lax.scan and flax, all jitted, on the same inputs.
 
 Shapes are B, T, H, and I is H; one direction. Times are of the whole call, as in layer.py: forward,
 or with the gradients of the input and all parameters. Float32 runs without TF32 for all candidates.

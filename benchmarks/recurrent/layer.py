@@ -44,7 +44,7 @@ from benchmarks.recurrent.layer_calls import (
 PADDED, RECOMPUTE, LSTM_PACKED = "padded", "recompute=True", f"{LSTM}, packed"
 SMALL = "treadle, c0 = 0"
 GATES = {OURS: 3, LOOP: 3, RECOMPUTE: 3, PADDED: 3, SMALL: 3, LSTM: 4, LSTM_PACKED: 4}
-# c0 and the bias of the gates i and o at which float32 slopes are subnormal or almost.
+# c0, and the bias of the gates i and o, for which float32 slopes are subnormal or nearly so.
 SATURATED = {"c0 = 42": (42.0, 0.0), "gates 80": (0.0, 80.0)}
 CPU_SIZES = ((1, 100, 64, 128), (32, 50, 128, 256), (8, 200, 16, 64))  # B, T, I, H
 CUDA_SIZES = ((64, 512, 512), (16, 256, 1024), (256, 256, 1024))  # B, T, H; I is H
@@ -192,7 +192,7 @@ def cell_case(settings: Settings, kind: Kind) -> Case:
     states = 2 if kind.cell == "lstm" else 1
     ours = layer(getattr(torch.ops.treadle, kind.cell).input, kind.backward, states=states)
     torchs = torch_layer(kind.cell, kind.backward)
-    # Both use tf32 depending on size: products of few rows may be exact.
+    # Both layers use TF32 depending on size: products of few rows may have full precision.
     steps = max(STEPS, -(-MANY_ROWS // kind.shape.b)) if kind.tf32 else STEPS
     return Case(
         op=kind.cell,

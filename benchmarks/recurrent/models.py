@@ -218,7 +218,7 @@ def plain_stack(kind: Model, rounds: bool = False) -> Callable[..., tuple[Tensor
 
 
 def opening(args: Args, steps: int) -> Args:
-    """plain_stack for only the first steps."""
+    """The arguments of a call on only the first steps."""
     x, sizes, *params = args
     rows = steps
     if sizes is not None:

@@ -114,7 +114,7 @@ def is_rnn_t(kind: Kind) -> bool:
 
 
 def arguments(kind: Kind, layer: nn.Module) -> tuple[Tensor, ...]:
-    """input, states if they are given, and the parameters, which want gradients if `backward`."""
+    """input, states if they are given, and the parameters, which require grad if `backward`."""
     rows, steps, hidden, projection = kind.sizes
     for parameter in layer.parameters():
         parameter.requires_grad_(kind.backward)
@@ -137,7 +137,7 @@ def called(layer: Callable[..., Any], given: bool) -> Callable[..., Any]:
 
 
 def plain(given: bool) -> Callable[..., tuple[Tensor, ...]]:
-    """The module step by step."""
+    """The module's formula, computed step by step."""
 
     def loop(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         *parameters, weight_hr = rest[-5:]

@@ -105,7 +105,7 @@ def case(settings: Settings, kind: Episodes) -> Case:
     marks = rl_calls.marks_of(kind.shape, kind.share, settings.device)
     padded = rl_calls.padded(kind.cell, kind.backward, marks)
     loop = rl_calls.loop(kind.cell, marks)
-    # In float32, cuBLAS rounds the product of all steps less accurately than that of one step.
+    # In float32, cuBLAS is less accurate in the product of all steps than in that of one step.
     at_once = settings.device == "cuda" and kind.dtype == torch.float32
     plain = without_resets(
         getattr(torch.ops.treadle, kind.cell).input,

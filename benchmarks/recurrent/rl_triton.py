@@ -40,7 +40,7 @@ DTYPE = torch.bfloat16
 
 
 def triton(cell: str, marks: Tensor) -> Call:
-    """Their layer with resets, called as by its module: float32 with bfloat16 products.
+    """Their layer with resets, called as its module calls it: in float32, with bfloat16 products.
 
     It takes [B, T, I], and a state for every step at which an episode may begin. Calls with fewer
     steps are padded, so that only one number of steps is tuned.

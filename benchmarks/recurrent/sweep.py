@@ -128,8 +128,8 @@ SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
 # Seconds per sample, long enough to keep the queue full, as in a program: filling the queue and
 # waiting at the end, about 60 us, should not count. Tiny calls only measure the host's overhead.
 LONG_SAMPLE, SHORT_SAMPLE = 16e-3, 2e-3
-# Seconds per sample and candidate, and rounds: there are hundreds of rows, and some calls take 0.1
-# s.
+# Seconds per sample and candidate, and rounds. They are few, because there are hundreds of rows,
+# and some calls take 0.1 s.
 EFFORT = {
     "sweep_targets": (LONG_SAMPLE, 0.12, (5, 51)),
     "sweep_shapes": (LONG_SAMPLE, 0.06, (3, 51)),

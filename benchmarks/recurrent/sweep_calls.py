@@ -136,8 +136,8 @@ def chosen(function: Callable[..., Any], args: Args) -> str:
 def module(
     kind: type[nn.Module], shape: Shape, device: str, dtype: torch.dtype, backward: bool
 ) -> tuple[Callable[..., Any], Args]:
-    """treadle.nn.LLTM or nn.LSTM as a function of arguments that end with its parameters, and
-    these."""
+    """treadle.nn.LLTM or nn.LSTM as a function of arguments that end with its parameters, and those
+    arguments."""
     net = kind(shape.i, shape.h, device=device, dtype=dtype).requires_grad_(backward)
     net.train(backward)
     x, h0, c0 = arguments(shape, device, dtype, backward)[:3]

@@ -131,7 +131,7 @@ def arguments(settings: Settings, dtype: torch.dtype, sizes: Sizes) -> Args:
 
 
 def called(function: Callable[..., Args], count: int) -> Callable[..., Args]:
-    """The function, without the parameters, which its module has."""
+    """The function without the parameters among the arguments, because its module has them."""
     return lambda *args: function(*args[:count])
 
 

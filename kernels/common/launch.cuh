@@ -27,7 +27,7 @@ constexpr bool compiled_for(int gpu) {
   return false;
 }
 
-// 900 for sm_90: the current GPU; 0 if CUDA does not say.
+// The architecture of the current GPU, 900 for sm_90; 0 if CUDA reports an error.
 inline int current_gpu() {
   constexpr int kMost = 64;
   static std::atomic<int> known[kMost] = {};
@@ -44,10 +44,11 @@ inline int current_gpu() {
   return gpu;
 }
 
-// Whether a kernel may be placed on the GPU while the one before it in the stream still ends
+// Whether a kernel may be placed on the GPU while the one before it in the stream is still ending
 // (programmatic dependent launch), which hides a microsecond of launch latency. The wait is an
-// instruction of sm_90 and later. Code for an older GPU lacks it, also where a newer one translates
-// its PTX. A GPU runs the newest code that fits it, so only builds with both need to check.
+// instruction of sm_90 and later. Code for an older GPU lacks it, even if the driver compiles that
+// code's PTX for a newer GPU. A GPU runs the newest code that fits it, so only builds with both
+// need to check.
 inline bool overlaps_launches() {
 #if defined(__CUDA_ARCH_LIST__)
   constexpr int kArchs[] = {__CUDA_ARCH_LIST__};
@@ -66,7 +67,7 @@ inline bool overlaps_launches() {
 }
 
 // The first statement of every kernel. Before it a kernel must neither write nor read results of
-// earlier kernels of the stream. After it the next kernel may be placed.
+// earlier kernels of the stream. After it, the next kernel may be placed on the GPU.
 __device__ __forceinline__ void begin_kernel() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -97,7 +98,7 @@ inline cudaLaunchAttribute overlapping_launch() {
   return attribute;
 }
 
-// None, one attribute, or two.
+// No attribute, one, or two.
 struct LaunchAttributes {
   cudaLaunchAttribute list[2] = {};
   unsigned count = 0;

@@ -33,8 +33,8 @@ void add_launch(Launch launch);
 // The value of recording_launches(), for libtreadle.so.
 bool launches_recorded() TREADLE_EXPORTED(launches_recorded);
 
-// Launches of this thread are recorded as made for this family of kernels, as part of this
-// algorithm, with its reason: all string literals.
+// From now on, launches of this thread are recorded with this family of kernels, this algorithm and
+// its reason. All three must be string literals.
 void set_launch_scope(const char* family, const char* algorithm, const char* reason)
     TREADLE_EXPORTED(set_launch_scope);
 

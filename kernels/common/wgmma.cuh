@@ -50,7 +50,7 @@ __device__ __forceinline__ void copy_tile(uint32_t to, const CUtensorMap* map, i
       : "memory");
 }
 
-// A tile of a tensor of five dimensions, the middle three whole.
+// Copies a tile of a five-dimensional tensor, which has all of the middle three dimensions.
 __device__ __forceinline__ void copy_tile_of_groups(uint32_t to, const CUtensorMap* map, int c0,
                                                     int c4, uint32_t barrier, uint16_t blocks) {
   asm volatile(

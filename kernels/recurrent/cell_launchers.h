@@ -21,8 +21,8 @@ cudaError_t launch_warp_forward(const FusedForward& args, cudaStream_t stream);
 template <class Kind>
 cudaError_t launch_tiles_forward(const FusedForward& args, int processors, cudaStream_t stream);
 
-// A launch of the kernel that a plan names or, with `fits`, the question whether the device has
-// room for it. Then there are no arguments.
+// A launch of the kernel that a plan names. If `fits` is not null, nothing is launched: *fits
+// becomes whether the device has room for the kernel, and the arguments are null.
 struct PersistentCall {
   const PersistentSizes& sizes;
   const RecurrencePlan& plan;

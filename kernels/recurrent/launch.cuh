@@ -1,5 +1,5 @@
-// From the kernel that a plan names to its launcher, for any cell. Defines what cell_launchers.h
-// declares of cluster and grid.
+// Calls the launcher of the kernel that a plan names, for any cell. Defines run_persistent() of
+// cell_launchers.h.
 #pragma once
 
 #include <type_traits>

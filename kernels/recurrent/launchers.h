@@ -63,8 +63,8 @@ cudaError_t persistent_fits(bool backward, const PersistentSizes& sizes, const R
 cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_c_states);
 
-// For any cell, between the products after a backward pass. Sums of many rows are faster if several
-// blocks share them, as in torch.
+// For any cell, between the products after a backward pass. launch_bias_sums is for few rows: with
+// many, a sum is faster if several blocks share it, as in torch.
 cudaError_t launch_previous_h(const PreviousH& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_previous_h);
 cudaError_t launch_pad_rows(const PadRows& args, cudaStream_t stream)

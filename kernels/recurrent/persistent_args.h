@@ -65,7 +65,7 @@ struct PersistentBackward {
   // null
   const void *grad_h_n, *grad_c_n;
   void *grad_h0, *grad_c0;
-  void* grad_gates;  // [D, S, GH] contiguous. May be `gates`, likewise
+  void* grad_gates;  // [D, S, GH] contiguous. May be `gates`, as `products` above
   void* exchange;    // grid: its workspace, every byte 0xff
   RecurrenceResets resets = {};
   // grid, float32: [D, parts, GH], sums of grad_gates over all steps of a group's rows; or null.

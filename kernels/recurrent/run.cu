@@ -6,8 +6,8 @@
 namespace treadle {
 namespace {
 
-// launch(args, plan, stream) for as many rows of the batch at a time as the kernel takes. What the
-// blocks of a grid exchange begins with every byte 0xff: nothing has arrived.
+// Calls launch(args, plan, stream) for as many rows of the batch at a time as the kernel takes.
+// Before a launch of the grid, every byte of the workspace becomes 0xff: no packet has arrived.
 template <class Args, class Launch>
 cudaError_t run_rows(Args args, const RecurrencePlan& plan, void* workspace, cudaStream_t stream,
                      const Launch& launch) {

@@ -15,10 +15,10 @@ namespace treadle {
 cudaError_t plan_fits(const RecurrenceSizes& sizes, const RecurrencePlan& plan, bool backward,
                       bool* fits) TREADLE_EXPORTED(plan_fits);
 
-// ---- arguments of a pass, as far as sizes decide them. Rows of H units lie `width` elements
-// apart; there are `rows` of all steps. Pointers are still to be set.
+// ---- arguments of a pass, as far as sizes decide them. Rows of H units are `width` elements
+// apart; all steps together have `rows` rows. The caller still has to set the pointers.
 
-// All rows of the batch, none packed.
+// For all rows of a batch that is not packed.
 PersistentSizes persistent_sizes(const RecurrenceSizes& sizes, bool half_c)
     TREADLE_EXPORTED(persistent_sizes);
 
@@ -49,7 +49,8 @@ inline size_t workspace_bytes(const RecurrenceSizes& sizes, const RecurrencePlan
 cudaError_t run_forward(PersistentForward args, const RecurrencePlan& plan, void* workspace,
                         cudaStream_t stream) TREADLE_EXPORTED(run_forward);
 
-// First the c states, which the steps read: args.steps.c_states need not be set.
+// Computes the c states first, and passes them to the steps, so args.steps.c_states need not be
+// set.
 cudaError_t run_backward(const BackwardArguments& args, const RecurrencePlan& plan, void* workspace,
                          cudaStream_t stream) TREADLE_EXPORTED(run_backward);
 

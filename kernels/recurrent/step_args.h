@@ -22,7 +22,7 @@ struct RecurrenceStep {
 // resets before the marked step; direction 1, which runs backward in time, before the step that
 // precedes it in time. Only in direction 0 can the first step of a direction have a mark.
 struct RecurrenceResets {
-  const bool* marks = nullptr;  // [S]; null: nowhere
+  const bool* marks = nullptr;  // [S]; null: no resets
   // The states that a reset restores, contiguous: [D, B, H] or, if `per_step`, [D, S, H]; h in
   // `dtype`, c in acc. Null: zeros.
   const void *h = nullptr, *c = nullptr;

@@ -1,7 +1,7 @@
 """The elementwise ops in every form: new results, in place, out=.
 
-Made of ``OPS``, so that a new op is in the tables of all tests. A form is called with x and with a
-second tensor y of x's shape, from which ``Op.rest`` makes the arguments after the first.
+The forms are made from ``OPS``, so a new op is in the tables of all tests. A form is called with x
+and with a second tensor y of x's shape, from which ``Op.rest`` makes the arguments after the first.
 """
 
 from __future__ import annotations

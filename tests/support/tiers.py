@@ -1,7 +1,7 @@
 """Selects the tests of a run, and orders them.
 
-The functions of SLOW take 10 seconds or more of a worker, their cases together. `--slow=none`
-leaves them out, which is `make test`. `--slow=some`, which is .ci/run, takes those whose sources
+All cases of a function of SLOW together take 10 seconds or more of a worker. `--slow=none` leaves
+these functions out, as `make test` does. `--slow=some`, as in .ci/run, takes those whose sources
 changed since the last commit that ran all tests (.ci/full_run), and a quarter of the others, a
 different one at each commit.
 """
@@ -99,9 +99,9 @@ def left_out(keys: Iterable[str], which: str) -> set[str]:
 
 
 def spread(tests: Sequence[T], keys: Sequence[str | None], workers: int) -> list[T]:
-    """Puts long tests first. xdist gives each worker as many consecutive tests, which it runs in
-    order, and idle workers steal from the end. Tests of one entry stay together, for the fixtures
-    of their file."""
+    """Puts long tests first. xdist gives every worker the same number of consecutive tests, which
+    it runs in order, and idle workers steal from the end. Tests of one entry stay together, for the
+    fixtures of their file."""
     groups: dict[str, list[T]] = {}
     short = []
     for test, key in zip(tests, keys, strict=True):

@@ -1,7 +1,7 @@
 // Runs a formula over matrices of any strides. Long dense rows are computed without a copy; short,
 // strided and expanded ones are gathered into blocks on the stack, and their results scattered from
 // there. Shapes: N problems of R rows and C columns; elements are numbered flat over [N, R, C], and
-// a call does the elements begin .. end, so that a parallel loop may split them anywhere.
+// a call computes the elements begin .. end, so that a parallel loop may split them anywhere.
 // Torch-free; compiled once per instruction set.
 #pragma once
 

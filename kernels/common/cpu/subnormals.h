@@ -16,7 +16,7 @@ inline void set_float_mode([[maybe_unused]] unsigned mode) {
 #endif
 }
 
-// Returns the mode before.
+// Returns the previous mode.
 inline unsigned flush_subnormals() {
 #if defined(__x86_64__)
   constexpr unsigned kResults = 0x8000, kArguments = 0x0040;

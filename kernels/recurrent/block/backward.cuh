@@ -7,12 +7,12 @@
 
 namespace treadle {
 
-// K: ordered by gate (those with a product with h), then unit.
+// K has the gates that have a product with h, ordered by gate, then unit.
 template <class Cell, int units>
 using BlockBackward = Block<units, 1, Cell::kStateGates * units, Cell::kGates + 2>;
 
-// One function, because the weights fill the registers: with parts, even inlined ones, the compiler
-// needs more registers, and block_backward of 128 units spills.
+// This is one function because the weights fill the registers. Divided into functions, even inlined
+// ones, it needs more, and block_backward of 128 units spills.
 template <class Cell, class T, int units, bool any_resets>
 __global__ void __launch_bounds__(2 * units, 1)
     block_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(2 * units, 1)
   const GroupRows& rows = group.rows;
   const int64_t hidden = args.sizes.hidden, d = group.direction;
   const int steps = static_cast<int>(args.sizes.steps);
-  // This thread's half of K and row; its unit.
+  // The index of this thread's half of K is that of its row, too.
   const int half = static_cast<int>(threadIdx.x) % 2, row = half;
   const int unit = static_cast<int>(threadIdx.x) / 2;
   const bool real = row < rows.count && row < rows_each && unit < hidden;
@@ -92,8 +92,8 @@ __global__ void __launch_bounds__(2 * units, 1)
                  own, args.sizes, kGates * hidden);
   __syncthreads();
 
-  // One more iteration than steps, for grad_h0. With resets, the loop is blocked as in the forward
-  // pass.
+  // One more iteration than steps, for grad_h0. With resets, the outer loop takes one word of marks
+  // at a time, as in the forward pass.
   uint32_t wanted = resets.wanted();
   keep(wanted);
   int s = 0, last;
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(2 * units, 1)
     uint32_t marked = real ? word : 0;
 #pragma unroll 1
     for (; s <= last; ++s) {
-      if constexpr (any_resets) __builtin_assume(s >= 0);  // otherwise % is the signed one
+      if constexpr (any_resets) __builtin_assume(s >= 0);  // otherwise % is the slower signed one
       const bool anew = any_resets && (marked & 1);
       ptx::wait_copies<Layout::kAhead - 1>();
       const float* const stage = stages + s % Layout::kStages * Layout::kStageFloats;

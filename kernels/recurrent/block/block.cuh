@@ -1,9 +1,10 @@
 // Shared by both passes of a single block (IEEE fma, no tensor cores). Its layers are so small that
 // the registers of one block hold all weights as floats. Blocks exchange nothing, so a step is a
-// chain of latencies. Two lanes share a unit: each sums half of K for all its gates and up to two
-// rows, a shuffle adds the other half, and then each lane has the unit of one row. Its state stays
-// in registers; only the operands of the next product go through shared memory, as floats, with one
-// barrier a step. For a half type T they are first rounded to T, like everything that is stored.
+// chain of latencies. Two lanes share a unit. Each sums half of K for all gates of the unit and up
+// to two rows; a shuffle adds the other half, and then each lane computes the unit for one row. The
+// state stays in registers; only the operands of the next product go through shared memory, as
+// floats, with one barrier a step. For a half type T they are first rounded to T, like everything
+// that is stored.
 #pragma once
 
 #include "kernels/recurrent/block/word_halves.h"
@@ -11,7 +12,7 @@
 
 namespace treadle {
 
-// Clusters of sm_90 are faster in half types than a block with more units than this.
+// In half types on sm_90, clusters are faster than a block with more than kHalfBlockUnits units.
 constexpr bool block_has_code(bool sm90, bool half, int units) {
   return !sm90 || !half || units <= kHalfBlockUnits;
 }
@@ -24,7 +25,8 @@ struct Block {
   static constexpr int kRows = kBlockRows;  // at most
   static constexpr int kSums = sums;
   static constexpr int kDepth = all_k / 2;
-  // Independent chains per sum: a warp that has a scheduler to itself waits for each addition.
+  // Independent chains of additions per sum. With a single chain, a warp that has a scheduler to
+  // itself would wait for each addition.
   static constexpr int kChains = sums > 1 ? (kThreads > 128 ? 1 : 2) : 4;
   // Padded, so that the two rows that a warp stores together are in different banks.
   static constexpr int kRowFloats = all_k + kWarp / 2;

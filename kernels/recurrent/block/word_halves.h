@@ -18,7 +18,7 @@ template <int ahead>
 struct WordHalves {
   uint32_t odd = 0;  // one bit per step, the highest for the last step
 
-  // The address of the next step's first gate.
+  // Notes the address of the next step's first gate.
   TREADLE_HD void note(uintptr_t at) { odd = odd >> 1 | static_cast<uint32_t>(at >> 1) << 31; }
 
   // Which half of its word holds gate m of the oldest of `ahead` steps, if gates are `apart`

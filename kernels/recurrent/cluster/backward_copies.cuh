@@ -1,6 +1,6 @@
 // Cluster kernel, backward: prefetches gates, c and grad_output some steps ahead (cp.async, kDepth
-// stages) and stores grad_gates after they are computed. One of Layout::kCopying threads: those of
-// the copy warp, or all.
+// stages) and stores grad_gates after they are computed. Each of Layout::kCopying threads has such
+// an object: the threads of the copy warp, or all.
 #pragma once
 
 #include "kernels/recurrent/cluster/cluster.cuh"
@@ -69,8 +69,8 @@ struct BackwardCopies {
     }
   }
 
-  // Does not use group.backward_time(), which changes the machine code. Direction 1 ran backward in
-  // time.
+  // Does not use group.backward_time(), which changes the machine code. In direction 1 the forward
+  // pass ran backward in time.
   __device__ __forceinline__ int time(int s) const {
     return group.direction == 0 ? static_cast<int>(args.sizes.steps) - 1 - s : s;
   }

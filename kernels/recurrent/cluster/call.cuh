@@ -22,7 +22,7 @@ cudaError_t visit_shape(const ClusterShape& shape, const F& f) {
   }
 }
 
-// Calls f(Constant<int, rows>) for a count of RowCounts{bits}.
+// Calls f(Constant<int, rows>) if RowCounts{bits} has this count.
 template <unsigned bits, int n = 1, class F>
 cudaError_t visit_rows(int rows, const F& f) {
   if constexpr (n > RowCounts::kMost) {
@@ -99,7 +99,7 @@ cudaError_t run_half_block(Dtype dtype, const PersistentForward* args, const Clu
 template <class Kind>
 cudaError_t run_half_block(Dtype dtype, const PersistentBackward* args, const ClusterCall& call);
 
-// Float32, any batch, shapes of one block with them: cluster/fma_launch.cuh.
+// Float32, any batch, including shapes of one block: cluster/fma_launch.cuh.
 template <class Kind>
 cudaError_t run_cluster_fp32(const PersistentForward* args, const ClusterCall& call);
 template <class Kind>

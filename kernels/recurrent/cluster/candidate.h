@@ -1,5 +1,5 @@
-// The planner's candidate of algorithm "cluster": the shape, and the rows a cluster, that take the
-// batch through a step in the least time.
+// The planner's candidate of algorithm "cluster": the shape and the number of rows per cluster with
+// which a step of the batch takes the least time.
 #pragma once
 
 #include <algorithm>
@@ -62,8 +62,8 @@ inline double step_time(const RecurrenceSizes& sizes, const ShapeCandidates& ker
               : split_time(kernels.shape, dense, gates);
 }
 
-// Without clusters only a single block remains, which then beats the grid for larger H of half
-// types, too.
+// GPUs without clusters can only use single blocks. In half types a block then beats the grid for
+// larger H, too.
 inline bool runs_on(const RecurrenceDevice& device, const ClusterShape& shape, Dtype dtype) {
   if (shape.blocks > 1) return device.clusters();
   return !is_half(dtype) || shape.units <= kHalfBlockUnits || !device.clusters();
@@ -107,7 +107,8 @@ inline Candidate cluster_candidate(const RecurrenceSizes& sizes, const Recurrenc
       const int64_t count = ceil_div(sizes.batch, rows) * sizes.directions;
       const int64_t waves =
           std::max<int64_t>(ceil_div(count, clusters_at_once(shape.blocks, device)), 1);
-      // In float32, more single-block clusters than SMs took longer than waves * time when
+      // In half types, clusters of several blocks replace single blocks that would need several
+      // waves. In float32, several waves of single blocks took longer than waves * time when
       // measured.
       if (half && shape.blocks == 1 && any_clusters && (waves > 1 || (backward && !alone))) {
         continue;

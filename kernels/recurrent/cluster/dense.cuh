@@ -8,8 +8,9 @@
 
 namespace treadle {
 
-// The B operands of a warp: `chunks` of 16 k for `columns` tiles of rows of the batch, read in
-// rotation. The next ones are loaded while products run. state: this lane's part.
+// The B operands of a warp for `columns` tiles of rows of the batch. A turn reads 16 k; after
+// `chunks` turns the reads begin again with the first k. Later operands are loaded while products
+// run. state: the address of this lane's part.
 template <class Layout, int columns, int chunks, int turns>
 struct Operands {
   static constexpr int kRing = turns < 4 ? turns : 4;
@@ -69,7 +70,7 @@ struct SpreadWeights {
     return ptx::load16(shared);
   }
 
-  // The next fragment in order. next: the next one in shared memory.
+  // Returns the next fragment. next: the next one in shared memory, which has been loaded.
   __device__ __forceinline__ uint4 take(int fragment, uint4& next) const {
     const int before = shared_before(fragment);
     if (!in_shared(fragment)) {
@@ -119,7 +120,7 @@ struct DenseSends {
   uint32_t from[kMost], to[kMost], barrier[kMost];
   bool last;  // whether this thread has the last piece
 
-  // bytes: of the state that one barrier counts.
+  // bytes: how many bytes of the state one barrier counts.
   __device__ __forceinline__ DenseSends(uint32_t base, int rank, int bytes)
       : last(static_cast<int>(threadIdx.x) + (kMost - 1) * Layout::kThreads < Layout::kSends) {
 #pragma unroll
@@ -154,7 +155,8 @@ __device__ __forceinline__ uint4 words_of(const float (&sum)[4]) {
           __float_as_uint(sum[3])};
 }
 
-// The position of a slot's lane among the sums of 16 units, which are stored in the lanes' layout.
+// The position of a slot's lane among the sums of 16 units, which are stored as the lanes hold them
+// in an accumulator.
 template <class Layout>
 struct SlotPlace {
   int unit, row, byte;

@@ -17,7 +17,8 @@ constexpr int kept_fragments(int warps, int reserve, int fragments) {
 // With resets: the marks of 64 steps, and their addresses (cluster/dense_resets.cuh).
 inline constexpr int kDenseMarksBytes = 64 * 4 + 32;
 
-// Forward: warp (group of 16 units, split of K), as ClusterForward.
+// Forward. A warp multiplies a group of 16 units by one of kSplits parts of K, as in
+// ClusterForward.
 template <int gates, int state_gates, int units, int blocks, int tiles, int stride>
 struct DenseForward {
   static constexpr int kUnits = units, kBlocks = blocks, kTiles = tiles, kStride = stride;
@@ -26,11 +27,12 @@ struct DenseForward {
   static constexpr int kGroups = units / 16, kSplits = units >= 64 ? 2 : 4;
   static constexpr int kWarps = kGroups * kSplits, kThreads = kWarp * kWarps;
   static constexpr int kChunks = kHidden / 16 / kSplits;  // of 16 k, per warp
-  // Sums of 16 units are stored in the lanes' layout, in kPairs pairs of rows; a warp takes slots
-  // of 32 sums, at most kItems of them.
+  // Sums of 16 units are stored as the lanes hold them in an accumulator, in kPairs pairs of rows;
+  // a warp takes slots of 32 sums, at most kItems of them.
   static constexpr int kPairs = (stride + 1) / 2, kSumBytes = 8 * kPairs * 16;
   static constexpr int kSlots = tiles * kPairs, kItems = shapes::ceil_div(kSlots, kSplits);
-  // 16-byte pieces to send, to prefetch and (gates) to store; 8-byte stores of h.
+  // kSends: 16-byte pieces to send. kFetches: 16-byte pieces to prefetch, and of gates to store.
+  // kQuads: 8-byte stores of h.
   static constexpr int kSends = kHidden * kRows / 8;
   static constexpr int kFetches = gates * kRows * units / 8;
   static constexpr int kQuads = kRows * units / 4;
@@ -99,8 +101,8 @@ struct DenseBackward {
   static constexpr int kStageRow = units * 2 + 16, kCRow = units * 4 + 16;
   static constexpr int kCStates = (gates + 1) * kRows * kStageRow;  // in a stage
   static constexpr int kStageBytes = kCStates + kRows * kCRow;
-  // Used first, in the memory of everything but weights: a warp's part of 16 rows of W_hh, to be
-  // transposed.
+  // Before the first step, the memory of everything but weights holds each warp's part of 16 rows
+  // of W_hh, which the warp transposes there.
   static constexpr int kTurnRow = kWide * 32 + 16, kTurnBytes = 16 * kTurnRow;
   static constexpr int kWeights = kStages + kDepth * kStageBytes > kWarps* kTurnBytes
                                       ? kStages + kDepth * kStageBytes

@@ -1,8 +1,8 @@
 // Dense cluster kernel, backward (cluster/dense.cuh): grad_h_{t-1} = grad_gates_t W_hh. A block
 // multiplies its own gradients of gates by its rows of W_hh, which gives a part of grad_h of every
-// unit, and sends these sums from the accumulators to the blocks that own the units; these add the
-// parts in the order of blocks. One barrier a step between all threads, when own gradients are
-// complete. All threads copy while sums travel. rows_each: rows of a cluster. Twin:
+// unit. It sends these sums from the accumulators to the blocks that own the units, which add the
+// parts in the order of blocks. A step has one barrier of all threads, after which the block's own
+// gradients are complete. All threads copy while sums travel. rows_each: rows of a cluster. Twin:
 // kernels/recurrent/cpu/rows_backward.h.
 //
 // Two buffers of sums, by the parity of the step, are enough: a block sends sums for step s + 2
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(
       prepare(i);
       ptx::store4(base + L::kUnread, bits_of_all(slopes[i]));
     }
-    // The gradients of these rows end here.
+    // Rows in `ended` drop their gradients here, and add none that arrive.
     bool receives[kItems];
     float product[kItems];
     if constexpr (any_resets) {

@@ -105,7 +105,9 @@ struct WeightTurn {
   __device__ __forceinline__ WeightTurn(uint32_t base, int lane, const uint16_t* weight,
                                         int64_t hidden, int columns)
       : to(base + lane / kEach * L::kTurnRow + lane % kEach * 16),
-        // Matrix lane / 8 of a fragment: columns + 8, then k + 2. Its rows are k of lanes q.
+        // ldmatrix takes four matrices. This lane gives the address of row lane % 8 of matrix
+        // lane / 8. Matrices 1 and 3 begin 8 columns later, 2 and 3 begin at k + 2. Rows 2q and
+        // 2q + 1 of a matrix are k 4q and 4q + 1.
         from(base + (lane % 8 / 2 * 4 + lane % 2 + lane / 16 * 2) * L::kTurnRow +
              lane / 8 % 2 * 16),
         at(weight + lane % kEach * 8),

@@ -1,7 +1,8 @@
 // Dense cluster kernel, forward (cluster/dense.cuh): gates_t = products_t + bias + h_{t-1} W_hh^T,
-// then the cell. Two barriers a step: between warps that share units, for the sums, and between all
-// threads, before states are sent. All threads copy while h travels. Sums have the same order as in
-// cluster/forward.cuh. rows_each: rows of a cluster. Twin: kernels/recurrent/cpu/rows_forward.h.
+// then the cell. A step has two barriers: one of the warps that share units, after they have stored
+// their sums, and one of all threads, before states are sent. All threads copy while h travels.
+// Sums have the same order as in cluster/forward.cuh. rows_each: rows of a cluster. Twin:
+// kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
 #include "kernels/recurrent/cluster/call.cuh"

@@ -6,8 +6,8 @@
 
 namespace treadle {
 
-// A thread's 16-byte pieces of gates: each is fetched as the input's product, and stored as the
-// gate that has overwritten it; and 8 bytes of h for the output.
+// A thread's copies: 16-byte pieces, which are fetched as products of the input and stored as the
+// gates that have overwritten them; and 8-byte pieces of h for the output.
 template <class L, int first_input>
 struct DenseForwardCopies {
   static constexpr int kPieces = shapes::ceil_div(L::kFetches, L::kThreads);

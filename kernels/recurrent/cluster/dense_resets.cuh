@@ -20,7 +20,7 @@ struct MarkRing {
   static constexpr int kSteps = 2 * kWarp, kPlace = L::kMarks + kSteps * 4;
   static_assert(kPlace + 32 == L::kMarks + L::kMarksBytes && L::kRows < kWarp);
   uint32_t base;
-  uint32_t gathered = 0, ahead = 0;  // the marks so far, the last row's uppermost; the next mark
+  uint32_t gathered = 0, ahead = 0;  // the marks so far, the last row's in bit 31; the next mark
 
   __device__ __forceinline__ explicit MarkRing(uint32_t base) : base(base) {}
 
@@ -31,8 +31,8 @@ struct MarkRing {
     const int64_t batch = sizes.batch;
     const auto from = reinterpret_cast<uintptr_t>(marks) + group.rows.first +
                       (ascending ? 0 : sizes.steps * batch);
-    // The first step of a pass has no state before it except forward in direction 0. If times
-    // descend, p 0 is past the last one.
+    // The first p that can have a mark: only forward in direction 0 can rows reset before the first
+    // step of a pass. If times descend, p = 0 is the time after the last one.
     const int first = !backward && group.direction == 0 ? 0 : 1;
     const int count = static_cast<int>(sizes.steps) - (ascending ? first : 0);
     const int64_t each = ascending ? batch : -batch;
@@ -88,8 +88,8 @@ __device__ __forceinline__ float given_c(const GroupResets<true>& resets, int t,
   return __ldg(static_cast<const float*>(resets.resets.c) + at);
 }
 
-// Forward, rows that reset to given states, which are multiplied by W_hh: each warp stores them
-// into the part of K that it is about to read. Warps that share the part store the same values.
+// Forward, if rows reset to given states: replaces the h that W_hh will multiply. Each warp stores
+// the part of K that it is about to read. Warps that share the part store the same values.
 template <class L>
 __device__ __forceinline__ void replace_rows(const GroupResets<true>& resets, uint32_t rows, int t,
                                              uint32_t state, int split) {

@@ -11,8 +11,9 @@ namespace treadle {
 
 inline constexpr int kFp32Threads = 256, kFp32Warps = kFp32Threads / kWarp;
 
-// `outputs` of a block, `each` of a thread; all_k: K of the whole layer; `arrays` of [kRows, units]
-// floats in a stage; `outgoing`: floats per row that the block sends or stores.
+// A block has `outputs` outputs, and a thread `each` of them. all_k: K of the whole layer. arrays:
+// how many arrays of [kRows, units] floats a stage has. outgoing: floats per row that the block
+// sends or stores.
 template <int outputs, int each, int all_k, int units, int arrays, int outgoing>
 struct ClusterFp32 {
   static constexpr int kEach = each;

@@ -1,6 +1,7 @@
 // Cluster kernel in float32, backward, for any cell. See cluster/fma.cuh.
-// grad_h_{t-1} = grad_gates_t W_hh, after the cell's backward. Thread e of the block has unit e %
-// units of row e / units; all threads multiply, prefetch, send and store.
+// grad_h_{t-1} = grad_gates_t W_hh, after the cell's backward.
+// Thread e of the block has unit e % units of row e / units; all threads multiply, prefetch, send
+// and store.
 #pragma once
 
 #include "kernels/recurrent/cluster/fma.cuh"
@@ -11,8 +12,8 @@ template <class Cell, int units, int blocks>
 using ClusterFp32Backward = ClusterFp32<units, 4, Cell::kStateGates * units * blocks, units,
                                         Cell::kGates + 2, Cell::kGates * units>;
 
-// One function, because the weights fill the registers: with parts, even inlined ones, the compiler
-// needs more registers, and cluster_fp32_forward of 32 units spills.
+// This is one function because the weights fill the registers. Divided into functions, even inlined
+// ones, it needs more, and cluster_fp32_forward of 32 units spills.
 template <class Cell, int units, int blocks, bool any_resets>
 __global__ void __launch_bounds__(kFp32Threads, 1)
     cluster_fp32_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
@@ -36,7 +37,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   const int steps = static_cast<int>(args.sizes.steps), first_unit = rank * units;
   const bool any_grad = args.grad_output != nullptr, vector = hidden % 4 == 0;
 
-  // Columns of W_hh; k by block, gate, unit.
+  // Columns of W_hh, with k ordered by block, gate and unit.
   float in_registers[Layout::kEach][Layout::kHeld];
   const Fp32Weights<Layout> weights{in_registers,
                                     reinterpret_cast<float*>(memory + Layout::kWeights)};

@@ -1,6 +1,7 @@
 // Cluster kernel in float32, forward, for any cell. See cluster/fma.cuh.
-// gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. Thread e of the block has unit e %
-// units of row e / units; all threads multiply, prefetch, send and store.
+// gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell.
+// Thread e of the block has unit e % units of row e / units; all threads multiply, prefetch, send
+// and store.
 #pragma once
 
 #include "kernels/recurrent/cluster/fma.cuh"
@@ -11,8 +12,8 @@ template <class Cell, int units, int blocks>
 using ClusterFp32Forward = ClusterFp32<Cell::kStateGates * units, 2 * Cell::kStateGates,
                                        units * blocks, units, Cell::kGates, units>;
 
-// One function, because the weights fill the registers: with parts, even inlined ones, the compiler
-// needs more registers, and cluster_fp32_forward of 32 units spills.
+// This is one function because the weights fill the registers. Divided into functions, even inlined
+// ones, it needs more, and cluster_fp32_forward of 32 units spills.
 template <class Cell, int units, int blocks, bool any_resets>
 __global__ void __launch_bounds__(kFp32Threads, 1)
     cluster_fp32_forward(const __grid_constant__ PersistentForward args, int rows_each) {
@@ -117,8 +118,8 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
     float* stage = stages + s % Layout::kStages * (Layout::kStageBytes / 4);
     if (s > 0) ptx::wait_barrier(barriers + 8 * parity, (s - 1) >> 1 & 1);
     multiply_rows<Layout, kAll, kOutputs>(weights, state, sums, rows_each);
-    // Now all threads have read h_{t-1}, so the barrier of this parity may be armed for step s +
-    // 2.
+    // Now all threads have read h_{t-1}, so the barrier of this parity may be armed for
+    // step s + 2.
     __syncthreads();
     if (s > 0 && thread == 0) ptx::arrive_expecting(barriers + 8 * parity, expected);
 

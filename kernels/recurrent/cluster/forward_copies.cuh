@@ -1,6 +1,6 @@
 // Cluster kernel, forward: prefetches the input's products [D, S, G, H] some steps ahead (cp.async,
-// kDepth stages) and stores output and gates after they are computed. One of Layout::kCopying
-// threads: those of the copy warp, or all.
+// kDepth stages) and stores output and gates after they are computed. Each of Layout::kCopying
+// threads has such an object: the threads of the copy warp, or all.
 #pragma once
 
 #include "kernels/recurrent/cluster/cluster.cuh"
@@ -88,8 +88,8 @@ struct ForwardCopies {
   __device__ __forceinline__ void before() const { ptx::wait_copies<Layout::kAhead - 2>(); }
 
   // Called after the step barrier of step s: stores step s, whose gates have overwritten its
-  // products, then refills a stage that was last read two steps ago. `unsent`: bits of rows that
-  // sent another h.
+  // products, then refills a stage that was last read two steps ago. `unsent`: a bit for each row
+  // that sent another h than it outputs.
   __device__ __forceinline__ void after(int s, uint32_t unsent) const {
     const int active = group.rows.active(time(s));
     const int64_t start = group.rows.start(time(s));

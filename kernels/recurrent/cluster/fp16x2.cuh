@@ -115,8 +115,8 @@ struct SplitSums {
   }
 };
 
-// h of unit k of a row of the state, or its offset there: the float's bits for a row that fma
-// multiplies, otherwise two float16 numbers.
+// h of unit k of a row of the state, where it is stored as a float for a row that fma multiplies
+// (`bits`), otherwise as two float16 numbers.
 template <class L>
 __device__ __forceinline__ float state_of(uint32_t state, int row, int k, bool bits,
                                           float inverse) {

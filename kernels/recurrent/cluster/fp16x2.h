@@ -24,8 +24,8 @@ struct SplitForward {
   static constexpr int kWide = rows <= 4 ? 0 : rows < 8 ? rows : 8, kNarrow = rows - kWide;
   static_assert(kNarrow <= 4 && kWarps == 8 && blocks % 8 == 0);
 
-  // Sums of 16 units in the lanes' layout: pairs of rows of the large tile, then those of the small
-  // one. A warp processes 32 sums at a time.
+  // Sums of 16 units, as the lanes hold them in an accumulator: pairs of rows of the large tile,
+  // then rows of the small one. A warp processes 32 sums at a time.
   static constexpr int kPairs = (kWide + 1) / 2;
   static constexpr int kWords = 32 * kPairs + 16 * kNarrow;
   static constexpr int kSlots = shapes::ceil_div(kWords, kWarp);

@@ -1,8 +1,7 @@
-// Cluster kernel in float32 on tensor cores, forward (cluster/fp16x2.h): gates_t = products_t +
-// bias
-// + h_{t-1} W_hh^T, then the cell. Barriers and the exchange of h are those of
-// cluster/dense_forward.cuh. A lane fetches the input's products of its own (unit, row), and stores
-// its output and gates. Twin: kernels/recurrent/cpu/rows_forward.h.
+// Cluster kernel in float32 on tensor cores, forward (cluster/fp16x2.h):
+// gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. Barriers and the exchange of h are
+// those of cluster/dense_forward.cuh. A lane fetches the input's products of its own (unit, row),
+// and stores its output and gates. Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
 #include "kernels/math/h_bound.h"

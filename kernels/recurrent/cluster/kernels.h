@@ -1,5 +1,5 @@
 // The list of cluster kernels: those that the planner names for some layer on some GPU, and no
-// others (tests/recurrent/plan/test_plan_kernels.py). Neither torch nor CUDA.
+// others (tests/recurrent/plan/test_plan_kernels.py). It needs neither torch nor CUDA.
 #pragma once
 
 #include <array>
@@ -87,8 +87,8 @@ struct ClusterKernels {
 
 inline constexpr ClusterKernels kClusterKernels[] = {
     // Single blocks. In half types those beyond kHalfBlockUnits are for GPUs without clusters; the
-    // one of 128 units is only for forward, because backward the grid is faster (GRU 8,128 on an
-    // H200 as an A100: 1.22 us, the block 1.33).
+    // one of 128 units is only for forward, because backward the grid is faster (a step of GRU
+    // 8,128 on an H200 with the A100's kernels: 1.22 us, by the block 1.33).
     {{32, 1, 1}, {true, true, true}, {true, true, true}, {true, true, true}},
     {{64, 1, 1}, {true, true, true}, {true, true, true}, {true, true, true}},
     {{96, 1, 1}, {true, true, true}, {true, true, true}, {true, true, true}},

@@ -1,6 +1,7 @@
 // Small matrix products for recurrent steps: rows of x [R, K] times a panel of W^T [K, n], with the
-// sums in registers: n is 64 bytes of acc_t, times 1 to 4. Torch-free; compiled once per
-// instruction set. BLAS computes large products; for small ones its calls take too long.
+// sums in registers. n is 1 to 4 times kColumns, the number of acc_t in 64 bytes. Torch-free;
+// compiled once per instruction set. BLAS computes large products; for small ones its calls take
+// too long.
 #pragma once
 
 #include <cstdint>

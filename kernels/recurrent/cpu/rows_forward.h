@@ -1,7 +1,7 @@
 // A recurrent layer's steps on the CPU, for any cell. Rows are independent, so each thread takes
 // some of them through all steps. A step's product, its activations and the state stay in the
-// caches; weights are packed into panels once per call. Twin: kernels/recurrent/step/step.cuh. A
-// Cell: kernels/math/cells/lltm.h.
+// caches; weights are packed into panels once per call. Twin: kernels/recurrent/step/step.cuh.
+// kernels/math/cells/lltm.h describes a Cell.
 #pragma once
 
 #include <algorithm>
@@ -236,8 +236,8 @@ class ForwardRows {
   using Gates = acc[kGates][kN];
 
   // The gates and the new state of kN units of some rows. The formulas are long chains, so the
-  // processor starts the next row before one has finished. With several rows c and h have separate
-  // loops, whose chains are half as long and overlap more rows.
+  // processor starts the next row before one has finished. With several rows, c and h have separate
+  // loops: their chains are half as long, so more rows overlap.
   TREADLE_INLINE void finish(int64_t first_row, int64_t first, int64_t count, int64_t group,
                              const acc* products) {
     constexpr int kMost = kMostRows<kStateGates>;

@@ -7,12 +7,13 @@
 
 namespace treadle {
 
-// Weights of a row of W_hh are multiplied by the power of two that makes the largest one
-// 2^14 to 2^15. Then the float16 rounding of lows loses at most 2^-50 of the largest weight. Rows
-// outside these exponents, and rows that are not finite, are multiplied by fma.
+// Weights of a row of W_hh are multiplied by the power of two that makes the largest one 2^14 to
+// 2^15. Then the float16 rounding of lows loses at most 2^-50 of the largest weight. Rows whose
+// largest weight has another exponent than kSplitLeast to kSplitMost, or is not finite, are
+// multiplied by fma.
 inline constexpr int kSplitTop = 14, kSplitLeast = -60, kSplitMost = 15;
 
-// h is multiplied by 2^kSplitState. Larger magnitudes of h are multiplied by fma.
+// h is multiplied by 2^kSplitState. Fma multiplies h whose magnitude exceeds kSplitLargest.
 inline constexpr int kSplitState = 12;
 inline constexpr float kSplitLargest = 15.0f;
 
@@ -33,7 +34,7 @@ struct SplitFloat {
 // The fp16x2 scale of a row of W_hh, from the exponent of its largest magnitude. `exact`: the row
 // is beyond fp16x2, and fma computes its sums.
 struct SplitRow {
-  float scale;  // scale of the sums with h 2^kSplitState
+  float scale;  // of the sums of products with 2^kSplitState h
   bool exact;
 
   __device__ __forceinline__ explicit SplitRow(float largest) {
@@ -43,7 +44,7 @@ struct SplitRow {
     scale = zeros ? 1.0f : power_of_two(exponent - kSplitTop - kSplitState);
   }
 
-  // The factor of weights.
+  // The factor by which weights are multiplied, from the scale of their sums.
   static __device__ __forceinline__ float factor_of(float scale) {
     return __int_as_float((254 << 23) - __float_as_int(scale)) * power_of_two(-kSplitState);
   }

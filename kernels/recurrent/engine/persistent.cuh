@@ -65,8 +65,8 @@ struct Group {
             static_cast<int>(rest < rows_each ? rest : rows_each)};
   }
 
-  // The time t of the s-th step. Direction 1 runs backward in time, and the backward pass runs
-  // against its direction.
+  // The time t of the s-th step. Direction 1 runs backward in time, and the backward pass of either
+  // direction reverses its order.
   __device__ __forceinline__ int forward_time(int s, int steps) const {
     return direction == 0 ? s : steps - 1 - s;
   }
@@ -100,8 +100,8 @@ __device__ __forceinline__ uint2 load_four(const uint16_t* at, int64_t count, bo
   return {x[0] | x[1] << 16, x[2] | x[3] << 16};
 }
 
-// Stores the first `count` of four or eight elements: with one store if rows are aligned (`vector`;
-// the last element is then followed by padding), else one by one.
+// Stores the first `count` of four or eight elements, one by one. With `vector` rows are aligned,
+// and one store writes all elements, because those after the last are padding.
 __device__ __forceinline__ void store_four(char* at, uint2 x, int count, bool vector) {
   if (vector) {
     *reinterpret_cast<uint2*>(at) = x;
@@ -232,12 +232,12 @@ struct CompiledFor {
   }
 };
 
-// Whether the kernel that the driver loaded has a body. If the driver translates code for an
-// older GPU, the kernel may be empty, and would run and compute nothing.
+// Whether the kernel that the driver loaded has a body. If the driver has compiled PTX for an older
+// GPU, the kernel may be empty: it would run without an error and compute nothing.
 template <class... P>
 cudaError_t has_code(void (*kernel)(P...), const CompiledFor& compiled, bool* found) {
 #if defined(__CUDA_ARCH_LIST__)
-  // A build for only such GPUs need not check.
+  // A build for only such GPUs needs no check.
   *found = true;
   for (const int architecture : {__CUDA_ARCH_LIST__}) *found &= compiled(architecture / 10);
   if (*found) return cudaSuccess;
@@ -249,7 +249,7 @@ cudaError_t has_code(void (*kernel)(P...), const CompiledFor& compiled, bool* fo
   return error;
 }
 
-// Whether a kernel needs more than the device has; clears the error.
+// Whether this error means that a kernel needs more than the device has. Then it is also cleared.
 inline bool too_large(cudaError_t error) {
   return error == cudaErrorInvalidValue && cudaGetLastError() == error;
 }

@@ -116,7 +116,7 @@ struct GroupResets {
     return (group.direction * sizes.batch + group.rows.first + row) * sizes.hidden + unit;
   }
 
-  // null: zeros.
+  // The h that replaces a row's; null if it is zeros.
   __device__ __forceinline__ const uint16_t* h_row(int t, int row) const {
     const auto* all = static_cast<const uint16_t*>(resets.h);
     return all == nullptr ? all : all + place(t, row, 0);
@@ -138,11 +138,11 @@ struct GroupResets {
   }
 };
 
-// The marks along a pass as a warp reads them: a word is the ballot of `rows` rows for as many
-// steps as lanes allow. A lane loads its mark one word ahead, so that no step waits for memory. p
-// counts steps in the order in which they are computed. Forward, a bit means that the row resets
-// before step p; backward, that it reset before the step whose gradients arrive in step p. `held`:
-// keeps addresses in registers and does not recompute them.
+// The marks of a pass, which a warp reads in words. A word is a ballot: each lane votes with the
+// mark of one of `rows` rows in one of kSteps steps. A lane loads its mark one word ahead, so that
+// no step waits for memory. p counts steps in the order in which they are computed. Forward, a bit
+// means that the row resets before step p; backward, that it reset before the step whose gradients
+// arrive in step p. `held`: keeps addresses in registers and does not recompute them.
 template <bool any, bool backward, int rows, bool held = false>
 struct PassMarks {
   static constexpr int kSteps = kWarp / rows;
@@ -167,7 +167,7 @@ struct PassMarks {
     const int marked = resets.template time<backward>(0) + group.direction;
     in_word = lane / rows;
     each = resets.template time<backward>(1) + group.direction < marked ? -batch : batch;
-    // Only in direction 0 forward can the first step of a pass have a mark.
+    // Only forward in direction 0 can the first step of a pass have a mark.
     first_p = !backward && group.direction == 0 ? 0 : 1;
     count_p = row < group.rows.count ? steps - first_p + (backward && group.direction == 0) : 0;
     at = reinterpret_cast<const unsigned char*>(resets.resets.marks) + int64_t{marked} * batch +
@@ -208,10 +208,10 @@ struct PassMarks {
   }
 };
 
-// The marks for all threads of a block: one warp loads them, two steps ahead, and writes a word
-// for each step to shared memory. A step then only has an additional load, which waits for nothing.
-// Any other work between a step's send and its wait would make it longer. A word has the bits of
-// rows before the step and, in its upper half, before the next one.
+// The marks for all threads of a block: one warp loads them, two steps ahead, and writes a word for
+// each step to shared memory. A step then only has an additional load, which waits for nothing. Any
+// other work between a step's send and its wait would make it longer. A word has a bit for each row
+// that resets before the step and, in its upper half, before the next one.
 template <bool any>
 struct SharedMarks {
   uint32_t words, last;

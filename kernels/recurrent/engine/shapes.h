@@ -37,7 +37,7 @@ struct ClusterForward {
   static constexpr int kChunks = kHidden / 16 / kSplits;  // of 16 k, per warp
   // An extra warp copies between global and shared memory, so that no sum waits for copies. If the
   // weights need the registers that it would take, the computing warps copy instead: with nine
-  // warps a thread has 168.
+  // warps a thread has only 168 registers.
   static constexpr bool kCopyWarp = units <= 32 && kChunks * 4 * state_gates <= 96;
   static constexpr int kThreads = kComputing + (kCopyWarp ? kWarp : 0);
   static constexpr int kCopying = kCopyWarp ? kWarp : kComputing;
@@ -67,12 +67,13 @@ struct ClusterForward {
   static constexpr int kWeights = kBias + gates * units * 4;
   static constexpr int kBarriers = kWeights + kWarps * (kChunks - kInRegisters) * state_gates * 512;
   static constexpr int kSharedBytes = kBarriers + 2 * kSplits * 8;
-  // With resets, words of marks, and h of rows that send another h; there are two.
+  // With resets: words of marks, and two buffers for the output of rows that send another h.
   static constexpr int kMarks = kSharedBytes, kUnsent = kMarks + 16;
   static constexpr int kResetsBytes = kUnsent + 2 * kOutgoingBytes;
 };
 
-// Backward. K is the gates of all units that have a product with h, divided among all warps.
+// Backward. K has the gates of all units, as far as they have a product with h, and is divided
+// among all warps.
 template <int gates, int state_gates, int units, int blocks>
 struct ClusterBackward {
   static constexpr int kGates = gates, kStateGates = state_gates, kUnits = units,
@@ -80,13 +81,13 @@ struct ClusterBackward {
   static constexpr int kGroups = units / 16;                             // of 16 units
   static constexpr int kWarps = units == 16 ? 4 : units == 48 ? 12 : 8;  // and parts of K
   static constexpr int kComputing = kWarp * kWarps;
-  static constexpr int kChunks = state_gates * kHidden / 16 / kWarps;            // of 16 k, a warp
+  static constexpr int kChunks = state_gates * kHidden / 16 / kWarps;            // of 16 k
   static constexpr bool kCopyWarp = units <= 32 && kChunks * 4 * kGroups <= 96;  // as in forward
   static constexpr int kThreads = kComputing + (kCopyWarp ? kWarp : 0);
   static constexpr int kCopying = kCopyWarp ? kWarp : kComputing;
   static constexpr int kItems = units / 4 / kWarps;  // per lane: one unit of one row each
-  // A thread's 16-byte chunks to send, to prefetch of gates and grad_output, and of c; its 8-byte
-  // stores of grad_gates.
+  // A thread's 16-byte chunks to send, 16-byte chunks of gates and grad_output and then of c to
+  // prefetch, and 8-byte stores of grad_gates.
   static constexpr int kSends = shapes::ceil_div(state_gates * kHidden, kComputing);
   static constexpr int kChunks16 = shapes::ceil_div((gates + 1) * kRows * units / 8, kCopying);
   static constexpr int kCChunks16 = shapes::ceil_div(kRows * units / 4, kCopying);

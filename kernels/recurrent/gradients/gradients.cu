@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kBlockSize)
   static_cast<word_t*>(args.to)[at] = column < args.columns ? from[column] : word_t{};
 }
 
-constexpr int kSumRows = 32;  // rows of a block at a time
+constexpr int kSumRows = 32;  // rows that a block adds at a time
 
 template <class T>
 __device__ __forceinline__ void store_sum(const BiasTarget& target, int64_t column, acc_t<T> sum) {

@@ -51,7 +51,8 @@ struct GridCall {
   }
 };
 
-// Calls f with a constant: the width of the layouts for a layer of H up to kGridHidden.
+// Calls with(Constant<int, width>), where `width` is the largest H of the layouts for this layer. H
+// is at most kGridHidden.
 template <bool setmaxnreg, class With>
 cudaError_t with_grid_width(int64_t hidden, const With& with) {
   const int width = grid_width(hidden, setmaxnreg);

@@ -22,7 +22,7 @@ inline int most_rows(const RecurrenceSizes& sizes, const RecurrenceDevice& devic
   return grid_shape_of(sizes, device, backward).rows(static_cast<int64_t>(device.shared_bytes));
 }
 
-// RowGroups for each direction, one block a multiprocessor.
+// The RowGroups of each direction, with one block per multiprocessor.
 inline int64_t row_groups(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                           bool backward) {
   return device.multiprocessors / grid_shape_of(sizes, device, backward).blocks /
@@ -35,7 +35,7 @@ inline int64_t grid_launches(const RecurrenceSizes& sizes, const RecurrenceDevic
   return std::max<int64_t>(ceil_div(sizes.batch, at_once), 1);
 }
 
-// Rows a RowGroup, in tiles of 8.
+// The rows of each RowGroup, in whole tiles of 8.
 inline int rows_of_group(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                          bool backward) {
   const int64_t at_once =
@@ -56,7 +56,7 @@ inline KernelId grid_kernel(const RecurrenceSizes& sizes) {
   return sizes.hidden > kGridHidden ? KernelId::kGridH2048 : KernelId::kGridHalf;
 }
 
-// What the blocks of a RowGroup exchange: its tiles in a ring of kGridRing slots, and forward the
+// The bytes of a RowGroup's exchange: its tiles in a ring of kGridRing slots, and forward also the
 // states before the first step.
 inline size_t group_bytes(const GridShape& shape, int rows, bool backward) {
   const int steps = kGridRing + (backward ? 0 : 1);

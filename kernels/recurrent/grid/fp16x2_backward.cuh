@@ -1,6 +1,6 @@
 // Grid kernel in float32, backward, for any cell (grid/grid.cuh; engine/fp16x2.cuh explains the
 // products): grad_h_{t-1} = grad_gates_t W_hh, after the cell's backward. rows_each: rows of a
-// group. The half-type version, grid/half_backward.cuh, explains the warps.
+// group. The half-type version is grid/half_backward.cuh.
 #pragma once
 
 #include "kernels/recurrent/grid/fp16x2_backward_mma.cuh"
@@ -18,7 +18,7 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
   using Base::team, Base::tiles, Base::time, Base::unit;
   static constexpr int kBiasBytes = Layout::kFinishing * 8;  // per gate: 2 floats per thread
 
-  // A thread's offsets for a tile's data: in memory, in the exchange, in the block.
+  // Where a thread has a tile's data: in global memory, in the exchange and in shared memory.
   struct Place {
     char* grads;
     int send, put_back;
@@ -88,7 +88,8 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
     GridSplitColumns<Cell, Layout>{args, Base::group, tile, grads, unit, row_in_tile}.multiply(sum);
   }
 
-  // Row r of tile j in step s: `active` rows have step s, `before` rows the previous one.
+  // Computes this thread's row of tile j in step s. `active` rows have step s, `before` rows the
+  // previous one.
   __device__ __forceinline__ void finish(int s, int j, int buffer, int active, int before,
                                          const Place& at) const {
     const int row = j * 8 + row_in_tile;
@@ -136,7 +137,7 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
     }
   }
 
-  // Called by whole warps, which have four rows of a span.
+  // Called by whole warps. The lanes of a warp have one span of four rows.
   __device__ __forceinline__ void send(const Place& at, const float (&grads)[kGates][2],
                                        bool again) const {
     bool large = false;
@@ -166,7 +167,7 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
       store_word4(to, large ? kLargePair : highs);
       if (Layout::kWords == 2) store_word4(to + Layout::kLowAt, large ? 0 : lows);
     }
-    // Sent last, so that the packets have usually arrived when a reader finds it.
+    // The scales are sent last, so that the packets have usually arrived when a reader sees them.
     if (thread % kWarp == 0) store_word4(scales_to + at.send, bytes);
     if (!again) return;
     if (thread % kWarp == 0) store_word4(scales_to + at.put_back, ~0u);

@@ -1,6 +1,6 @@
-// MMA warps of grid/fp16x2_backward.cuh: wait for a tile's packets, multiply, write partial sums
-// for the epilogue warps. Registers cannot hold all packets of a tile next to the weights, so only
-// a window of them is in flight. Half-type version: grid/half_backward_mma.cuh.
+// MMA warps of grid/fp16x2_backward.cuh: they wait for a tile's packets, multiply, and write
+// partial sums for the epilogue warps. Registers cannot hold all packets of a tile next to the
+// weights, so only a window of them is in flight. Half-type version: grid/half_backward_mma.cuh.
 #pragma once
 
 #include "kernels/recurrent/grid/fp16x2_columns.cuh"
@@ -28,7 +28,7 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
   const char* from;
   const char* at;  // the address of the next visit's packets
   uint32_t sums_to;
-  int scales_at;  // after a lane's packets
+  int scales_at;  // the offset of scales from this lane's packets
   int buffer = 0;
   bool more, orders = false;  // whether there is a next visit; whether it begins a new step
 
@@ -111,8 +111,8 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
     words[n % kWindow] = both[0], words[(n + 1) % kWindow] = both[1];
   }
 
-  // Chunk n is not needed again: the chunk after the window replaces it, from this tile or from the
-  // next, whose packets are unused if there is none.
+  // Chunk n is not needed again. The chunk after the window replaces it, from this tile or the next
+  // one. If there is no next tile, those packets are not used.
   __device__ __forceinline__ void used(const char* here, int n) {
     if (n + kWindow < kChunks) {
       words[n % kWindow] = load_words16(here + (n + kWindow) * 512);
@@ -123,8 +123,8 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
     if (n % 3 == 2) __syncwarp();
   }
 
-  // Waits for the scales. If they are missing, packets are, too, and waiting for loads in pairs
-  // would cost a memory round trip each.
+  // Waits for the scales. If they are missing, so are packets. Then this waits for all packets of
+  // the window at once, because waiting for each pair would cost a memory round trip.
   __device__ __forceinline__ void await_scales(const char* here) {
     bool late = alone || any_missing(scales);
     while (late) {
@@ -135,7 +135,7 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
     }
   }
 
-  // Scales of rows 2q and 2q + 1: the bytes of two spans in each packet.
+  // The scales of rows 2q and 2q + 1. A register gets the bytes of two spans.
   __device__ __forceinline__ void take_scales(const char* here, uint32_t (&own)[kSpans / 2]) {
     await_scales(here);
     const uint32_t which = threadIdx.x % 2 == 0 ? 0x5410 : 0x7632;
@@ -236,7 +236,7 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
       any = more;
       multiply(here);
     }
-    // As many waits as the epilogue warps have arrivals.
+    // The epilogue warps have arrived once more at each buffer, and every arrival needs a wait.
     if (!alone) {
       ptx::sync_threads(kSumsEmpty + buffer, kMeeting);
       ptx::sync_threads(kSumsEmpty + (buffer ^ 1), kMeeting);

@@ -57,7 +57,8 @@ struct SplitSpan {
   __device__ __forceinline__ float factor() const {
     return __int_as_float((254 + kSplitTop - exponent) << 23);
   }
-  // The inverse factor, times the factor that SplitRow leaves out of a sum's scale, as a byte.
+  // The exponent byte of the inverse factor times 2^kSplitState: SplitRow's scale divides by the
+  // latter, which gradients were not multiplied by.
   __device__ __forceinline__ uint32_t byte() const {
     return static_cast<uint32_t>(exponent - kSplitTop + kSplitState);
   }

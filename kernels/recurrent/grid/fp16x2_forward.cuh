@@ -101,7 +101,7 @@ struct GridSplitFinisher {
     ptx::commit_copies();
   }
 
-  // The states before the first step; h is sent as if by a step.
+  // Loads the states before the first step, and sends h as a step would.
   __device__ __forceinline__ void begin() const {
     for (int j = team; j < tiles; j += 2) {
       const int row = j * 8 + row_in_tile;
@@ -145,8 +145,8 @@ struct GridSplitFinisher {
     }
   }
 
-  // A row of a tile in step s; `begun`: the row had the previous step; `again`: the tile was sent
-  // in it.
+  // Computes a row of a tile in step s. `taken`: the row has this step. `begun`: the row had the
+  // previous step. `again`: the tile was sent in the previous step.
   __device__ __forceinline__ void finish(int s, int row, bool taken, bool begun, bool again,
                                          const Place& at) const {
     const bool anew = any_resets && resets.mark(time(s + 1), row) != 0;

@@ -24,7 +24,7 @@ __device__ __forceinline__ void send_split(char* at, const float (&h)[2]) {
   const SplitFloat a(h[0] * power_of_two(kSplitState)), b(h[1] * power_of_two(kSplitState));
   uint32_t highs = a.high | uint32_t{b.high} << 16, lows = a.low | uint32_t{b.low} << 16;
   if (is_large(h)) {
-    __threadfence();  // of the output, before other blocks read it
+    __threadfence();  // other blocks will read the output after the packet
     highs = kLargePair, lows = 0;
   }
   store_word4(at, highs);
@@ -53,7 +53,7 @@ struct GridSplitExact {
     return group.forward_time(step, static_cast<int>(args.sizes.steps));
   }
 
-  // The origin of h before the step, from unit 0 on.
+  // Where h before the step comes from: the address of unit 0.
   __device__ __forceinline__ const float* origin() const {
     const GroupRows& rows = group.rows;
     const int64_t hidden = args.sizes.hidden, d = group.direction, own = rows.first + row;
@@ -65,7 +65,7 @@ struct GridSplitExact {
            (rows.start(time(s - 1)) + own) * args.output_row + d * hidden;
   }
 
-  // The address of the sums of a gate by an MMA warp.
+  // The address of an MMA warp's sums for a gate.
   __device__ __forceinline__ uint32_t sums_of(int m, int warp) const {
     return sums + (warp * Cell::kStateGates + m) * 512;
   }

@@ -15,11 +15,11 @@
 
 namespace treadle {
 
-// Named barriers of a block; the two buffers of sums have one of each kind.
+// Named barriers of a block. Each of the two buffers of sums has a kSumsFull and a kSumsEmpty.
 enum GridBarrier { kSumsFull = 1, kSumsEmpty = 3, kFinishers = 5 };
 
-// The visits of a pass: each tile with rows in each step, in the order in which all warps of a
-// group compute them.
+// The visits of a pass, in the order in which all warps of a group compute them. A visit is a tile
+// in a step that at least one of its rows has.
 template <bool backward>
 struct GridVisits {
   const Group& group;
@@ -48,8 +48,8 @@ struct GridVisits {
   }
 };
 
-// Loads 16 bytes that other blocks may be writing: four packets, each a pair of units. A packet
-// is written by one store, so it is either complete or missing.
+// Whether one of four packets, each a pair of units, is missing. Other blocks may be writing them.
+// A packet is written by one store, so it is either complete or missing.
 __device__ __forceinline__ bool missing(const uint4& v) {
   return (v.x == ~0u) | (v.y == ~0u) | (v.z == ~0u) | (v.w == ~0u);
 }
@@ -125,9 +125,9 @@ __device__ __forceinline__ void poll(uint4 (&v)[n], const char* at, int stride =
   while (any_missing(v)) ask_missing(v, at, stride);
 }
 
-// Byte offsets of steps in a group's exchange: a ring of steps, each with all tiles, followed by
-// the input of the first step. A tile is [chunk of 32 k][row][8 k] x 16 bytes, so that a warp's
-// reads are contiguous: eight consecutive lanes share a line of 128 bytes.
+// Byte offsets of steps in a group's exchange: a ring of steps, each with all tiles; after it,
+// forward, the h that the first step reads. A tile is [chunk of 32 k][row][8 k] x 16 bytes, so that
+// a warp's reads are contiguous: eight consecutive lanes share a line of 128 bytes.
 //
 // Step s is written to slot s, and clears the packets of step s - 2 to "not arrived", so that the
 // slot is empty again long before the ring wraps:
@@ -148,16 +148,17 @@ struct GridRing {
   __device__ __forceinline__ int before_first() const { return kGridRing * step_bytes; }
 };
 
-// Called in step s, after its sends and reads. After a packet is cleared in step s come a barrier
-// of the block, a fence at most 8 steps later, a packet that is sent in the step after the fence
-// and read in the next one, and a fence of the reader at most 16 steps after s. The reader polls
-// the slot in step s + kGridRing - 2.
+// Called in step s, after its sends and reads. If a packet is cleared in step s, its reader polls
+// the slot again in step s + kGridRing - 2. These follow each other in between: a barrier of the
+// block that cleared it; that block's fence, at most 8 steps after s; a packet that it sends in the
+// step after its fence, and that is read in the step after that; and a fence of the reader, at most
+// 16 steps after s.
 __device__ __forceinline__ void order_exchange(int s) {
   if (s % 8 == 7) asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
 
-// Partial sums of a buffer: [warp][gate][8 pairs of units g][4 pairs of rows] x 16 bytes, pairs of
-// rows in an order that spreads eight lanes over all banks.
+// Partial sums of a buffer: [warp][gate][8 pairs of units g][4 pairs of rows] x 16 bytes. The order
+// of the pairs of rows spreads eight lanes over all banks.
 __device__ __forceinline__ uint32_t sums_place(int g, int row_pair) {
   return (g * 4 + (row_pair ^ (g >> 1 & 1) << 1)) * 16;
 }

@@ -111,7 +111,8 @@ struct GridWideMultiplier {
   // are many packets, they are awaited in pairs. Packets of the next visit are unused if there is
   // no next visit.
   __device__ __forceinline__ void multiply(Words& words, const char*& here) {
-    // If the tile has not arrived, awaiting packets in pairs would cost a memory round trip each.
+    // If the tile has not arrived, awaiting packets in pairs would cost a memory round trip per
+    // pair.
     const uint4 first[1] = {words[0]};
     if (kWhole || any_missing(first)) poll(words, here);
     const auto await = [&](int i, int j) {
@@ -166,7 +167,7 @@ struct GridWideMultiplier {
       any = more;
       multiply(words, here);
     }
-    // As many waits as the epilogue warps have arrivals.
+    // The epilogue warps have arrived once more at each buffer, and every arrival needs a wait.
     if (!alone) {
       ptx::sync_threads(kSumsEmpty + buffer, kMeeting);
       ptx::sync_threads(kSumsEmpty + (buffer ^ 1), kMeeting);

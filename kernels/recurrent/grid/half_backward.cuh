@@ -67,7 +67,8 @@ struct GridBackwardFinisher : GridBackwardFinishing<Cell, T, Layout, any_resets>
     ptx::arrive_threads(kSumsEmpty + buffer, kMeeting);
   }
 
-  // Row r of tile j in step s: `active` rows have step s, `before` rows the previous one.
+  // Computes this thread's row of tile j in step s. `active` rows have step s, `before` rows the
+  // previous one.
   __device__ __forceinline__ void finish(int s, int j, int buffer, int active, int before,
                                          const Place& at) const {
     const int row = j * 8 + row_in_tile;

@@ -1,5 +1,5 @@
-// MMA warps of grid/half_backward.cuh: poll the exchange for a tile, multiply, write partial sums
-// for the epilogue warps.
+// MMA warps of grid/half_backward.cuh: they poll the exchange for a tile, multiply, and write
+// partial sums for the epilogue warps.
 #pragma once
 
 #include "kernels/recurrent/grid/grid.cuh"
@@ -52,8 +52,8 @@ struct GridBackwardMultiplier {
     return shared_before(c + 1) > shared_before(c);
   }
 
-  // Loads transposed weights: column u of W_hh; chunks of 32 k, by units of all blocks, then gate.
-  // Rows g and g + 8 of a product's A are a pair of units.
+  // Loads transposed weights, columns u of W_hh. Chunks of 32 k are ordered by units of all blocks,
+  // then by gate. Rows g and g + 8 of a product's A are a pair of units.
   __device__ __forceinline__ void load_weights(const PersistentBackward& args, int64_t d, int rank,
                                                int warp, int g, int q) {
     const int64_t hidden = args.sizes.hidden;
@@ -158,7 +158,7 @@ struct GridBackwardMultiplier {
       any = more;
       multiply(words, here);
     }
-    // As many waits as the epilogue warps have arrivals.
+    // The epilogue warps have arrived once more at each buffer, and every arrival needs a wait.
     if (!kAlone) {
       ptx::sync_threads(kSumsEmpty + buffer, kMeeting);
       ptx::sync_threads(kSumsEmpty + (buffer ^ 1), kMeeting);

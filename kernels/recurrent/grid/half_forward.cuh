@@ -102,7 +102,7 @@ struct GridFinisher {
     return Narrow<T>::from(widen_bits<T>(bits)).bits;
   }
 
-  // The states before the first step; h is sent as if by a step.
+  // Loads the states before the first step, and sends h as a step would.
   __device__ __forceinline__ void begin() const {
     for (int j = team; j < tiles; j += 2) {
       const int row = j * 8 + row_in_tile;
@@ -150,7 +150,8 @@ struct GridFinisher {
     ptx::arrive_threads(kSumsEmpty + team, kMeeting);
   }
 
-  // A row of a tile in step s; `again`: the tile was also sent in the previous step.
+  // Computes a row of a tile in step s. `taken`: the row has this step. `again`: the tile was also
+  // sent in the previous step.
   __device__ __forceinline__ void finish(int s, int row, bool taken, bool again,
                                          const Place& at) const {
     const bool anew = any_resets && resets.mark(time(s + 1), row) != 0;

@@ -1,5 +1,5 @@
-// MMA warps of grid/half_forward.cuh: poll the exchange for a tile, multiply, write partial sums
-// for the epilogue warps.
+// MMA warps of grid/half_forward.cuh: they poll the exchange for a tile, multiply, and write
+// partial sums for the epilogue warps.
 #pragma once
 
 #include "kernels/recurrent/grid/grid.cuh"
@@ -138,7 +138,7 @@ struct GridMultiplier {
         multiply<late == 0>(b, a, here);
       }
     }
-    // As many waits as the epilogue warps have arrivals.
+    // The epilogue warps have arrived once more at each buffer, and every arrival needs a wait.
     if (late == 0) ptx::sync_threads(kSumsEmpty + buffer, Layout::kMultiplying + Layout::kTeam);
     if (late < 2)
       ptx::sync_threads(kSumsEmpty + (buffer ^ 1), Layout::kMultiplying + Layout::kTeam);

@@ -65,7 +65,7 @@ struct GridForward {
   static constexpr int kInShared = 2 * kChunks - kInRegisters;
   static constexpr int kDepth = kWide && state_gates == 4 ? 4 : 6;  // stages of input
   static constexpr int kStageRow = kUnits * 2 + 16;                 // bytes
-  static constexpr int kFirstPoll = 600;  // clocks after sums are read, with one tile
+  static constexpr int kFirstPoll = 600;  // with one tile, clocks after the sums are read
 
   static constexpr int kSumBytes = kMultiplyingWarps * state_gates * 512;
   static constexpr int kWeights = 2 * kSumBytes;  // after two buffers of sums
@@ -94,8 +94,9 @@ struct GridSplit {
   static constexpr int kFinishingRegisters =
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
   // A warp has kChunks chunks of 32 k: first the highs, then the lows. It multiplies kGatesTogether
-  // gates at a time. Registers hold kInRegisters of its kFragments fragments of weights: all for
-  // h512, otherwise more with four gates, which leave less shared memory for rows.
+  // gates at a time. Registers hold kInRegisters of its kFragments fragments of weights: all of
+  // them for h512. Otherwise they hold more for cells with four gates, whose weights leave less
+  // shared memory for rows.
   static constexpr int kChunks = 2 * kHidden / 32 / kMultiplyingWarps;
   static constexpr int kGatesTogether = state_gates % 2 == 0 ? 2 : state_gates;
   static constexpr int kFragments = 2 * kChunks * state_gates;
@@ -106,7 +107,7 @@ struct GridSplit {
   static constexpr int kInShared = kFragments - kInRegisters;
   static constexpr int kDepth = 3;                                             // stages of input
   static constexpr int kStageRow = kUnits * 4 + (state_gates == 4 ? 16 : 32);  // bytes
-  static constexpr int kFirstPoll = 600;  // clocks after sums are read, with one tile
+  static constexpr int kFirstPoll = 600;  // with one tile, clocks after the sums are read
 
   // Offsets in a tile: word_of(pair) is that of the highs of a pair in the first row; the lows are
   // kLowAt further.
@@ -119,7 +120,7 @@ struct GridSplit {
   static constexpr int kSumBytes = kMultiplyingWarps * state_gates * 512;  // there are two
   static constexpr int kWeights = 2 * kSumBytes;
   static constexpr int kBias = kWeights + kMultiplyingWarps * kInShared * 512;  // and scales
-  static constexpr int kExact = kBias + gates * kUnits * 8;                     // by fma
+  static constexpr int kExact = kBias + gates * kUnits * 8;                     // for fma
   static constexpr int kStages = kExact + 16;
   // Bytes per row: c and h of 8 pairs, and the stages of the input.
   static constexpr int kRowBytes = kUnits / 2 * 16 + kDepth * gates * kStageRow;
@@ -158,7 +159,7 @@ struct GridBackward {
   static constexpr int kInShared = 2 * kChunks - kInRegisters;
   static constexpr int kDepth = 3;  // stages of saved values
   static constexpr int kStageRow = kUnits * 2 + 32, kCRow = kUnits * 4 + 32;  // bytes
-  static constexpr int kFirstPoll = 350;  // clocks after sums are read, with one tile
+  static constexpr int kFirstPoll = 350;  // with one tile, clocks after the sums are read
 
   static constexpr int kSumBytes = kMultiplyingWarps * kTiles * 512;  // there are two
   static constexpr int kWeights = 2 * kSumBytes;
@@ -207,8 +208,8 @@ struct GridSplitBackward {
   static constexpr int kStageRow = kUnits * 4 + (state_gates == 4 ? 16 : 32);  // bytes
   static constexpr int kCRow = kStageRow;
 
-  // In a tile: packets, then scales, [warp][four rows][span] x 4 bytes. The function gives the
-  // first packet of a pair of units in the first row.
+  // In a tile: packets, then scales, [warp][four rows][span] x 4 bytes. word_of() gives the first
+  // packet of a pair of units in the first row.
   static constexpr int kScales = kMultiplyingWarps * kChunks * 512;
   static constexpr int kTileBytes = kScales + kMultiplyingWarps * 2 * kSpans * 4;
   static constexpr int word_of(int pair) {
@@ -223,7 +224,7 @@ struct GridSplitBackward {
   static constexpr int kSumBytes = kMultiplyingWarps * kTiles * 512;  // there are two
   static constexpr int kWeights = 2 * kSumBytes;
   static constexpr int kColumns = kWeights + kMultiplyingWarps * kInShared * 512;  // their scales
-  static constexpr int kExact = kColumns + kUnits * 4;                             // by fma
+  static constexpr int kExact = kColumns + kUnits * 4;                             // for fma
   static constexpr int kBiases = kExact + 16;
   static constexpr int kStages = kBiases + kFinishing * gates * 8;
   // Bytes per row: gradients of h and c of pairs, and stages of gates, grad_output and c.
@@ -252,7 +253,7 @@ constexpr GridShape grid_shape() {
 }
 
 // The layouts of a cell's grid kernels, indexed by grid_width(): for half types, and for float32,
-// where backward differs without and with TF32.
+// whose backward layouts also depend on whether TF32 is allowed.
 struct GridShapes {
   GridShape forward[kGridWidths], backward[kGridWidths - 1];
   GridShape split[kGridWidths - 1], split_backward[kGridWidths - 1][2];

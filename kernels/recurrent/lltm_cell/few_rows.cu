@@ -90,7 +90,7 @@ __device__ __forceinline__ acc_t<T> state_of(const LltmGradients& args, int64_t 
                          : element_of<T>(args.input, problem, row, column - hidden);
 }
 
-// A warp has one gate and each lane a column of x: the sum over the rows.
+// Sums over the rows. A warp takes one gate, and each lane a column of x.
 template <class T>
 __device__ __forceinline__ void weight_gradients(const LltmGradients& args, int64_t problem,
                                                  int64_t gate, int64_t column) {
@@ -117,7 +117,7 @@ __device__ __forceinline__ void weight_gradients(const LltmGradients& args, int6
   }
 }
 
-// A warp has every 32nd gate and each lane a column of x, for eight rows: the sum over the gates.
+// Sums over the gates, for eight rows. A warp takes every 32nd gate, and each lane a column of x.
 template <class T>
 __device__ __forceinline__ void state_gradients(const LltmGradients& args, int64_t problem,
                                                 int64_t first, int64_t column) {
@@ -156,7 +156,8 @@ __device__ __forceinline__ void state_gradients(const LltmGradients& args, int64
   }
 }
 
-// The first `of_states` blocks are those of the states, in groups of eight rows.
+// The first `of_states` blocks compute gradients of the states, each for eight rows; the others
+// compute those of weights and biases.
 template <class T>
 __global__ void __launch_bounds__(kGradientThreads)
     lltm_few_gradients(const __grid_constant__ LltmGradients args, uint32_t column_blocks,
@@ -176,8 +177,8 @@ __global__ void __launch_bounds__(kGradientThreads)
 
 // ---- host
 
-// f(Type<T>) for half types and float32: sums of double would need more shared memory than a block
-// has, and are not worth it.
+// Calls f(Type<T>) for half types and float32. Double is not supported: its sums would need more
+// shared memory than a block has.
 template <class F>
 cudaError_t visit_single(Dtype dtype, const F& f) {
   if (dtype == Dtype::kHalf) return f(Type<Half>{});

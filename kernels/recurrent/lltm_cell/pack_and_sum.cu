@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kBlockSize)
                  (is_h ? column : column - args.hidden) * view.column_stride];
 }
 
-constexpr int kSumRows = kBlockSize / kSumColumns;  // rows of a block at a time
+constexpr int kSumRows = kBlockSize / kSumColumns;  // rows that a block adds at a time
 
 template <class T>
 __global__ void __launch_bounds__(kBlockSize)

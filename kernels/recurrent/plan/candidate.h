@@ -1,5 +1,6 @@
 // What an algorithm offers for a layer: its kernel, and the time that a step is expected to take.
-// The planner (plan.cpp) takes the least. Candidates lie beside the kernels of their algorithm.
+// The planner (plan.cpp) takes the candidate with the least time. Each algorithm's folder defines
+// its candidate.
 #pragma once
 
 #include <limits>
@@ -20,10 +21,10 @@ struct Candidate {
   RecurrencePlan plan{};
 };
 
-// ---- of the algorithms that keep weights on the chip
+// ---- for the algorithms that keep weights on the chip
 
-inline constexpr int64_t kBatch = int64_t{1} << 26;  // at 2 * 16 blocks a row: fewer than 2^31
-inline constexpr int64_t kSteps = int64_t{1} << 30;  // kernels count a few more in 32 bits
+inline constexpr int64_t kBatch = int64_t{1} << 26;  // 2 * 16 blocks a row are fewer than 2^31
+inline constexpr int64_t kSteps = int64_t{1} << 30;  // 32-bit counters run a few steps further
 
 // Whether weights of H up to `most_hidden` are kept on the chip.
 inline bool on_chip(const RecurrenceSizes& sizes, const RecurrenceDevice& device,

@@ -65,7 +65,7 @@ cudaError_t ask_device(int index, RecurrenceDevice* found) {
 }  // namespace
 
 cudaError_t describe_device(int index, RecurrenceDevice* device) {
-  // Querying the clock takes the driver long, so each GPU is queried once.
+  // The driver is slow to report the clock, so each GPU is queried only once.
   constexpr int kMost = 64;
   static RecurrenceDevice known[kMost];
   static std::atomic<bool> asked[kMost] = {};

@@ -1,4 +1,4 @@
-// The planner where an algorithm is forced: why it cannot run, or its plan.
+// The planner if an algorithm is forced: its plan, or the reason why it cannot run.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ inline int64_t most_hidden(const RecurrenceSizes& sizes, const RecurrenceDevice&
                  : most_hidden_of_grid(dtype, backward);
 }
 
-// Whether it has no backward pass of such a layer.
+// Whether "cluster" or "grid" has a forward pass for such a layer, but no backward pass.
 inline bool runs_forward_only(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                               bool cluster) {
   return sizes.hidden > most_hidden(sizes, device, sizes.dtype, cluster, /*backward=*/true) &&
@@ -83,7 +83,7 @@ inline const char* refuse_forced(const RecurrenceSizes& sizes, const RecurrenceD
   if (forced != "cluster" && forced != "grid") {
     return fail("algorithm must be auto, cluster, grid, tiles, warp or step on CUDA, got ", forced);
   }
-  // The backward pass of a layer that runs forward only takes steps.
+  // If the algorithm has only the forward pass, "step" runs the backward pass.
   const bool pass = backward && !runs_forward_only(sizes, device, forced == "cluster");
   return refuse_persistent(sizes, device, forced, pass);
 }

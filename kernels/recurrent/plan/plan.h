@@ -72,7 +72,7 @@ struct RecurrenceSizes {
   bool packed = false;  // some row has fewer steps than others
   bool resets = false;  // rows may reset
 
-  // Not all rows take all steps with the state of the step before.
+  // Whether any row lacks a step, or may take one with another state than the previous step's.
   bool ragged() const { return packed || resets; }
 
   // Compares all members, so equal sizes have the same plan.
@@ -124,7 +124,7 @@ struct RecurrencePlan {
   // rows and step.
   int64_t steps_per_chunk = 0;     // steps whose input products are computed at once
   bool transposed = false;         // products [GH, S] instead of [S, GH]
-  bool weight_by_columns = false;  // forward: W_hh is copied so
+  bool weight_by_columns = false;  // forward: a column-major copy of W_hh
 
   Algorithm algorithm() const { return kernel_info(kernel).algorithm; }
   const char* algorithm_name() const { return kAlgorithmNames[static_cast<int>(algorithm())]; }
@@ -136,7 +136,8 @@ struct RecurrencePlan {
   bool grid() const { return algorithm() == Algorithm::kGrid; }
   bool persistent() const { return grid() || algorithm() == Algorithm::kCluster; }
 
-  // Rows of the batch that a launch takes, in all directions: the grid runs the rest in others.
+  // Rows of the batch that a launch takes, in all directions. The grid takes the rest in further
+  // launches.
   int64_t rows_at_once(int64_t batch) const {
     return grid() && groups * rows < batch ? groups * rows : batch;
   }

@@ -60,8 +60,8 @@ inline double dense_time(const ClusterShape& shape, int stride, int state_gates,
   return 0.33 + each * products + 0.8 * sent * stride + 0.11 * more;
 }
 
-// Times are for three gates; a fourth adds `each`. One gate has a third of the products,
-// but as long a chain of latencies, so its factor is more than a third.
+// Times are for three gates; a fourth adds the fraction `each`. One gate has a third of the
+// products, but as long a chain of latencies, so its factor is more than a third.
 inline double factor_of_gates(double each, int state_gates) {
   return state_gates == 1 ? 1 / (1 + each) : 1 + each * (state_gates - 3);
 }
@@ -76,16 +76,18 @@ inline double split_time(const ClusterShape& shape, int rows, int state_gates) {
   return 0.43 + gates * (products + 1.6e-4 * hidden * rows) + (rows > 8 ? 0.3 : 0.0);
 }
 
-// Grid: a chain of products, sums, cell and exchange; with many tiles, the time for which a tile
-// keeps the block busy, in us per row. Times are for three gates; a fourth adds `gate`.
+// A step of the grid takes the larger of two times: that of a chain of products, sums, cell and
+// exchange; or, with many tiles, the time for which they keep a block busy. Each is a constant plus
+// a time per row, in us, for three gates; a fourth adds the fraction `gate`.
 struct GridTime {
   double chain, chain_row, busy, busy_row, gate;
 };
 
 // Backward this is mostly the exchange; in float32 it differs by layout of GridSplitBackward.
-// `equal`: layouts without setmaxnreg, if they differ from those of sm_90; fitted to code for sm_80
-// on an H200 with 108 of its multiprocessors and the shared memory of an A100. Layouts of H 256 and
-// 2048 use the times of 512 and 1024 unless they have their own.
+// `equal`: the GPU uses the layouts without setmaxnreg, whose warps have equally many registers.
+// Where these have times of their own, the times were fitted to code for sm_80 on an H200 with 108
+// of its multiprocessors and the shared memory of an A100. Layouts of H 256 and 2048 use the times
+// of 512 and 1024 unless they have their own.
 inline GridTime grid_times(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                            bool backward) {
   const bool h512 = sizes.hidden <= kGridNarrowHidden, half = is_half(sizes.dtype);

@@ -1,6 +1,7 @@
-// One step of a recurrent layer on CUDA, pointwise part, for any cell: a thread for each unit (b,
-// u) of the step's rows, or for some units of a row; cuBLAS multiplies. Defines the step functions
-// of cell_launchers.h. Twin: kernels/recurrent/cpu/rows_forward.h, which describes a Cell.
+// The pointwise part of one step of a recurrent layer on CUDA, for any cell, after cuBLAS has
+// multiplied: a thread takes one unit (b, u) of the step's rows, or some units of a row. Defines
+// the step functions of cell_launchers.h. Twin: kernels/recurrent/cpu/rows_forward.h, which
+// describes a Cell.
 #pragma once
 
 #include "kernels/common/convert.cuh"
@@ -11,7 +12,7 @@
 
 namespace treadle {
 
-// n units of one row, or one unit.
+// Loads n adjacent units of one row, or one unit.
 template <class T, int n, class acc = acc_t<T>>
 __device__ __forceinline__ void load_units(const MatrixView& view, int64_t row, int64_t column,
                                            acc (&to)[n]) {
@@ -62,7 +63,7 @@ struct LocateUnit {
   }
 };
 
-// The rows that a step starts from, in all arrays and in the products.
+// The rows from which step.start counts: in the products, and in all other arrays.
 struct RowBase {
   int64_t row, product;
 };
@@ -199,7 +200,7 @@ __global__ void __launch_bounds__(kBlockSize, 4)
 
 // ---- host
 
-// The number of units from which on vectors fill the GPU.
+// With at least this many units, threads that take vectors fill the GPU.
 inline constexpr int64_t kVectors = int64_t{1} << 15;
 
 inline bool in_vectors(const void* data, int64_t stride, int n) {

@@ -25,7 +25,7 @@ inline constexpr int kTileDepthBytes = 128;  // bytes of K in a stage, per row
 inline constexpr int kWarpgroup = 128, kTileConsumers = 2;
 inline constexpr int kTileThreads = (kTileConsumers + 1) * kWarpgroup;
 inline constexpr int kBoxColumns = 32;  // rows of weights per load
-inline constexpr int kLoaded = 8;       // consecutive ones of these that a lane gets
+inline constexpr int kLoaded = 8;       // consecutive columns of a box that a lane gets
 
 // Tiles of a launch: pairs of row tiles, one per cluster, times slices of the columns.
 struct TileCounts {
@@ -109,7 +109,7 @@ struct TileReader {
   ptx::Ring<Stages::kCount> turn;
   int last = -1;
 
-  // Releases to the producers of both blocks, because each writes to both.
+  // Releases the stage to the producers of both blocks, because each writes to both blocks.
   __device__ __forceinline__ void release() {
     const uint32_t lane = threadIdx.x % kWarp;
     if (last >= 0 && lane < kTileBlocks) ptx::arrive_at(memory.empty(last), lane);
@@ -218,7 +218,7 @@ __device__ __forceinline__ void store_by_quads(void* data, int64_t at, unsigned 
   store_chunk<once>(row + 16 + lane * 4, reinterpret_cast<const uint4&>(high));
 }
 
-// Eight columns of each of four lanes, as T.
+// Stores eight columns of each of four lanes, as T.
 template <class T, bool once>
 __device__ __forceinline__ void store_columns(void* data, int64_t at, unsigned lanes,
                                               const float (&from)[kLoaded]) {

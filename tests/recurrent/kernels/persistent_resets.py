@@ -123,9 +123,9 @@ def twice(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> N
 
 
 def contained(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:
-    """A reset stops NaN and inf: later steps keep their bits in forward, and their gradients;
-    earlier steps keep theirs. The backward pass computes c of so many steps in parts: the bad one
-    is the last of a part."""
+    """A reset stops NaN and inf. A bad input before it changes neither the results nor the
+    gradients of later steps, and one after it does not change the gradients of earlier steps. The
+    backward pass computes c of so many steps in parts; the first bad step is the last of a part."""
     t = 8
     size = (2 * t + 1, *size[1:])
     one = calls.given("contained", dtype, size, cell=cell, directions=1, features=8)

@@ -1,5 +1,5 @@
 """A value that is not finite stays in its row of the batch: the other rows keep their bits, and
-blocks never wait forever for it, even if its bits are those of a marker."""
+blocks never wait forever for it, even if its bits are those that mean "not written yet"."""
 
 from __future__ import annotations
 
@@ -185,8 +185,9 @@ def rows(algorithm: str, dtype: str, h: int) -> Cases:
 
 
 def weight_stays_with_its_unit(one: Given, algorithm: str, bits: int) -> None:
-    """A bad weight, from the first unit's h to the last unit's gate i, only affects that unit in a
-    single step. No gradient flows back through it, so the other units' gradients are finite."""
+    """A bad weight, from the first unit's h to the last unit's gate i, only affects the last unit,
+    because there is a single step. No gradient flows back through it, so the gradients of the other
+    units are finite."""
     d, _, h = one.h0.shape
     bad = replace(one, weight_hh=put(one.weight_hh, (slice(None), h - 1, slice(0, 1)), bits))
     grad_bias = calls.both(bad, algorithm)[-1].view(d, -1, h)

@@ -28,7 +28,7 @@ LARGE = (
     (17, 17, 33, 257),
     (17, 3, 64, 512),
     (2, 200, 5, 96),
-    (18, 130, 5, 512),  # so many units that a thread takes all steps of c, of adjacent units
+    (18, 130, 5, 512),  # enough units that a thread computes c of all steps
     (18, 520, 3, 256),
     (3, 64, 128, 768),
     (5, 17, 5, 1000),
@@ -62,8 +62,8 @@ def by_rule(op: Op, case: Case, dtype: torch.dtype, algorithm: str) -> None:
 
 
 def of_cut_operands(op: Op, *args: Any, **options: Any) -> Any:
-    """The composition with float32 operands truncated to TF32's bits, to compare with if products
-    may be rounded, because cuBLAS rounds only some sizes."""
+    """The composition with float32 operands truncated to TF32's bits. It is the reference if
+    products may be rounded, because cuBLAS itself rounds only some sizes."""
 
     def cut(t: Any) -> Any:
         if not isinstance(t, Tensor) or t.dtype != torch.float32:
@@ -96,7 +96,7 @@ def large(algorithm: str, dtype: str, cell: str) -> Cases:
     sizes: list[tuple[tuple[int, int, int, int], Lengths]] = [(size, None) for size in LARGE]
     sizes += [((0, 0, 33, h), lengths) for lengths, h in PACKED]
     if algorithm == "tiles":
-        sizes.append(((2, 2040, 24, 512), None))  # all units of a tile in float32, too
+        sizes.append(((2, 2040, 24, 512), None))  # in float32, too, tiles have all units
     for (size, lengths), recompute in itertools.product(sizes, (False, True)):
         if not calls.fits(algorithm, DTYPES[dtype], size[3], cell):
             continue
@@ -155,7 +155,7 @@ def agree(dtype: str, cell: str) -> Cases:
 
 
 def algorithms_of(one: calls.Given) -> set[str]:
-    """The algorithms of a stack of layers, by the public function."""
+    """The algorithms that the public function launches for this call."""
     params = [
         p[d]
         for d in range(len(one.h0))
@@ -201,7 +201,7 @@ def auto() -> Cases:
         ((1, 16, 512), "warp"),
         ((1, 1, 1024), "warp"),
         ((1, 17, 512), "step"),
-        ((2, 70_000, 33), "step"),  # so many rows
+        ((2, 70_000, 33), "step"),  # because of its many rows
     ]
     for (size, algorithm), dtype in itertools.product(table, HALVES):
         yield f"{size} {dtype}", partial(chosen, "halves", dtype, size, algorithm, None)
@@ -253,8 +253,8 @@ def one_launch(
     assert set(found) == {algorithm, backward}, found
     kernels = found[algorithm]
     for word in ("forward", "backward") if backward == algorithm else ("forward",):
-        # A layer this small runs in a single block. In half types only smaller ones do, and only
-        # forward.
+        # In float32, layers of these widths run in a single block. In half types only the smaller
+        # ones do, and only forward.
         narrow = dtype == torch.float32 or (hidden <= 64 and word == "forward")
         alone = algorithm == "cluster" and narrow
         engine = "block" if alone else rf"{algorithm}(_dense|_split)?"
@@ -288,7 +288,7 @@ def raises(algorithm: str) -> Cases:
         most = calls.most_hidden(algorithm, dtype, cell)
         for h in (most + 1, 2 * most) if most else (32,):
             yield f"{cell} H{h} {dtype}", partial(refused, algorithm, dtype, (5, 3, h), cell)
-    # A later call is also right.
+    # A call after one that was refused computes the right results.
     for dtype in calls.dtypes_of(algorithm):
         size = 5, 3, calls.most_hidden(algorithm, dtype)
         options = {"directions": calls.most_directions(algorithm, size[2])}

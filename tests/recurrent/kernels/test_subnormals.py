@@ -21,8 +21,8 @@ from treadle import reference
 
 T, B, I, H = 8, 32, 64, 160  # noqa: E741
 ROUNDS = 50
-# c0 and the gates i and o: closed, open, and values whose products, but not themselves, are
-# subnormal.
+# c0 and the gates i and o: closed gates, open ones, and slopes that are normal numbers but have
+# subnormal products.
 SINGLE = [(42.0, 0.0), (-30.0, 0.0), (60.0, 0.0), (0.0, -41.0), (0.0, -87.5), (0.0, 80.0)]
 DOUBLE = [(355.0, 0.0), (-340.0, 0.0), (0.0, -355.0), (0.0, -708.6), (0.0, 700.0)]
 Step = Callable[[], None]
