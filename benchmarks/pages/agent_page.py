@@ -26,9 +26,11 @@ def records() -> list[tuple[str, Record]]:
 def where(name: str, record: Record) -> str:
     """The machine and versions of the measurement, with a link from NUMBERS to its file."""
     facts = record["machine"]
-    what = facts.get("gpu") or f"{facts['cpu']}, one thread of {facts['cores']} cores"
+    what = (
+        facts.get("gpu") or f"{facts['cpu']}, one thread on a machine with {facts['cores']} cores"
+    )
     versions = f"torch {facts['torch']}, {commit(facts)}, {facts['date'][:10]}"
-    load = f"load before it {facts['load_before']}"
+    load = f"load average before the run {facts['load_before']}"
     return f"{what}, {versions},\n{load}, {links([FIGURES / name], NUMBERS.parent)}"
 
 

@@ -66,7 +66,7 @@ def child(size, threads):
     return os.waitpid(pid, 0)[1]
 assert child(10, 2) == 0 and child(1 << 20, 2) == 0
 treadle.scale(torch.randn(1 << 20), 2.0)
-# Like torch's DataLoader: once the parent has used OpenMP's threads, a child works on one.
+# As in torch's DataLoader, a child uses one thread if the parent has used OpenMP's threads.
 assert child(10, 2) == 0 and child(1 << 20, 1) == 0
 """
 
@@ -145,7 +145,7 @@ print(*treadle._build.builds(), treadle._build.facts()["cuda"])
 
 
 def test_torch_without_cuda_has_a_library_of_its_own(tmp_path: Path) -> None:
-    """A wheel's other library needs torch's CUDA libraries: it is not opened then."""
+    """A wheel's CUDA library needs torch's, so it is not opened if torch has none."""
     folder = installed.copy(tmp_path, cuda="13.0", torch_cuda="13.0")
     of_torch = folder / "treadle" / installed.OF_TORCH
     without = of_torch.with_name(f"{of_torch.name}-cpu")
@@ -167,7 +167,7 @@ ALONE = """
 import ctypes, sys
 torch, library = sys.argv[1:]
 ctypes.CDLL(torch + "/lib/libtorch_cpu.so")
-ctypes.CDLL(library)  # with all of its symbols
+ctypes.CDLL(library)  # resolves all of its symbols
 maps = open("/proc/self/maps").read()
 assert "libtreadle.so" in maps and "torch_cuda" not in maps and "c10_cuda" not in maps, maps
 """
@@ -178,7 +178,7 @@ def test_a_library_without_cuda_needs_no_cuda_library_of_torch() -> None:
     without = folder.with_name(f"{folder.name}-cpu")
     of_cpu = without if without.exists() else folder
     if json.loads((of_cpu / "facts.json").read_text())["cuda"]:
-        pytest.skip("this build has a library for CUDA alone")
+        pytest.skip("this build has only a library with CUDA")
     arguments = (str(Path(torch.__file__).parent), str(of_cpu / "libtreadle.so"))
     done = installed.python("-c", ALONE, *arguments)
     assert (done.returncode, done.stderr) == (0, "")
@@ -240,7 +240,7 @@ def test_what_the_binaries_are_linked_to() -> None:
         paths = [line.split()[-1] for line in said.stdout.splitlines() if "PATH" in line]
         assert paths == wanted.get(binary.name, ["[$ORIGIN/lib]"])
         assert binary.parent == installed.PACKAGE or "libpython" not in said.stdout
-        # A statically linked copy would be a second one in the process.
+        # A statically linked libstdc++ would be a second copy in the process.
         assert "[libstdc++.so.6]" in said.stdout
         if binary.name == "libtreadle_kernels.so":
             needed = set(re.findall(r"NEEDED.*\[([\w+]+)", said.stdout))
@@ -265,7 +265,7 @@ def test_an_instruction_set_that_is_none_is_said_to_be() -> None:
 
 
 def imported(module: str, modules: dict[str, Path]) -> set[str]:
-    """The modules of the package that one of them imports, anywhere in its file."""
+    """The modules of this package that a module imports, anywhere in its file."""
     found = set()
     package = module if modules[module].stem == "__init__" else module.rpartition(".")[0]
     for node in ast.walk(ast.parse(modules[module].read_text())):

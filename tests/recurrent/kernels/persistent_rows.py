@@ -39,7 +39,7 @@ class Row:
     steps: tuple[int, ...]
     step_places: Tensor
     other_places: Tensor
-    others: Tensor  # of the batch
+    others: Tensor  # the indices of the other rows
 
     @staticmethod
     def of(one: Given, index: int) -> Row:
@@ -121,7 +121,7 @@ def kind(t: Tensor) -> Tensor:
 
 
 def composition(one: Given, backward: bool) -> list[Tensor]:
-    """Results in float32 of the same values, and with ``backward`` gradients of input, h0, c0."""
+    """Results of the same values in float32; if ``backward``, also gradients of input, h0, c0."""
     wide = one.map(lambda t: t.float())
     leaves = [t.requires_grad_() for t in (wide.input, wide.h0, wide.c0)]
     results = reference.recurrent_layer(*wide.arguments, cell=one.cell)
@@ -152,7 +152,7 @@ def stays(setting: Setting, place: str, value: str, row: Row, whole: bool) -> No
 
 
 def saved_ones(setting: Setting) -> None:
-    """Saved gates and h that are NaN of all ones, read by the backward pass."""
+    """The backward pass reads saved gates and h that are NaNs with all bits set."""
     row = setting.rows[ROW]
     output, h_n, c_n, gates = setting.clean[:4]
     bits = {2: torch.int16, 4: torch.int32}[output.element_size()]
@@ -186,8 +186,8 @@ def rows(algorithm: str, dtype: str, h: int) -> Cases:
 
 def weight_stays_with_its_unit(one: Given, algorithm: str, bits: int) -> None:
     """A bad weight, from the first unit's h to the last unit's gate i, only affects the last unit,
-    because there is a single step. No gradient flows back through it, so the gradients of the other
-    units are finite."""
+    because there is a single step. Backward, it reaches only the gradient of h0, so the gradients
+    of the other units' gates are finite."""
     d, _, h = one.h0.shape
     bad = replace(one, weight_hh=put(one.weight_hh, (slice(None), h - 1, slice(0, 1)), bits))
     grad_bias = calls.both(bad, algorithm)[-1].view(d, -1, h)

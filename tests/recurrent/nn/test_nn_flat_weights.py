@@ -23,7 +23,7 @@ T, B, I, H = 4, 2, 3, 5  # noqa: E741
 DOUBLE: Any = {"dtype": torch.float64}
 X = torch.rand(T, B, I, **DOUBLE)
 Layer = Any
-Change = Callable[[Layer, Tensor], Any]  # takes a layer and a random number; may return another
+Change = Callable[[Layer, Tensor], Any]  # takes a layer and a factor; may return a new layer
 
 
 def assigned(layer: Layer, r: Tensor) -> None:
@@ -119,7 +119,7 @@ def program(layer: Layer, steps: list[tuple[Change, Tensor, bool]]) -> list[list
 @EACH
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_each_change(kind: str, change: Change) -> None:
-    """Makes the change once, and before and after weights are written."""
+    """Makes the change, first or after a write to _flat_weights, then writes one entry."""
     number = torch.tensor(0.5, **DOUBLE)
     for before in (None, one_entry, assigned):
         for run in (True, False):
