@@ -78,6 +78,8 @@ def test_recurrent_layer(cell: str, device: str, data: st.DataObject) -> None:
     """All results, and every requested gradient, with any of the results used."""
     lengths, drawn = data.draw(arguments(cell))
     wanted = [t is not None and data.draw(st.booleans()) for t in drawn]
+    if cell.startswith("rnn"):  # c0 alone has no graph in the reference, which does not read it
+        wanted[1] |= wanted[2]
     used = data.draw(st.sampled_from([(0, 1, 2), (0, 1, 2), (0,), (1,), (2,), (0, 2), (1, 2)]))
     recompute = data.draw(st.booleans())
     ours_in, plain_in = (leaves(drawn, wanted, device) for _ in range(2))
