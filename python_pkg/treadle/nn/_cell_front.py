@@ -48,9 +48,8 @@ class CellFront(NamedTuple):
         exports = is_tracing() or torch.compiler.is_exporting()
         if exports and torch.onnx.is_in_onnx_export():
             return self.torchs(cell, input, hx)  # needs no translation table
-        weight = cell._parameters.get("weight_ih")
-        if weight is not None and weight.is_complex():
-            return self.torchs(cell, input, hx)
+        if isinstance(input, Tensor) and input.is_complex() and cell.weight_ih.is_complex():
+            return self.torchs(cell, input, hx)  # the kernels have no complex numbers
         try:
             return self.step(cell, input, hx)
         except (AttributeError, RuntimeError, TypeError, ValueError):

@@ -40,14 +40,12 @@ class TorchFront(Front):
 
     def called(self, layer: Any, input: object, hx: object, *options: object) -> tuple[Any, ...]:
         data = input.data if isinstance(input, PackedSequence) else input
-        weight = layer._parameters.get("weight_ih_l0")
-        if weight is None:  # nn.utils.parametrize computes one
-            weight = layer.weight_ih_l0
-        if not isinstance(data, Tensor) or not weight.is_complex():
+        # The input first: nn.utils.parametrize may compute the weight each time that it is read.
+        if not (isinstance(data, Tensor) and data.is_complex() and layer.weight_ih_l0.is_complex()):
             return super().called(layer, input, hx, *options)
         if any(option is not None and option is not False for option in options):
             raise ValueError(
-                f"{self.name}: a layer of {dtype_name(weight.dtype)}, which torch runs, must be "
+                f"{self.name}: a layer of {dtype_name(data.dtype)}, which torch runs, must be "
                 "called without reset, reset_hx, lengths and return_cells"
             )
         return self.torchs(layer, input, hx)  # type: ignore[no-any-return]

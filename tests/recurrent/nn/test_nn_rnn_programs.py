@@ -228,3 +228,20 @@ def test_learns_where_the_marked_number_stood(kind: str, device: str) -> None:
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.1 * losses[0], losses[::20]
+
+
+@EACH
+def test_a_parametrized_weight_is_computed_once_a_call(kind: str) -> None:
+    """nn.utils.parametrizations.spectral_norm, for one, takes a step each time."""
+
+    class Counts(nn.Module):
+        def forward(self, weight: Tensor) -> Tensor:
+            seen.append(1)
+            return weight
+
+    seen: list[int] = []
+    layer = made(kind)
+    torch.nn.utils.parametrize.register_parametrization(layer, "weight_ih_l0", Counts())
+    del seen[:]
+    layer(torch.randn(T, B, I, dtype=torch.float64))
+    assert len(seen) == 1
