@@ -137,7 +137,44 @@ class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
         )
 
 
-class GRU(_TorchLayers, nn.GRU, metaclass=Replaceable):
+class _LayersOfH(_TorchLayers):
+    """Layers whose only state is h, and which have no projections."""
+
+    @classmethod
+    def _refuse(cls, proj_size: object) -> None:
+        if proj_size is not None:
+            raise ValueError(
+                f"{cls._front.name}: proj_size must not be given, got {proj_size}: torch.nn.LSTM "
+                "has projections"
+            )
+
+    if TYPE_CHECKING:
+
+        @overload  # type: ignore[override]
+        def forward(
+            self,
+            input: Tensor,
+            hx: Tensor | None = None,
+            *,
+            reset: Tensor | None = None,
+            reset_hx: Tensor | None = None,
+            lengths: Tensor | None = None,
+        ) -> tuple[Tensor, Tensor]: ...
+
+        @overload
+        def forward(
+            self,
+            input: PackedSequence,
+            hx: Tensor | None = None,
+            *,
+            reset: Tensor | PackedSequence | None = None,
+            reset_hx: Tensor | None = None,
+        ) -> tuple[PackedSequence, Tensor]: ...
+
+        def forward(self, input: Any, hx: Any = None, **options: Any) -> Any: ...
+
+
+class GRU(_LayersOfH, nn.GRU, metaclass=Replaceable):
     """:class:`torch.nn.GRU` on treadle's kernels: one launch for all steps, any derivative.
 
     Parameters, their names and initialisation, ``state_dict``, arguments and results are torch's,
@@ -179,10 +216,7 @@ class GRU(_TorchLayers, nn.GRU, metaclass=Replaceable):
         recompute: bool = False,
         proj_size: None = None,
     ) -> None:
-        if proj_size is not None:
-            raise ValueError(
-                f"GRU: proj_size must not be given, got {proj_size}: torch.nn.LSTM has projections"
-            )
+        self._refuse(proj_size)
         super().__init__(
             input_size,
             hidden_size,
@@ -196,33 +230,8 @@ class GRU(_TorchLayers, nn.GRU, metaclass=Replaceable):
             recompute,
         )
 
-    if TYPE_CHECKING:
 
-        @overload  # type: ignore[override]
-        def forward(
-            self,
-            input: Tensor,
-            hx: Tensor | None = None,
-            *,
-            reset: Tensor | None = None,
-            reset_hx: Tensor | None = None,
-            lengths: Tensor | None = None,
-        ) -> tuple[Tensor, Tensor]: ...
-
-        @overload
-        def forward(
-            self,
-            input: PackedSequence,
-            hx: Tensor | None = None,
-            *,
-            reset: Tensor | PackedSequence | None = None,
-            reset_hx: Tensor | None = None,
-        ) -> tuple[PackedSequence, Tensor]: ...
-
-        def forward(self, input: Any, hx: Any = None, **options: Any) -> Any: ...
-
-
-class RNN(_TorchLayers, nn.RNN, metaclass=Replaceable):
+class RNN(_LayersOfH, nn.RNN, metaclass=Replaceable):
     """:class:`torch.nn.RNN` on treadle's kernels: one launch for all steps, any derivative.
 
     Parameters, their names and initialisation, ``state_dict``, arguments and results are torch's,
@@ -265,10 +274,7 @@ class RNN(_TorchLayers, nn.RNN, metaclass=Replaceable):
         recompute: bool = False,
         proj_size: None = None,
     ) -> None:
-        if proj_size is not None:
-            raise ValueError(
-                f"RNN: proj_size must not be given, got {proj_size}: torch.nn.LSTM has projections"
-            )
+        self._refuse(proj_size)
         super().__init__(
             input_size,
             hidden_size,
@@ -282,28 +288,3 @@ class RNN(_TorchLayers, nn.RNN, metaclass=Replaceable):
             recompute,
             nonlinearity=nonlinearity,
         )
-
-    if TYPE_CHECKING:
-
-        @overload  # type: ignore[override]
-        def forward(
-            self,
-            input: Tensor,
-            hx: Tensor | None = None,
-            *,
-            reset: Tensor | None = None,
-            reset_hx: Tensor | None = None,
-            lengths: Tensor | None = None,
-        ) -> tuple[Tensor, Tensor]: ...
-
-        @overload
-        def forward(
-            self,
-            input: PackedSequence,
-            hx: Tensor | None = None,
-            *,
-            reset: Tensor | PackedSequence | None = None,
-            reset_hx: Tensor | None = None,
-        ) -> tuple[PackedSequence, Tensor]: ...
-
-        def forward(self, input: Any, hx: Any = None, **options: Any) -> Any: ...
