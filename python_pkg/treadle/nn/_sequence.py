@@ -332,8 +332,8 @@ class SequenceLayers(NotScripted):
         Args:
             input: [T, B, I] ([B, T, I] if ``batch_first``), or [T, I] without a batch, or a
                 ``PackedSequence``, its sequences in any order.
-            hx: ``(h0, c0)``, or ``h0`` for a GRU, each [num_layers * D, B, H] ([num_layers * D, H]
-                without a batch; h of an LSTM with projections has P in place of H, here and in all
+            hx: ``(h0, c0)``, or ``h0`` for a GRU or an RNN, each [num_layers * D, B, H]
+                ([num_layers * D, H] without a batch; h of an LSTM with projections has P in place of H, here and in all
                 results), in the order of the sequences that were packed. ``c0`` may be
                 float32 with half-precision inputs, and c then stays so. None starts from zeros in
                 the dtype of ``input``; under autocast c of an LLTM starts in float32 at least.
@@ -345,14 +345,14 @@ class SequenceLayers(NotScripted):
             lengths: [B], int64 or int32 on the device of ``input`` ([] without a batch), instead of
                 packing: the number of steps of each sequence. :func:`treadle.lstm` explains the
                 padding and other values.
-            return_cells: whether to also return c of all steps, as a last result. A GRU
-                allows only False: the state of each step is its output.
+            return_cells: whether to also return c of all steps, as a last result. A GRU and an
+                RNN allow only False: the state of each step is its output.
 
         Returns:
             ``output``: [T, B, D*H], [B, T, D*H], [T, D*H] or a ``PackedSequence``, as ``input`` is:
             the h of the last layer at every step, in the dtype of ``input`` (under autocast: the
-            lower precision). ``(h_n, c_n)``, or ``h_n`` for a GRU: like ``hx``, after the last step
-            of each sequence (of the second direction: its first). A sequence of no steps ends with
+            lower precision). ``(h_n, c_n)``, or only ``h_n``: like ``hx``, after the last step of
+            each sequence (of the second direction: its first). A sequence of no steps ends with
             ``hx``. ``cells``, in the form of ``output``, if ``return_cells``.
 
         Raises:
@@ -360,7 +360,7 @@ class SequenceLayers(NotScripted):
                 already sorted, ``torch.compile`` does not detect an ``hx`` with too many rows:
                 it returns the extra ones unchanged.)
             RuntimeError: dtypes or devices do not match; see :func:`treadle.lstm`.
-            Errors of LSTM and GRU are also instances of the classes that torch.nn raises.
+            Errors of LSTM, GRU and RNN are also instances of the classes that torch.nn raises.
 
         ``torch.compile`` breaks the graph at torch's ``pack_padded_sequence`` and
         ``pad_packed_sequence``; ``lengths`` needs neither.
