@@ -333,10 +333,11 @@ class SequenceLayers(NotScripted):
             input: [T, B, I] ([B, T, I] if ``batch_first``), or [T, I] without a batch, or a
                 ``PackedSequence``, its sequences in any order.
             hx: ``(h0, c0)``, or ``h0`` for a GRU or an RNN, each [num_layers * D, B, H]
-                ([num_layers * D, H] without a batch; h of an LSTM with projections has P in place of H, here and in all
-                results), in the order of the sequences that were packed. ``c0`` may be
-                float32 with half-precision inputs, and c then stays so. None starts from zeros in
-                the dtype of ``input``; under autocast c of an LLTM starts in float32 at least.
+                ([num_layers * D, H] without a batch; h of an LSTM with projections has P in place
+                of H, here and in all results), in the order of the sequences that were packed.
+                ``c0`` may be float32 with half-precision inputs, and c then stays so. None starts
+                from zeros in the dtype of ``input``; under autocast c of an LLTM starts in float32
+                at least.
             reset: [T, B] bool ([B, T] if ``batch_first``; [T] without a batch; for a
                 ``PackedSequence`` another of marks, or [S] in the order of its data): where it is
                 true, the sequence resets; see :func:`treadle.lstm`.
