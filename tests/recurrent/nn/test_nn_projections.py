@@ -41,7 +41,7 @@ def never_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pair(*arguments: Any, **options: Any) -> tuple[nn.LSTM, nn.LSTM]:
-    """Ours and torch's, with the same parameters."""
+    """treadle's layer and torch's, with the same parameters."""
     given = {"proj_size": P, "dtype": torch.float64, **options}
     ours, theirs = treadle.nn.LSTM(*arguments, **given), nn.LSTM(*arguments, **given)
     ours.load_state_dict(theirs.state_dict())
