@@ -10,6 +10,7 @@
 #include "common/gemm.h"
 #include "kernels/common/cpu/subnormals.h"
 #include "kernels/recurrent/cpu/rows.h"
+#include "recurrent/formula/cpu.h"
 #include "recurrent/run/run.h"
 
 namespace treadle {
@@ -104,6 +105,7 @@ LayerSaved forward_cpu(const LayerRun& run, bool save) {
       run, save, /*reads_h0=*/false, /*reads_c0=*/false, [&](const ForwardDirection& direction) {
         const Tensor& weight_hh = direction.weight_hh;
         in_chunks(run, direction, [&](const RecurrenceForward& args, bool) {
+          if (is_formula(args.cell)) return formula_forward_cpu(args, weight_hh);
           packs(run, args) ? packed_steps(args, weight_hh) : single_step(run, args, weight_hh);
         });
       });
@@ -129,6 +131,10 @@ void single_step_backward(const BackwardDirection& direction) {
 
 void steps_backward_cpu(const LayerRun& run, const BackwardDirection& direction) {
   const RecurrenceBackward& args = direction.all;
+  if (is_formula(args.cell)) {
+    formula_c_states_cpu(direction.c_states);
+    return formula_backward_cpu(args, direction.weight_hh);
+  }
   if (!packs(run, args)) return single_step_backward(direction);
   over_rows(direction.c_states, 64 * args.hidden, [&](int64_t begin, int64_t end) {
     cpu::recurrent_layer_c_states(direction.c_states, begin, end);

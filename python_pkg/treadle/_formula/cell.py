@@ -1,0 +1,215 @@
+"""treadle.Cell: a recurrent cell that a user's formula gives."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import inspect
+import linecache
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from .. import _build
+from .calls import FUNCTIONS, METHODS, Value, lift, where
+from .compiler import install
+from .graph import Graph, Node, ordered, program
+from .source import functors
+
+__all__ = ["Cell"]
+
+
+class Cell:
+    """A recurrent cell, from a formula of one hidden unit.
+
+    A step computes the gates, each ``W_ih[k] @ x + b_ih[k] + W_hh[k] @ h + b_hh[k]``, and from them
+    and the old state, unit by unit, the new one: that is the formula. :class:`treadle.nn.Recurrent`
+    makes layers of a cell. On a GPU its kernels are compiled when they are first needed, and kept
+    on disk (docs/write_a_cell.md); on the CPU a formula is evaluated by torch's operations.
+
+    Args:
+        name: of the cell, in errors: a Python identifier.
+        gates: the names of the gates, 1 to 4, in the order of their blocks of H rows in the
+            weights.
+        forward: the formula, a function of torch's pointwise operations whose arguments are the
+            gates and the old state, by name: ``h``, or ``c`` of a cell with ``states=("c",)``. It
+            returns the new ``h``, or ``(h, c)``. It runs once, on symbols, when the cell is made,
+            so it must not branch on values (``torch.where``). Or the same as text: statements
+            that assign ``h`` (and ``c``).
+        states: the name of a state that the gates do not see, as an LSTM's ``c``; none by default.
+        only_input: the name of a gate to which only the product of x contributes.
+        only_state: the name of a gate to which only the product of h contributes. Cells have both
+            or neither, as a GRU's candidate; ``weight_ih`` has no rows for the latter,
+            ``weight_hh`` none for the former.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above. What is wrong within the formula raises
+            on its own line.
+
+    Example::
+
+        def ligru(a, z, h):
+            z = torch.sigmoid(z)
+            return z * h + (1 - z) * torch.relu(a)
+
+        cell = treadle.Cell("ligru", gates=("a", "z"), forward=ligru)
+        layer = treadle.nn.Recurrent(cell, 40, 512)
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        gates: Sequence[str],
+        forward: Callable[..., Any] | str,
+        states: Sequence[str] = (),
+        only_input: str | None = None,
+        only_state: str | None = None,
+    ) -> None:
+        self.name = _identifier("name", name)
+        given = _names("gates", gates)
+        self.states = _names("states", states)
+        if len(self.states) > 1 or "h" in self.states:
+            raise ValueError(
+                f"Cell: states must name at most one state beside h, got {list(self.states)}"
+            )
+        if (only_input is None) != (only_state is None) or (
+            only_input is not None and (only_input == only_state)
+        ):
+            raise ValueError(
+                "Cell: only_input and only_state must be two gates, or neither be given, got "
+                f"{only_input!r} and {only_state!r}"
+            )
+        for label, gate in (("only_input", only_input), ("only_state", only_state)):
+            if gate is not None and gate not in given:
+                raise ValueError(f"Cell: {label} must be one of the gates {given}, got {gate!r}")
+        apart = only_input is not None
+        both = tuple(gate for gate in given if gate not in (only_input, only_state))
+        #: The gates: the one of only h, those of both products, the one of only x.
+        self.gates = (only_state, *both, only_input) if apart else both
+        counts = (len(given), len(given) - apart, len(given) - apart)
+        if not (1 <= len(given) <= 4 and (not apart or len(both) >= 1)):
+            raise ValueError(f"Cell: gates must be 1 to 4 names, got {given}")
+        self.input_gates, self.state_gates = counts[1:]
+        state = self.states[0] if self.states else "h"
+        if len({*given, *self.states, "h"}) != len(given) + len(self.states) + 1:
+            raise ValueError(f"Cell: names must differ from each other and from h, got {given}")
+        graph = Graph()
+        inputs = [graph.input() for _ in range(len(given) + 1)]
+        forward = _compiled(name, forward, bool(self.states)) if isinstance(forward, str) else forward
+        results = _traced(self, graph, forward, dict(zip((*self.gates, state), inputs, strict=True)))
+        self._register(graph, inputs, results, counts)
+
+    def _register(
+        self, graph: Graph, inputs: list[Node], results: tuple[Node, Node], counts: Any
+    ) -> None:
+        one, zero = graph.const(1), graph.const(0)
+        [keep] = graph.tangents(results[1:], inputs, [*[zero] * (len(inputs) - 1), one])
+        affine = inputs[-1] not in ordered([keep])
+        seeds = [graph.input(seed=True), graph.input(seed=True)]
+        backward = graph.gradients(results, seeds, inputs)
+        late = frozenset(graph.seeds)
+        texts = [program(inputs, results), program([*inputs, *seeds], backward)]
+        for values, all_inputs in ((list(results), inputs), (backward, [*inputs, *seeds])):
+            own = Graph(nodes=graph.nodes)
+            given = [own.input() for _ in all_inputs]
+            texts.append(program([*all_inputs, *given], own.tangents(values, all_inputs, given)))
+        self.source = functors(
+            *counts, keep if affine else None, results, backward, [*inputs, *seeds], late
+        )
+        digest = hashlib.sha256("\0".join([repr(counts), *texts, self.source]).encode())
+        #: What the ops call this cell: equal formulas of one name are one cell.
+        self.key = f"{self.name}_{digest.hexdigest()[:8]}"
+        if self.key in _sources:
+            return
+        wrong = _library().treadle_add_formula(
+            self.key.encode(), *counts, bool(self.states), affine, *(t.encode() for t in texts)
+        )
+        if wrong:
+            raise ValueError(f"Cell: {wrong.decode()}")
+        _sources[self.key] = self.source
+        install(_library(), _sources)
+
+    def __repr__(self) -> str:
+        states = f", states={self.states}" if self.states else ""
+        return f"Cell({self.name!r}, gates={self.gates}{states})"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"Cell: {self.name} cannot be pickled, because its formula is code: make it where it is "
+            "needed, and save the state_dict of its layers"
+        )
+
+    def __deepcopy__(self, memo: Any) -> Cell:
+        return self  # never changes
+
+
+_sources: dict[str, str] = {}  # of registered cells, by key
+
+
+@cache
+def _library() -> Any:
+    library = ctypes.CDLL(_build.kernels_path())
+    add = library.treadle_add_formula
+    add.restype = ctypes.c_char_p
+    add.argtypes = [ctypes.c_char_p, *[ctypes.c_int] * 5, *[ctypes.c_char_p] * 4]
+    return library
+
+
+def _identifier(label: str, name: object) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"Cell: {label} must be a string, got {type(name).__name__}")
+    if not name.isidentifier():
+        raise ValueError(f"Cell: {label} must be a Python identifier, got {name!r}")
+    return name
+
+
+def _names(label: str, names: object) -> tuple[str, ...]:
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise TypeError(f"Cell: {label} must be a sequence of names, got {names!r}")
+    return tuple(_identifier(label, name) for name in names)
+
+
+def _compiled(cell: str, text: str, has_state: bool) -> Callable[..., Any]:
+    """A formula that is given as text, as a function."""
+    file = f"<formula of {cell}>"
+    code = compile(inspect.cleandoc(text), file, "exec")
+    # So that a traceback shows the line.
+    linecache.cache[file] = (len(text), None, inspect.cleandoc(text).splitlines(True), file)
+    functions = {getattr(f, "__name__", ""): own for f, own in FUNCTIONS.items()}
+    functions |= {**METHODS, "where": where, "torch": torch}
+
+    def forward(**given: Value) -> Any:
+        names: dict[str, Any] = dict(given)
+        exec(code, functions, names)
+        if "h" not in names:
+            raise ValueError(f"Cell: the formula of {cell} must assign h")
+        state = next(iter(given.keys() - ()), None) if not has_state else list(given)[-1]
+        return (names["h"], names[state]) if has_state else names["h"]  # type: ignore[index]
+
+    return forward
+
+
+def _traced(
+    cell: Cell, graph: Graph, forward: Callable[..., Any], inputs: dict[str, Node]
+) -> tuple[Node, Node]:
+    """New h and the new state."""
+    if not callable(forward):
+        raise TypeError(f"Cell: forward must be a function or text, got {type(forward).__name__}")
+    parameters = inspect.signature(forward).parameters.values()
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        names = {p.name for p in parameters}
+        if names != set(inputs):
+            raise ValueError(
+                f"Cell: forward must have the arguments {', '.join(inputs)}, got "
+                f"{', '.join(p.name for p in parameters)}"
+            )
+    found = forward(**{name: Value(graph, node) for name, node in inputs.items()})
+    if not cell.states:
+        node = lift(graph, found)
+        return node, node
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise TypeError(f"Cell: forward must return (h, {cell.states[0]}), got {found!r}")
+    return lift(graph, found[0]), lift(graph, found[1])
