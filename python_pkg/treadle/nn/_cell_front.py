@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .._check.tensors import check_dense
+from ._cell_choice import torchs_is_faster
 from ._check import check_dtype, check_same_dtype
 from ._tracers import NotScripted, fx_leaf, is_tracing
 
@@ -21,10 +22,6 @@ _layer = torch.ops.treadle.recurrent_layer.default
 # "cell" multiplies float32 by torch's setting of TF32 for matrix products, which torch's cells
 # follow, and not by that for cuDNN's layers.
 _ALGORITHM = "cell"
-
-HALVES = (torch.float16, torch.bfloat16)
-# Up to this H a CPU's float32 kernels are faster than torch's composition in half types.
-_FEW_UNITS = 64
 
 _torchs_lstm: Callable[..., Any] = nn.LSTMCell.forward
 _torchs_gru: Callable[..., Any] = nn.GRUCell.forward
@@ -58,11 +55,21 @@ class CellFront(NamedTuple):
 
     def _explain(self, cell: Any, input: Any, hx: Any) -> None:
         """Raise torch's error for a call that failed, if it raises one."""
-        if isinstance(input, Tensor):
-            check_dense(self.name, "input", input)
-            check_same_dtype(self.name, "input", input, _parameters_of(cell)[0])
         with torch.no_grad():
+            if isinstance(input, Tensor):
+                check_dense(self.name, "input", input)
+                weight = _parameters_of(cell)[0]
+                if input.dtype is not weight.dtype:
+                    # torch's cell looks at sizes before it looks at dtypes.
+                    self.torchs(cell, input.to(weight.dtype), _in_dtype(hx, weight.dtype))
+                check_same_dtype(self.name, "input", input, weight)
             self.torchs(cell, input, hx)
+
+
+def _in_dtype(hx: Any, dtype: torch.dtype) -> Any:
+    if isinstance(hx, tuple):
+        return tuple(_in_dtype(t, dtype) for t in hx)
+    return hx.to(dtype) if isinstance(hx, Tensor) else hx
 
 
 def _parameters_of(cell: Any) -> list[Tensor]:
@@ -77,18 +84,6 @@ def _zeros(cell: Any, input: Tensor) -> Tensor:
     return input.new_zeros((*input.shape[:-1], cell.hidden_size))
 
 
-def _torchs_is_faster(cell: Any, input: Tensor, state: Tensor) -> bool:
-    """Whether torch's cell is faster than the kernels: on a CPU oneDNN multiplies half types in
-    hardware, and the kernels compute in float32. torch's cell has every derivative there, too.
-    ``state``: c, or h without one."""
-    if not input.is_cpu:  # a fifth of the time that device.type takes
-        return False
-    if torch.is_autocast_enabled("cpu"):
-        return True
-    halves = input.dtype in HALVES and state.dtype is input.dtype
-    return halves and cell.hidden_size > _FEW_UNITS
-
-
 def _lstm_step(cell: Any, input: Tensor, hx: Any) -> tuple[Tensor, Tensor]:
     if hx is None:
         h = c = _zeros(cell, input)
@@ -96,44 +91,65 @@ def _lstm_step(cell: Any, input: Tensor, hx: Any) -> tuple[Tensor, Tensor]:
         raise TypeError  # as torch's cell does: its two rows must not be taken for h and c
     else:
         h, c = hx
-    if _torchs_is_faster(cell, input, c):
-        return _torchs_lstm(cell, input, hx)  # type: ignore[no-any-return]
-    if input.is_cuda and c.dtype is torch.float32 and torch.is_autocast_enabled("cuda"):
+    parameters = _parameters_of(cell)
+    rows = _lstm_rows
+    if torchs_is_faster("lstm", cell.hidden_size, input, h, c, parameters):
+        rows = _torchs_lstm_rows
+    elif input.is_cuda and c.dtype is torch.float32 and torch.is_autocast_enabled("cuda"):
         c = c.to(torch.get_autocast_dtype("cuda"))  # the op would keep it
-    return _lstm_rows(input, h, c, *_parameters_of(cell))
+    if input.dim() != 1:
+        return rows(input, h, c, *parameters)
+    new_h, new_c = rows(input.unsqueeze(0), h.unsqueeze(0), c.unsqueeze(0), *parameters)
+    return new_h.squeeze(0), new_c.squeeze(0)
 
 
 def _lstm_rows(input: Tensor, h: Tensor, c: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
-    if input.dim() == 1:
-        new_h, new_c = _lstm_rows(input.unsqueeze(0), h.unsqueeze(0), c.unsqueeze(0), *parameters)
-        return new_h.squeeze(0), new_c.squeeze(0)
     x, h0, c0 = input.unsqueeze(0), h.unsqueeze(0), c.unsqueeze(0)
     _, h_n, c_n = _layer(x, None, h0, c0, *parameters, cell="lstm", algorithm=_ALGORITHM)
     return h_n.squeeze(0), c_n.squeeze(0)
 
 
+def _torchs_lstm_rows(
+    input: Tensor, h: Tensor, c: Tensor, *parameters: Tensor
+) -> tuple[Tensor, Tensor]:
+    _check_rows(input, h, c)
+    return torch.lstm_cell(input, (h, c), *parameters)
+
+
 def _gru_step(cell: Any, input: Tensor, hx: Any) -> Tensor:
-    h = _zeros(cell, input) if hx is None else hx
-    if _torchs_is_faster(cell, input, h):
-        return _torchs_gru(cell, input, hx)  # type: ignore[no-any-return]
-    return _rows_of_h("gru", input, h, *_parameters_of(cell))
+    return _step_of_h("gru", torch.gru_cell, cell, input, hx)
 
 
 def _rnn_step(cell: Any, input: Tensor, hx: Any) -> Tensor:
-    kind = f"rnn_{cell.nonlinearity}"
-    h = _zeros(cell, input) if hx is None else hx
-    if kind not in ("rnn_tanh", "rnn_relu") or _torchs_is_faster(cell, input, h):
-        return _torchs_rnn(cell, input, hx)  # type: ignore[no-any-return]
-    return _rows_of_h(kind, input, h, *_parameters_of(cell))
+    if cell.nonlinearity == "tanh":
+        return _step_of_h("rnn_tanh", torch.rnn_tanh_cell, cell, input, hx)
+    if cell.nonlinearity == "relu":
+        return _step_of_h("rnn_relu", torch.rnn_relu_cell, cell, input, hx)
+    return _torchs_rnn(cell, input, hx)  # type: ignore[no-any-return]
 
 
-def _rows_of_h(kind: str, input: Tensor, h: Tensor, *parameters: Tensor) -> Tensor:
-    if input.dim() == 1:
-        return _rows_of_h(kind, input.unsqueeze(0), h.unsqueeze(0), *parameters).squeeze(0)
-    x, h0 = input.unsqueeze(0), h.unsqueeze(0)
-    # c is h before rounding, which a cell does not pass on to the next step.
-    _, h_n, _ = _layer(x, None, h0, h0, *parameters, cell=kind, algorithm=_ALGORITHM)
-    return h_n.squeeze(0)  # type: ignore[no-any-return]
+def _step_of_h(
+    kind: str, torchs: Callable[..., Tensor], cell: Any, input: Tensor, hx: Any
+) -> Tensor:
+    h, parameters = _zeros(cell, input) if hx is None else hx, _parameters_of(cell)
+    one_row = input.dim() == 1
+    if one_row:
+        input, h = input.unsqueeze(0), h.unsqueeze(0)
+    if torchs_is_faster(kind, cell.hidden_size, input, h, h, parameters):
+        _check_rows(input, h, h)
+        new_h = torchs(input, h, *parameters)
+    else:
+        x, h0 = input.unsqueeze(0), h.unsqueeze(0)
+        # c is h before rounding, which a cell does not pass on to the next step.
+        _, h_n, _ = _layer(x, None, h0, h0, *parameters, cell=kind, algorithm=_ALGORITHM)
+        new_h = h_n.squeeze(0)
+    return new_h.squeeze(0) if one_row else new_h
+
+
+def _check_rows(input: Tensor, h: Tensor, c: Tensor) -> None:
+    """Refuse what torch's op takes and the forward pass of torch's module does not."""
+    if not input.dim() == h.dim() == c.dim() == 2:
+        raise TypeError  # torch's module says why
 
 
 LSTM_CELL = CellFront("LSTMCell", _lstm_step, _torchs_lstm)
@@ -173,8 +189,9 @@ class TorchCell(NotScripted):
         Returns:
             ``(new_h, new_c)``, or only ``new_h``, like ``hx``, in its dtypes. Under autocast the
             dtypes are those of torch's cell: the lower precision or, on a CPU, float32 if ``c`` (or
-            ``h`` of a GRU) is float32. On a CPU, torch's own cell runs under
-            autocast, and in half types with H > 64.
+            ``h`` of a GRU) is float32. Where torch's op takes less time, it runs: on a CPU under
+            autocast, in half types with H > 64, and for most sizes of an RNN; on a GPU for calls
+            that record gradients, and with H > 512.
 
         Raises:
             ValueError, RuntimeError, TypeError, AttributeError: as torch's cell, with its text.

@@ -21,7 +21,7 @@ def why_maybe_slower(module: nn.RNNBase | nn.RNNCellBase) -> str | None:
     weight = next(module.parameters())
     if isinstance(module, nn.RNNCellBase):
         slower = weight.device.type == "cuda"  # benchmarks/results/h100/h100-cells.json
-        return "on a GPU cells take longer to train than torch's" if slower else None
+        return "on a GPU cells are not faster to train than torch's" if slower else None
     if weight.device.type != "cuda" or weight.dtype not in DTYPES:
         return None
     properties = torch.cuda.get_device_properties(weight.device)

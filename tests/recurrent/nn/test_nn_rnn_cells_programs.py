@@ -267,7 +267,9 @@ def test_replaced_and_restored(kind: str) -> None:
     assert (report.replaced, report.left) == (["cell"], {})
     assert model["cell"] is module and (repr(model), list(model.state_dict())) == (words, keys)
     names = {node.name() for node in nodes(flat(module(x, hx))[0].grad_fn)}
-    assert "RecurrentLayerBackward" in names
+    # On a CPU an RNN's step runs torch's op, which is faster.
+    assert ("RecurrentLayerBackward" in names) == (kind != "RNNCell")
+    assert "forward" in vars(module)
     close(results(module, x, hx), before)
     assert treadle.nn.replace(model).replaced == []
     for other in (copy.deepcopy(model), model):

@@ -1,0 +1,64 @@
+"""Whether a call of a cell takes less time on torch's op than on treadle's kernels.
+
+docs/cells.md has the measurements. torch's ops have every derivative that this module gives them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+HALVES = (torch.float16, torch.bfloat16)
+# Up to this H a CPU's float32 kernels are faster than torch's composition in half types.
+_FEW_UNITS = 64
+# Below this B H the two products and the activation of torch's RNN take a CPU less time even there.
+_SMALL_STEP = 1024
+# Up to this H one launch computes a step of few rows on a GPU faster than torch's products.
+_UNITS_OF_A_LAUNCH = 512
+
+_innermost_transform = torch._C._functorch.peek_interpreter_stack
+
+
+def torchs_is_faster(
+    kind: str, hidden: int, input: Tensor, h: Tensor, c: Tensor, parameters: list[Any]
+) -> bool:
+    """``c``: h for a cell without one. ``parameters``: weights, and biases or None."""
+    if input.is_cpu:  # a fifth of the time that device.type takes
+        return _on_a_cpu(kind, hidden, input, c)
+    return input.is_cuda and _on_a_gpu(hidden, input, h, c, parameters)
+
+
+def _on_a_cpu(kind: str, hidden: int, input: Tensor, state: Tensor) -> bool:
+    # oneDNN multiplies half types in hardware, and the kernels compute in float32.
+    if torch.is_autocast_enabled("cpu"):
+        return True
+    rnn = kind.startswith("rnn")
+    if input.dtype in HALVES:
+        if state.dtype is not input.dtype:  # a float32 c stays float32
+            return False
+        if hidden <= _FEW_UNITS and not (rnn and state.numel() < _SMALL_STEP):
+            return False
+    elif not rnn:
+        return False
+    # torch's op has no rule for vmap, which then runs it once for each entry.
+    return torch.compiler.is_compiling() or _innermost_transform() is None
+
+
+def _on_a_gpu(hidden: int, input: Tensor, h: Tensor, c: Tensor, parameters: list[Any]) -> bool:
+    # torch's fused op is differentiable twice in reverse mode, but not forwards, and has no rules
+    # for vmap and for DTensors. Compiled programs and graphs have one op of ours instead.
+    if torch.compiler.is_compiling() or type(input) is not Tensor:
+        return False
+    if _innermost_transform() is not None or forward_ad._current_level >= 0:
+        return False
+    if c.dtype is not input.dtype and not torch.is_autocast_enabled("cuda"):
+        return False  # a float32 c stays float32
+    if hidden > _UNITS_OF_A_LAUNCH:
+        return True
+    # torch's backward pass launches fewer kernels.
+    return torch.is_grad_enabled() and any(
+        t is not None and t.requires_grad for t in (*parameters, input, h, c)
+    )
