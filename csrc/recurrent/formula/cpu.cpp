@@ -4,17 +4,29 @@
 #include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 
-#include "common/dispatch.h"
 #include "recurrent/formula/evaluate.h"
 
 namespace treadle {
 namespace {
 
+ScalarType scalar_type_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kHalf:
+      return at::kHalf;
+    case Dtype::kBFloat16:
+      return at::kBFloat16;
+    case Dtype::kDouble:
+      return at::kDouble;
+    default:
+      return at::kFloat;
+  }
+}
+
 // Views of the arguments' memory, in the stored dtype and in that of sums.
 struct Memory {
   ScalarType stored, sums;
 
-  explicit Memory(Dtype dtype) : stored(to_scalar_type(dtype)), sums(at::toOpMathType(stored)) {}
+  explicit Memory(Dtype dtype) : stored(scalar_type_of(dtype)), sums(at::toOpMathType(stored)) {}
 
   static Tensor view(const void* data, int64_t row, int64_t rows, int64_t columns,
                      int64_t row_stride, int64_t column_stride, ScalarType dtype) {
