@@ -15,7 +15,7 @@ using Values = std::vector<Tensor>;
 
 Tensor compared(const Tensor& flags, const Tensor& like) { return flags.to(like.scalar_type()); }
 
-Tensor apply(const std::string& op, const Values& x) {
+Tensor compute(const std::string& op, const Values& x) {
   using Function = Tensor (*)(const Values&);
   // The twin of kernels/recurrent/formula/functors.cuh.
   static const std::unordered_map<std::string, Function> functions = {
@@ -78,7 +78,7 @@ Values FormulaProgram::operator()(const Values& inputs) const {
     }
     Values args;
     for (const size_t at : line.args) args.push_back(values[at]);
-    values.push_back(apply(line.op, args));
+    values.push_back(compute(line.op, args));
   }
   Values results;
   for (const size_t at : results_) {
