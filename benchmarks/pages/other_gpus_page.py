@@ -44,9 +44,10 @@ def lost(machine: Machine) -> str:
     _, facts, rows = machine
     own = of(rows, OTHER_GPUS)
     slow = [(over(row) or 0.0, row) for row in own]
-    named = [f"{title(row)} ({ratio:.2f} of its time)" for ratio, row in slow if ratio > SLOWER]
+    named = [f"{title(row)} ({ratio:.2f} times as long)" for ratio, row in slow if ratio > SLOWER]
     among = f": {'; '.join(named)}" if named else ""
-    return f"{name(facts)}: {len(named)} of {len(own)} rows are slower by more than 3 %{among}."
+    count = f"of {len(own)} rows, {len(named)} took"
+    return f"{name(facts)}: {count} over 3 % longer than torch{among}."
 
 
 def title(row: Row) -> str:

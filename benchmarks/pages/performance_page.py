@@ -136,8 +136,8 @@ def many_rows(rows: list[Row]) -> Iterator[str]:
             parts.append(f"{cell.upper()} {spread(speeds)} over {len(speeds)} rows")
     if parts:
         yield (
-            "Batches of 512 to 16,384 rows over 24 steps, H 64 to 512, times torch's speed, median "
-            f"(worst to best): {'; '.join(parts)}. The picture shows each."
+            "The speed relative to torch's for batches of 512 to 16,384 rows, 24 steps and H 64 to "
+            f"512, median (worst to best): {'; '.join(parts)}. The picture shows each row."
         )
 
 
@@ -181,7 +181,7 @@ def models(all_machines: list[Machine]) -> Iterator[str]:
 def slower(all_machines: list[Machine]) -> Iterator[str]:
     """The rows that lost to a baseline; of a CPU's many rows, and of a suite's, only the worst are
     listed singly."""
-    yield from table("machine", "row", "treadle, µs", "baseline, µs", "time over its")
+    yield from table("machine", "row", "treadle, µs", "baseline, µs", "treadle / baseline")
     rest = []
     for _, facts, rows in all_machines:
         # Rows planned for other GPUs are in docs/other_gpus.md.
@@ -206,8 +206,8 @@ def slower(all_machines: list[Machine]) -> Iterator[str]:
             rest.append(f"{name(facts)}: {len(lost)} of {compared} rows{more}")
     yield ""
     yield (
-        f"Slower than the fastest baseline by more than 3 %: {'; '.join(rest)}. Of a suite the "
-        f"{MOST_OF_A_SUITE} worst rows are listed, and [dev/targets.md](dev/targets.md) has all."
+        f"Slower than the fastest baseline by more than 3 %: {'; '.join(rest)}. The table lists "
+        f"the {MOST_OF_A_SUITE} worst rows of each suite; [dev/targets.md](dev/targets.md) has all."
     )
 
 
@@ -279,7 +279,7 @@ def jets(all_machines: list[Machine]) -> Iterator[str]:
     by_key = {row["key"]: row for row in rows}
     names = ("autograd", "torch.func", "torch.func, compiled")
     yield from table(
-        "network, dtype, what", "ms", *(f"× {other}" for other in names), "bytes of autograd's"
+        "network, dtype, what", "ms", *(f"× {other}" for other in names), "memory / autograd's"
     )
     for row in rows:
         if "times" not in row or row["label"].endswith("no training"):

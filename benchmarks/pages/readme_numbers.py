@@ -74,8 +74,8 @@ def layer(rows: list[Row]) -> Iterator[str]:
                 parts.append(f"{short(statistics.median(found))} × in {digits} ({span})")
         if parts:
             yield (
-                f"`treadle.nn.{cell}` trains at this many times the speed of `{baseline}`, as a "
-                f"median: {', '.join(parts)}."
+                f"Training speed of `treadle.nn.{cell}` relative to `{baseline}`, median: "
+                f"{', '.join(parts)}."
             )
 
 

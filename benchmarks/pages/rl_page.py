@@ -75,8 +75,9 @@ def cost_of(rows: list[Row]) -> Iterator[str]:
     for share, found in costs.items():
         few = sum(cost <= LITTLE for cost in found)
         parts.append(
-            f"{share} cost {statistics.median(found):.0%} in the median, {max(found):.0%} at most, "
-            f"and at most {LITTLE:.0%} in {few} of {len(found)} rows"
+            f"{share.replace('resets', 'resets at')} of the steps cost "
+            f"{statistics.median(found):.0%} in the median and {max(found):.0%} in the worst row "
+            f"(at most {LITTLE:.0%} in {few} of {len(found)} rows)"
         )
     if parts:
         yield f"Over the shapes of the sweep up to H 512, {'; '.join(parts)}."

@@ -149,23 +149,24 @@ def layers_of(rows: Iterable[dict[str, object]]) -> dict[str, Layer]:
 
 def assumptions() -> Iterator[str]:
     yield (
-        f"Assumed: nodes of {NODE} H200 with {NVLINK / 1e9:.0f} GB/s of NVLink each way and a "
-        f"network card of {NETWORK / 1e9:.0f} GB/s each (NVIDIA's data sheets of H200 and DGX "
-        f"H200), used to {REACHED:.0%} (our guess). An all-reduce uses a ring or trees, whichever "
-        "is faster. Latencies are those in NCCL 2.30's tuning.cc (protocol Simple): "
-        f"{BEGIN * 1e6:.1f} µs to begin; for each hop within a node {WITHIN['ring'] * 1e6:.1f} µs "
-        f"(ring) or {WITHIN['tree'] * 1e6:.1f} µs (trees); for each hop between nodes "
-        f"{BETWEEN * 1e6:.0f} µs. Gradients have {GRADIENT} bytes a number."
+        f"Assumed: nodes of {NODE} H200; per GPU, NVLink with {NVLINK / 1e9:.0f} GB/s in each "
+        f"direction and a {NETWORK / 1e9:.0f} GB/s network card (NVIDIA's data sheets of H200 and "
+        f"DGX H200). We guess that {REACHED:.0%} of these speeds is reached. An all-reduce uses a "
+        "ring or trees, whichever is faster. Latencies are those in NCCL 2.30's tuning.cc "
+        f"(protocol Simple): {BEGIN * 1e6:.1f} µs to begin; for each hop within a node "
+        f"{WITHIN['ring'] * 1e6:.1f} µs (ring) or {WITHIN['tree'] * 1e6:.1f} µs (trees); for each "
+        f"hop between nodes {BETWEEN * 1e6:.0f} µs. Gradients take {GRADIENT} bytes per element "
+        "(float32)."
     )
     yield ""
 
 
 def by_data(layers: dict[str, Layer]) -> Iterator[str]:
     yield (
-        f"{LAYERS} LSTM layers between an embedding of the {VOCABULARY} byte values and a linear "
-        f"layer with {VOCABULARY} outputs, in bfloat16, with B rows on each GPU. Milliseconds a "
-        "step; in brackets the share of perfect scaling if all-reduces overlap with the backward "
-        "pass, and if none does:"
+        f"{LAYERS} LSTM layers between a byte embedding ({VOCABULARY} entries) and a linear layer "
+        f"with {VOCABULARY} outputs, in bfloat16, with B rows on each GPU. Milliseconds per "
+        "training step; in brackets the share of perfect scaling if all-reduces overlap with the "
+        "backward pass, and if none does:"
     )
     yield ""
     yield from table("B, T, H", "gradients", "1 GPU", *(f"{gpus} GPUs" for gpus in GPUS))
@@ -198,14 +199,15 @@ def pairs(layers: dict[str, Layer]) -> Iterator[tuple[dict[int, Layer], int, int
 def by_layers(layers: dict[str, Layer]) -> Iterator[str]:
     call = layers[FEW_STEPS]
     yield (
-        "The model has as many layers as there are GPUs, and B is the number of rows on all GPUs "
-        "together. *Data*: each GPU has all layers and its part of the rows. *Layers*: each has "
-        "one layer and all rows, and chunks of steps go from GPU to GPU. *Sequence*: each has all "
-        "layers and its part of the steps, and groups of rows pass from GPU to GPU. Milliseconds "
-        "a step, the least in bold:"
+        "The next table compares three ways to split one network. Here the network has as many "
+        "layers as there are GPUs, and B is the total number of rows on all GPUs. *Data*: each GPU "
+        "has all layers and its part of the rows. *Layers*: each has one layer and all rows, and "
+        "chunks of steps go from GPU to GPU. *Sequence*: each has all layers and its part of the "
+        "steps, and groups of rows pass from GPU to GPU. Milliseconds per training step; the "
+        "fastest is in bold:"
     )
     yield ""
-    yield from table("B, T, H", "GPUs", "rows a GPU", "data", "layers", "sequence")
+    yield from table("B, T, H", "GPUs", "rows per GPU", "data", "layers", "sequence")
     for by_batch, batch, gpus in pairs(layers):
         layer = by_batch[batch]
         times = (
@@ -220,7 +222,7 @@ def by_layers(layers: dict[str, Layer]) -> Iterator[str]:
     yield ""
     yield (
         f"A chunk takes at least as long as a measured call of four steps ({FEW_STEPS}: "
-        f"{(call.forward + call.backward) * 1e3:.2f} ms), which is mostly time of the host."
+        f"{(call.forward + call.backward) * 1e3:.2f} ms), which is mostly host overhead."
     )
     yield ""
 
@@ -231,9 +233,9 @@ def memory(layers: dict[str, Layer]) -> Iterator[str]:
     kept = HALF * (2 + GATES) * widest
     fit = MEMORY / (LAYERS * kept)
     yield (
-        f"For the backward pass {LAYERS} layers of H {widest} keep {LAYERS * kept / 1e3:.0f} kB a "
-        f"row and step. So {fit / 1e6:.1f} million steps, of all rows together, fill a GPU of "
-        f"{MEMORY / 1e9:.0f} GB."
+        f"For the backward pass, {LAYERS} layers with H = {widest} save {LAYERS * kept / 1e3:.0f} "
+        f"kB per row and time step. So B · T = {fit / 1e6:.1f} million fills a "
+        f"{MEMORY / 1e9:.0f} GB GPU."
     )
 
 

@@ -62,7 +62,7 @@ def ways() -> Iterator[str]:
             f"{exponents['BFloat16']} exponents, two float32 each",
         ),
         ("float16", "all of them", "–"),
-        ("float64", float64, f"integers, from {words} words of 64 digits"),
+        ("float64", float64, f"integers, from {words} 64-bit words"),
     ):
         computed = "float64" if dtype == "float64" else "float32"
         yield f"| {dtype} | {computed} | {limit} | {beyond} |"
@@ -76,9 +76,13 @@ def figures() -> dict[str, Any]:
 def accuracy() -> Iterator[str]:
     found = figures()
     drawn, facts = found["arguments"], found["machine"]
-    each = f"{drawn['numbers_a_piece']:,} random floats of each 1/{drawn['pieces_a_decade']}"
+    parts = drawn["pieces_a_decade"]
+    part = {4: "quarter"}.get(parts, f"1/{parts}")
     halves = "every finite number of the half types"
-    yield f"{each} of a decade from {drawn['from']:g} to the largest float, and {halves}."
+    yield (
+        f"{drawn['numbers_a_piece']:,} random floats in each {part} of a decade, from "
+        f"{drawn['from']:g} to the largest float, and {halves}."
+    )
     yield f"torch {facts['torch']}, {facts['cpu']} ({facts['cpu_capability']}), on the CPU."
     yield ""
     yield "| | treadle | torch |"
@@ -100,7 +104,7 @@ def nearest() -> Iterator[str]:
         f"only {found['distance']:.2g} away."
     )
     yield (
-        f"So about {lost:.0f} binary digits after the point may cancel, and the code needs them in "
+        f"So about {lost:.0f} bits after the point may cancel, and the code needs them in "
         "addition to those of the result."
     )
 

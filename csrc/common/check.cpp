@@ -129,8 +129,8 @@ void check_storage(const char* op, const char* argument, const Tensor& t) {
   for (int64_t d = 0; d < t.dim(); ++d) last += (t.size(d) - 1) * t.stride(d);
   const auto needed = (last + 1) * static_cast<int64_t>(t.element_size());
   TORCH_CHECK(static_cast<int64_t>(t.storage().nbytes()) >= needed, op, ": ", argument,
-              " must lie inside its storage, ", needed, " bytes, got a storage of ",
-              t.storage().nbytes(), " bytes");
+              " must have a storage of at least ", needed, " bytes, got ", t.storage().nbytes(),
+              " bytes");
 }
 
 void check_storages(const char* op, std::initializer_list<NamedTensor> arguments) {
@@ -172,6 +172,13 @@ void check_shape(const char* op, const char* argument, const char* letters, cons
                  c10::SymIntArrayRef shape) {
   TORCH_CHECK(t.sym_sizes().equals(shape), op, ": ", argument, " must have shape ", letters, " = ",
               shape, ", got ", t.sym_sizes());
+}
+
+void check_same_shape(const char* op, const char* argument, const Tensor& t, const char* model_name,
+                      const Tensor& model) {
+  TORCH_CHECK(t.sym_sizes().equals(model.sym_sizes()), op, ": ", argument,
+              " must have the same shape as ", model_name, ", ", model.sym_sizes(), ", got ",
+              t.sym_sizes());
 }
 
 void check_like(const char* op, const char* argument, const Tensor& t, const char* model_name,

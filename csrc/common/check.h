@@ -72,6 +72,9 @@ void check_storages(const char* op, std::initializer_list<NamedTensor> arguments
 void check_shape(const char* op, const char* argument, const char* letters, const Tensor& t,
                  c10::SymIntArrayRef shape);
 
+void check_same_shape(const char* op, const char* argument, const Tensor& t, const char* model_name,
+                      const Tensor& model);
+
 // The device and dtype must be those of another argument.
 void check_like(const char* op, const char* argument, const Tensor& t, const char* model_name,
                 const Tensor& model);

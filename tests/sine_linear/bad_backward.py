@@ -56,7 +56,7 @@ def products_rules() -> list[Bad]:
             Bad(
                 f"{op} {n} storage",
                 lambda m, n=n, s=s: backward(m, **{n: without_storage(m(*s, dtype=int16.get(n)))}),
-                f"{op}: {n} must lie inside its storage, {b} bytes, got a storage of 0 bytes",
+                f"{op}: {n} must have a storage of at least {b} bytes, got 0 bytes",
                 ("cpu", "cuda"),
             )
             for n, s, b in (("phase", (2, 4), 16), ("input", (2, 3), 24), ("weight", (4, 3), 48))
@@ -96,7 +96,7 @@ def inplace_rules() -> list[Bad]:
             Bad(
                 f"{op} {n} storage",
                 lambda m, n=n, t=t: backward_(m, **{n: without_storage(m(2, 4, dtype=t))}),
-                f"{op}: {n} must lie inside its storage, {b} bytes, got a storage of 0 bytes",
+                f"{op}: {n} must have a storage of at least {b} bytes, got 0 bytes",
                 ("cpu", "cuda"),
             )
             for n, t, b in (("grad", torch.float32, 32), ("phase", torch.int16, 16))
@@ -135,7 +135,7 @@ def slope_backward_rules() -> list[Bad]:
         Bad(
             f"{op} v storage",
             lambda m: slope_backward(m, without_storage(m(2, 4))),
-            f"{op}: v must lie inside its storage, 32 bytes, got a storage of 0 bytes",
+            f"{op}: v must have a storage of at least 32 bytes, got 0 bytes",
             ("cpu", "cuda"),
         ),
         Bad(
@@ -146,7 +146,7 @@ def slope_backward_rules() -> list[Bad]:
         Bad(
             f"{op} phase storage",
             lambda m: slope_backward(m, m(2, 4), phase=without_storage(m(2, 4, dtype=torch.int16))),
-            f"{op}: phase must lie inside its storage, 16 bytes, got a storage of 0 bytes",
+            f"{op}: phase must have a storage of at least 16 bytes, got 0 bytes",
             ("cpu", "cuda"),
         ),
     ]

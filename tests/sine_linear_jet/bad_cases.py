@@ -145,7 +145,7 @@ def dtypes_and_memory() -> list[Bad]:
             Bad(
                 f"{op} {name} storage",
                 lambda m, n=name, s=shape: layer(m, **{n: without_storage(m(*s))}),
-                f"{op}: {name} must lie inside its storage, {size} bytes, got a storage of 0 bytes",
+                f"{op}: {name} must have a storage of at least {size} bytes, got 0 bytes",
                 ("cpu", "cuda"),
             )
         )
@@ -197,7 +197,7 @@ def backward_rules() -> list[Bad]:
             Bad(
                 f"{op} {name} storage",
                 lambda m, n=name: backward(m, lambda v: without_storage(v[n])),
-                f"{op}: {name} must lie inside its storage, {size} bytes, got a storage of 0 bytes",
+                f"{op}: {name} must have a storage of at least {size} bytes, got 0 bytes",
                 ("cpu", "cuda"),
             ),
         ]

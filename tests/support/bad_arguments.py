@@ -49,8 +49,8 @@ def without_storages(op: str, run: Run, shapes: Mapping[str, tuple[int, ...]]) -
         Bad(
             f"{op} {name} storage",
             lambda m, name=name: run(m, name, without_storage),
-            f"{op}: {name} must lie inside its storage, {4 * torch.Size(shape).numel()} bytes, "
-            "got a storage of 0 bytes",
+            f"{op}: {name} must have a storage of at least {4 * torch.Size(shape).numel()} bytes, "
+            "got 0 bytes",
             REAL,
         )
         for name, shape in shapes.items()

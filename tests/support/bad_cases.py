@@ -102,7 +102,7 @@ def add_bad() -> list[Bad]:
         Bad(
             "vector_add b storage",
             lambda m: add(m(4), without_storage(m(4))),
-            "vector_add: b must lie inside its storage, 16 bytes, got a storage of 0 bytes",
+            "vector_add: b must have a storage of at least 16 bytes, got 0 bytes",
             ("cpu", "cuda"),
         ),
     ]

@@ -57,7 +57,7 @@ def elementwise(op: str, call: Callable[..., Any], first: str, computed: str) ->
         Bad(
             f"{op} storage",
             lambda m: call(m, without_storage(m(4))),
-            f"{op}: {first} must lie inside its storage, 16 bytes, got a storage of 0 bytes",
+            f"{op}: {first} must have a storage of at least 16 bytes, got 0 bytes",
             real_devices,
         ),
     ]
@@ -107,7 +107,7 @@ def writing(op: str, call: Callable[..., Any], inplace: Callable[..., Any], x: s
         Bad(
             f"{op} out storage",
             lambda m: call(m, m(4), out=without_storage(m(4))),
-            f"{op}: out must lie inside its storage, 16 bytes, got a storage of 0 bytes",
+            f"{op}: out must have a storage of at least 16 bytes, got 0 bytes",
             ("cpu", "cuda"),
         ),
         Bad(f"{op}_ expanded", lambda m: inplace(m, m(1).expand(4)), f"{op}_: {x} {memory}"),
@@ -115,7 +115,7 @@ def writing(op: str, call: Callable[..., Any], inplace: Callable[..., Any], x: s
         Bad(
             f"{op}_ storage",
             lambda m: inplace(m, without_storage(m(4))),
-            f"{op}_: {x} must lie inside its storage, 16 bytes, got a storage of 0 bytes",
+            f"{op}_: {x} must have a storage of at least 16 bytes, got 0 bytes",
             ("cpu", "cuda"),
         ),
     ]

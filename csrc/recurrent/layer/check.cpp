@@ -116,7 +116,7 @@ static void check_resets(const char* op, const LayerArguments& a) {
   TORCH_CHECK(fits(a.reset_h), op, ": reset_hx must have shape [D, B, H] or ",
               packed ? "[D, S, H]" : "[D, T, B, H]", ", here ", a.h0.sym_sizes(), " or ",
               c10::SymIntArrayRef(of_places), ", got ", a.reset_h.sym_sizes());
-  check_shape(op, "reset_c", "that of reset_h", a.reset_c, a.reset_h.sym_sizes());
+  check_same_shape(op, "reset_c", a.reset_c, "reset_h", a.reset_h);
 }
 
 void check_layer(const char* op, const LayerArguments& a) {
@@ -158,19 +158,21 @@ void check_layer_backward(const LayerOutputs& grads, const LayerArguments& a, co
   }
   if (grads.h_n.defined()) {
     check_like(op, "grad_h_n", grads.h_n, "input", a.input);
-    check_shape(op, "grad_h_n", "that of h0", grads.h_n, a.h0.sym_sizes());
+    check_same_shape(op, "grad_h_n", grads.h_n, "h0", a.h0);
   }
   if (grads.c_n.defined()) {
     check_like(op, "grad_c_n", grads.c_n, "c0", a.c0);
-    check_shape(op, "grad_c_n", "that of h0", grads.c_n, a.h0.sym_sizes());
+    check_same_shape(op, "grad_c_n", grads.c_n, "h0", a.h0);
   }
   check_like(op, "output", output, "input", a.input);
   check_shape(op, "output", letters, output, shape);
   check_like(op, "gates", gates, "input", a.input);
+  const auto gates_shape = layer_gates_shape(a, recompute);
+  TORCH_CHECK(!recompute || gates.sym_sizes().equals(gates_shape), op,
+              ": gates must have shape [0] with recompute=True, got ", gates.sym_sizes());
   const std::string rows = packed ? "[D, S, " : "[D, T, B, ";
-  const std::string gates_letters =
-      recompute ? "[0] with recompute" : rows + std::to_string(cell_info(a.cell).gates) + "H]";
-  check_shape(op, "gates", gates_letters.c_str(), gates, layer_gates_shape(a, recompute));
+  const std::string gates_letters = rows + std::to_string(cell_info(a.cell).gates) + "H]";
+  check_shape(op, "gates", gates_letters.c_str(), gates, gates_shape);
 }
 
 // ---- memory

@@ -30,17 +30,16 @@ static void check_lists(const Layers& a) {
   }
   TORCH_CHECK(a.num_layers >= 1, op, ": num_layers must be at least 1, got ", a.num_layers);
   const int64_t count = a.num_layers * directions * each;
-  TORCH_CHECK(static_cast<int64_t>(a.params.size()) == count, op, ": params must be ", each,
-              " tensors for each of ", a.num_layers * directions, " layers and directions, ", count,
-              " in all, got ", a.params.size());
+  TORCH_CHECK(static_cast<int64_t>(a.params.size()) == count, op, ": params must have ", each,
+              " tensors per layer and direction, ", count, " in total (num_layers=", a.num_layers,
+              ", bidirectional=", a.bidirectional ? "True" : "False", "), got ", a.params.size());
   // Directions are stacked later, which would silently promote different dtypes.
   for (int64_t k = 0; k < count; ++k) {
     if (k / each % directions == 0) continue;
     const std::string name = "params[" + std::to_string(k) + "]";
     const std::string first = "params[" + std::to_string(k - each) + "]";
     check_like(op, name.c_str(), a.params[k], first.c_str(), a.params[k - each]);
-    check_shape(op, name.c_str(), ("that of " + first).c_str(), a.params[k],
-                a.params[k - each].sym_sizes());
+    check_same_shape(op, name.c_str(), a.params[k], first.c_str(), a.params[k - each]);
   }
   check_reset_hx(a);
   const char* names[] = {"h0", "c0"};

@@ -50,17 +50,16 @@ void check_lltm_cell_backward(const OptionalTensor& grad_h, const OptionalTensor
                               const Tensor& old_cell, const Tensor& new_cell, const Tensor& gates) {
   constexpr const char* op = "lltm_cell_backward";
   check_lltm_cell(op, input, weights, bias, old_h, old_cell);
-  const auto shape = old_h.sym_sizes();
   if (has(grad_h)) {
     check_like(op, "grad_h", *grad_h, "input", input);
-    check_shape(op, "grad_h", "that of old_h", *grad_h, shape);
+    check_same_shape(op, "grad_h", *grad_h, "old_h", old_h);
   }
   if (has(grad_cell)) {
     check_like(op, "grad_cell", *grad_cell, "old_cell", old_cell);
-    check_shape(op, "grad_cell", "that of old_h", *grad_cell, shape);
+    check_same_shape(op, "grad_cell", *grad_cell, "old_h", old_h);
   }
   check_like(op, "new_cell", new_cell, "old_cell", old_cell);
-  check_shape(op, "new_cell", "that of old_h", new_cell, shape);
+  check_same_shape(op, "new_cell", new_cell, "old_h", old_h);
   check_like(op, "gates", gates, "input", input);
   check_shape(op, "gates", "[..., B, 3H]", gates,
               with_batch(input, {input.sym_size(-2), old_h.sym_size(-1) * 3}));

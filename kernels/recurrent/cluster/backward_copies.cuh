@@ -1,6 +1,6 @@
 // Cluster kernel, backward: prefetches gates, c and grad_output some steps ahead (cp.async, kDepth
-// stages) and stores grad_gates after they are computed. Each of Layout::kCopying threads has such
-// an object: the threads of the copy warp, or all.
+// stages) and stores grad_gates after they are computed. Each of the Layout::kCopying threads that
+// copy has such an object: those of the copy warp, or all.
 #pragma once
 
 #include "kernels/recurrent/cluster/cluster.cuh"

@@ -26,7 +26,7 @@ using ClusterBackwardOf = ClusterBackward<Cell::kGates, Cell::kStateGates, units
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-// One thread of a block initializes `count` mbarriers, each armed for `bytes`. The fence makes them
+// One thread of a block initialises `count` mbarriers, each armed for `bytes`. The fence makes them
 // visible to the cluster before its first barrier lets other blocks send.
 template <int count>
 __device__ __forceinline__ void init_barriers(uint32_t barriers, uint32_t bytes) {

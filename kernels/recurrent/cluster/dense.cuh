@@ -8,9 +8,9 @@
 
 namespace treadle {
 
-// The B operands of a warp for `columns` tiles of rows of the batch. A turn reads 16 k; after
-// `chunks` turns the reads begin again with the first k. Later operands are loaded while products
-// run. state: the address of this lane's part.
+// The B operands of a warp for `columns` tiles of rows of the batch. An iteration reads 16 k; after
+// `chunks` iterations the reads begin again with the first k. Later operands are loaded while
+// products run. state: the address of this lane's part.
 template <class Layout, int columns, int chunks, int turns>
 struct Operands {
   static constexpr int kRing = turns < 4 ? turns : 4;

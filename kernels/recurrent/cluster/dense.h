@@ -17,8 +17,8 @@ constexpr int kept_fragments(int warps, int reserve, int fragments) {
 // With resets: the marks of 64 steps, and their addresses (cluster/dense_resets.cuh).
 inline constexpr int kDenseMarksBytes = 64 * 4 + 32;
 
-// Forward. A warp multiplies a group of 16 units by one of kSplits parts of K, as in
-// ClusterForward.
+// Forward. A warp computes the products of a group of 16 units over one of kSplits slices of K, as
+// in ClusterForward.
 template <int gates, int state_gates, int units, int blocks, int tiles, int stride>
 struct DenseForward {
   static constexpr int kUnits = units, kBlocks = blocks, kTiles = tiles, kStride = stride;
@@ -61,7 +61,7 @@ struct DenseForward {
 
 // Backward. A block multiplies the gradients of its own gates, which are its part of K, and sends
 // each block that block's part of the sums. The sums have fewer bytes than the gradients and need
-// no second summation in shared memory. A warp multiplies kWide tiles of 16 units of the whole
+// no second summation in shared memory. A warp computes kWide tiles of 16 units of the whole
 // layer.
 template <int gates, int state_gates, int units, int blocks, int tiles, int stride>
 struct DenseBackward {

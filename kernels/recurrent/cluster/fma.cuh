@@ -76,8 +76,8 @@ struct Fp32Weights {
   }
 };
 
-// If some weights are in shared memory, the compiler would keep all their addresses in
-// registers, and spill. This load and the caller's barriers prevent that.
+// If some weights are in shared memory, the compiler would keep the addresses of all of them in
+// registers, and spill. This plain load (no __ldg) and the caller's barriers prevent that.
 template <class Layout>
 __device__ __forceinline__ float load_weight(const float* at) {
   return Layout::kHeld < Layout::kDepth ? *at : __ldg(at);

@@ -13,7 +13,7 @@ using ClusterFp32Forward = ClusterFp32<Cell::kStateGates * units, 2 * Cell::kSta
                                        units * blocks, units, Cell::kGates, units>;
 
 // This is one function because the weights fill the registers. Divided into functions, even inlined
-// ones, it needs more, and cluster_fp32_forward of 32 units spills.
+// ones, it needs more registers, and cluster_fp32_forward with 32 units spills.
 template <class Cell, int units, int blocks, bool any_resets>
 __global__ void __launch_bounds__(kFp32Threads, 1)
     cluster_fp32_forward(const __grid_constant__ PersistentForward args, int rows_each) {

@@ -1,9 +1,9 @@
 // Cluster kernel, forward, for any cell in half types (cluster/cluster.cuh explains the exchange of
 // h): gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. rows_each: rows of a cluster.
-// Threads: warp (unit_group, split) multiplies 16 units, all their gates, by one of kSplits parts
-// of K with mma.sync m16n8k16. The partial sums are added through shared memory; then each lane
-// computes kItems (unit, row) pairs. A copy warp prefetches and stores. Twin:
-// kernels/recurrent/cpu/rows_forward.h.
+// Threads: warp (unit_group, split) computes the products of 16 units, all their gates, over one of
+// kSplits slices of K with mma.sync m16n8k16. The partial sums are added through shared memory;
+// then each lane computes the cell of kItems (unit, row) pairs. A copy warp prefetches and stores.
+// Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
 #include "kernels/recurrent/cluster/call.cuh"

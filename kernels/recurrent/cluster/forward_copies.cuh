@@ -1,6 +1,6 @@
 // Cluster kernel, forward: prefetches the input's products [D, S, G, H] some steps ahead (cp.async,
-// kDepth stages) and stores output and gates after they are computed. Each of Layout::kCopying
-// threads has such an object: the threads of the copy warp, or all.
+// kDepth stages) and stores output and gates after they are computed. Each of the
+// Layout::kCopying threads that copy has such an object: those of the copy warp, or all.
 #pragma once
 
 #include "kernels/recurrent/cluster/cluster.cuh"
@@ -89,7 +89,7 @@ struct ForwardCopies {
 
   // Called after the step barrier of step s: stores step s, whose gates have overwritten its
   // products, then refills a stage that was last read two steps ago. `unsent`: a bit for each row
-  // that sent another h than it outputs.
+  // whose h sent to other blocks differs from its output.
   __device__ __forceinline__ void after(int s, uint32_t unsent) const {
     const int active = group.rows.active(time(s));
     const int64_t start = group.rows.start(time(s));
@@ -117,8 +117,8 @@ struct ForwardCopies {
 };
 
 // Resets the items (unit, row) of a computing thread. `anew` is the word of step s
-// (SharedMarks). A step does all of this while it waits for its product, so that it adds nothing
-// between h and the send, or between the send and the next step.
+// (SharedMarks). A step does all of this while its product runs, so that it lengthens neither the
+// time from h to the send nor that from the send to the next step.
 template <bool any, int items>
 struct ForwardStarts {
   const GroupResets<any>& resets;

@@ -25,8 +25,8 @@ constexpr int registers_of(int threads) {
 
 // ---- cluster
 
-// Forward. A block has `units` hidden units and all their gates; a warp multiplies 16 units by a
-// part of K (kSplits parts).
+// Forward. A block has `units` hidden units and all their gates; a warp computes the products of 16
+// units over one of kSplits slices of K.
 template <int gates, int state_gates, int units, int blocks, int tiles>
 struct ClusterForward {
   static constexpr int kUnits = units, kBlocks = blocks, kTiles = tiles, kGates = gates;
@@ -37,7 +37,7 @@ struct ClusterForward {
   static constexpr int kChunks = kHidden / 16 / kSplits;  // of 16 k, per warp
   // An extra warp copies between global and shared memory, so that no sum waits for copies. If the
   // weights need the registers that it would take, the computing warps copy instead: with nine
-  // warps a thread has only 168 registers.
+  // warps, one of the four schedulers has three, which leaves 168 registers per thread.
   static constexpr bool kCopyWarp = units <= 32 && kChunks * 4 * state_gates <= 96;
   static constexpr int kThreads = kComputing + (kCopyWarp ? kWarp : 0);
   static constexpr int kCopying = kCopyWarp ? kWarp : kComputing;
@@ -47,8 +47,8 @@ struct ClusterForward {
   static constexpr int kSends = shapes::ceil_div(kHidden * tiles, kComputing);
   static constexpr int kChunks16 = shapes::ceil_div(gates * kRows * units / 8, kCopying);
   static constexpr int kQuads = shapes::ceil_div(kRows * units / 4, kCopying);
-  // Chunks whose weights stay in registers: those that fit next to addresses (44 or 64, found by
-  // trial), sums, items and sends. The other chunks are in shared memory.
+  // Chunks whose weights stay in registers: as many as fit in the registers left by addresses (44
+  // or 64 registers, found by trial), sums, items and sends. The other chunks are in shared memory.
   static constexpr int kFree = (registers_of(kThreads) - (kCopyWarp ? 44 : 64) -
                                 4 * state_gates * tiles - 5 * kItems - 3 * kSends) /
                                (4 * state_gates);
@@ -56,8 +56,8 @@ struct ClusterForward {
   static constexpr int kDepth = tiles == 1 ? 8 : 4, kAhead = kDepth - 2;  // stages of the input
 
   // In bytes.
-  static constexpr int kStateBytes = kHidden * kRows * 2;   // h of all units; there are two
-  static constexpr int kOutgoingBytes = units * kRows * 2;  // h of own units; there are two
+  static constexpr int kStateBytes = kHidden * kRows * 2;   // h of all units; double-buffered
+  static constexpr int kOutgoingBytes = units * kRows * 2;  // h of own units; double-buffered
   static constexpr int kStageRow = units * 2 + 16;          // of the input: kDepth stages
   static constexpr int kStageBytes = gates * kRows * kStageRow;
   static constexpr int kState = 0, kSums = kState + 2 * kStateBytes;
@@ -67,19 +67,20 @@ struct ClusterForward {
   static constexpr int kWeights = kBias + gates * units * 4;
   static constexpr int kBarriers = kWeights + kWarps * (kChunks - kInRegisters) * state_gates * 512;
   static constexpr int kSharedBytes = kBarriers + 2 * kSplits * 8;
-  // With resets: words of marks, and two buffers for the output of rows that send another h.
+  // With resets: bit masks of the rows that reset, and two buffers for the output of rows whose h
+  // sent to other blocks differs from their output.
   static constexpr int kMarks = kSharedBytes, kUnsent = kMarks + 16;
   static constexpr int kResetsBytes = kUnsent + 2 * kOutgoingBytes;
 };
 
-// Backward. K has the gates of all units, as far as they have a product with h, and is divided
-// among all warps.
+// Backward. K runs over those gates of all units that W_hh contributes to, and is divided among all
+// warps.
 template <int gates, int state_gates, int units, int blocks>
 struct ClusterBackward {
   static constexpr int kGates = gates, kStateGates = state_gates, kUnits = units,
                        kHidden = units * blocks, kRows = 8;
   static constexpr int kGroups = units / 16;                             // of 16 units
-  static constexpr int kWarps = units == 16 ? 4 : units == 48 ? 12 : 8;  // and parts of K
+  static constexpr int kWarps = units == 16 ? 4 : units == 48 ? 12 : 8;  // = slices of K
   static constexpr int kComputing = kWarp * kWarps;
   static constexpr int kChunks = state_gates * kHidden / 16 / kWarps;            // of 16 k
   static constexpr bool kCopyWarp = units <= 32 && kChunks * 4 * kGroups <= 96;  // as in forward
@@ -100,12 +101,14 @@ struct ClusterBackward {
   static constexpr int kAhead = kDepth - 2;
 
   // In bytes.
-  static constexpr int kOutgoingBytes = gates * units * kRows * 2;  // own gradients; there are two
-  // The gradients of all blocks, for the gates that are exchanged; there are two.
+  static constexpr int kOutgoingBytes =
+      gates * units * kRows * 2;  // own gradients; double-buffered
+  // The gradients of all blocks, for the gates that are exchanged; double-buffered.
   static constexpr int kStateBytes = blocks * state_gates * units * kRows * 2;
   static constexpr int kStageRow = units * 2 + 16, kCRow = units * 4 + 16;
-  static constexpr int kCStates = (gates + 1) * kRows * kStageRow;  // in a stage, after gates and
-  static constexpr int kStageBytes = kCStates + kRows * kCRow;      // the gradient of the output
+  // A stage has gates and the gradient of the output, then c (at kCStates).
+  static constexpr int kCStates = (gates + 1) * kRows * kStageRow;
+  static constexpr int kStageBytes = kCStates + kRows * kCRow;
   static constexpr int kState = 0, kSums = kState + 2 * kStateBytes;
   static constexpr int kOutgoing = kSums + kWarps * units * 8 * 4;
   static constexpr int kStages = kOutgoing + 2 * kOutgoingBytes;
@@ -117,8 +120,9 @@ struct ClusterBackward {
 };
 
 // Float weights that a thread's registers hold. A single block has two threads per unit, each with
-// half of K; a cluster has 256 threads, each with 2 * state_gates outputs (4 backward) and up to 64
-// more weights in shared memory, which leaves room for fewer rows.
+// half of K. Each block of a cluster has 256 threads, each with 2 * state_gates outputs (4
+// backward); up to 64 further weights per thread are in shared memory, which then has room for
+// fewer rows.
 inline constexpr int kFp32Weights = 192, kFp32SharedWeights = 64;
 
 constexpr int fp32_cluster_rows(int weights) { return weights <= kFp32Weights ? 8 : 4; }

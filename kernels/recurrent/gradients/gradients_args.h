@@ -28,8 +28,8 @@ struct PadRows {
   void* to;
 };
 
-// The destination of the sums of columns first .. first + count. They are stored from column
-// `shift` of these on, and the columns before it come last. Null data: none.
+// The destination of the sums of `count` columns from `first` on, rotated: column `shift` of these
+// is stored first, and the columns before it last. Null data: no destination.
 struct BiasTarget {
   void* data = nullptr;
   int64_t first = 0, count = 0, shift = 0;

@@ -154,8 +154,9 @@ bool vectorisable(const LltmView& view, size_t element_size) {
           whole(view.row_stride) && whole(view.problem_stride));
 }
 
-// Below this many units the GPU is not filled, and more threads beat wider accesses. Above, these
-// widths were the fastest of 1, 2, 4 and 8 on an H200, where registers are the limit, not memory.
+// With fewer units than this the GPU is not full, and more threads are faster than wider accesses.
+// With more units, these widths were the fastest of 1, 2, 4 and 8 on an H200, where registers are
+// the limit, not memory.
 constexpr int64_t kWideFrom = int64_t{1} << 17;
 
 LaunchShape launch_shape(const Locate& locate, int width) {

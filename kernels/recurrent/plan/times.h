@@ -42,8 +42,8 @@ inline double cluster_time(const ClusterShape& shape, int rows, int state_gates,
          sent * (backward ? 1.4e-4 : 7e-5) * hidden * rows;
 }
 
-// The dense kernels of half types, for a tile with this many rows: the products, the rows that are
-// sent (backward in pairs), and the slots of 32 sums per warp.
+// The dense half-precision kernels, with `stride` rows per tile: the products, the rows sent
+// (backward in pairs), and the rounds in which each warp finishes 32 sums (slots, cluster/dense.h).
 inline double dense_time(const ClusterShape& shape, int stride, int state_gates, bool backward) {
   const int pairs = (stride + 1) / 2, turns = pairs * shape.tiles;
   const double products =
@@ -67,7 +67,7 @@ inline double factor_of_gates(double each, int state_gates) {
 }
 
 // Float32 on tensor cores: the time of the dense kernels, with two to five products in place of
-// one, twice as much to send, and longer formulas.
+// one, twice as much to send, and slower activation functions.
 inline double split_time(const ClusterShape& shape, int rows, int state_gates) {
   const int wide = rows <= 4 ? 0 : 3, narrow = rows <= 4 || rows > 8 ? 2 : 0;
   const auto hidden = static_cast<double>(shape.hidden());
@@ -76,18 +76,18 @@ inline double split_time(const ClusterShape& shape, int rows, int state_gates) {
   return 0.43 + gates * (products + 1.6e-4 * hidden * rows) + (rows > 8 ? 0.3 : 0.0);
 }
 
-// A step of the grid takes the larger of two times: that of a chain of products, sums, cell and
-// exchange; or, with many tiles, the time for which they keep a block busy. Each is a constant plus
-// a time per row, in us, for three gates; a fourth adds the fraction `gate`.
+// A step of the grid takes the larger of two times: the latency of the chain product -> sum -> cell
+// -> exchange, and the time that a block needs for all its tiles. Each is a constant plus a time
+// per row, in us, for three gates; a fourth adds the fraction `gate`.
 struct GridTime {
   double chain, chain_row, busy, busy_row, gate;
 };
 
-// Backward this is mostly the exchange; in float32 it differs by layout of GridSplitBackward.
-// `equal`: the GPU uses the layouts without setmaxnreg, whose warps have equally many registers.
-// Where these have times of their own, the times were fitted to code for sm_80 on an H200 with 108
-// of its multiprocessors and the shared memory of an A100. Layouts of H 256 and 2048 use the times
-// of 512 and 1024 unless they have their own.
+// In the backward pass, these times are mostly the exchange; in float32 they depend on the layout
+// of GridSplitBackward. `equal`: the GPU uses the layouts without setmaxnreg, in which every warp
+// has the same number of registers. Their own entries below were fitted to sm_80 code on an H200
+// limited to 108 multiprocessors and to an A100's shared-memory size. Layouts of H 256 and 2048 use
+// the times of 512 and 1024 unless they have their own.
 inline GridTime grid_times(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                            bool backward) {
   const bool h512 = sizes.hidden <= kGridNarrowHidden, half = is_half(sizes.dtype);
@@ -142,8 +142,9 @@ inline double flop_per_us(Dtype dtype, bool tf32) {
   return is_half(dtype) ? 4e8 : dtype == Dtype::kFloat && tf32 ? 1.5e8 : 4e7;
 }
 
-// Step: a matrix product and a kernel; between them, products of half types are in memory as
-// floats. It takes at least as long as the host needs to launch both.
+// The algorithm `step`: per time step a GEMM and a pointwise kernel. The GEMM's result passes
+// through global memory in float32, for half types too. A step takes at least as long as the host
+// needs to launch both.
 inline double launched_time(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                             bool backward) {
   const double hidden = static_cast<double>(sizes.hidden), rows = static_cast<double>(sizes.batch);

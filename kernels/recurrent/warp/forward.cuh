@@ -1,8 +1,8 @@
 // Algorithm "warp", forward, for any cell: a step in one launch, for few rows of a single step,
 // where keeping weights on the chip would not pay off and a matrix product would use few blocks.
-// Four warps multiply the weights of a unit, all its gates, by up to eight rows. Each thread takes
-// a part of K; then the sums are added, and the cell is computed. A block takes four units, which
-// share the loads of the rows. Twin: kernels/recurrent/cpu/rows_forward.h.
+// Four warps multiply the weights of a unit, all its gates, by up to eight rows. Each thread sums
+// over a part of K; then these sums are added, and the cell is computed. A block takes four units,
+// which share the loads of the rows. Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
 #include "kernels/common/convert.cuh"

@@ -43,7 +43,7 @@ def _on_a_cpu(kind: str, hidden: int, input: Tensor, state: Tensor) -> bool:
             return False
     elif not rnn:
         return False
-    # torch's op adds in place, which vmap refuses where only the input is mapped.
+    # torch's op has no rule for vmap, which then runs it once for each entry.
     return torch.compiler.is_compiling() or _innermost_transform() is None
 
 

@@ -1,4 +1,4 @@
-"""Finds layers that may be slower than torch's, because no single launch runs them."""
+"""Finds modules that may be slower than torch's: layers that no single launch runs, and cells."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ DTYPES = (torch.float32, torch.float16)
 
 def why_maybe_slower(module: nn.RNNBase | nn.RNNCellBase) -> str | None:
     """The reason why the module may be slower than torch's on its GPU, or None."""
-    if isinstance(module, nn.RNNCellBase):
-        return None  # a cell runs torch's op where that takes less time
     weight = next(module.parameters())
+    if isinstance(module, nn.RNNCellBase):
+        slower = weight.device.type == "cuda"  # benchmarks/results/h100/h100-cells.json
+        return "on a GPU cells are not faster to train than torch's" if slower else None
     if weight.device.type != "cuda" or weight.dtype not in DTYPES:
         return None
     properties = torch.cuda.get_device_properties(weight.device)

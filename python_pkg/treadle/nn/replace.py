@@ -83,8 +83,9 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
     Args:
         model: a module; it may itself be such a module.
         only_if_faster: do not replace float32 and float16 layers for which the GPU launches a
-            product and a kernel for each step, by the planner's choice for 16 rows of 128 steps.
-            Move the model to its GPU and dtype first.
+            product and a kernel for each step, by the planner's choice for 16 rows of 128 steps;
+            and do not replace cells on a GPU, where a training step of a cell takes longer than
+            torch's. Move the model to its GPU and dtype first.
 
     Returns:
         What was replaced, and what was left, each with the reason: modules with complex

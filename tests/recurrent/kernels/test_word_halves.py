@@ -1,4 +1,4 @@
-"""Half-type numbers that a single block copies by words: word_halves.cpp, which compiles the
+"""Half-type numbers that one-block kernels copy as 4-byte words: word_halves.cpp compiles the
 kernels' header for the host."""
 
 from __future__ import annotations

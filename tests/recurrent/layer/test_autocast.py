@@ -27,7 +27,7 @@ EACH = [
 
 
 def layer_dtype(device: str, lower: torch.dtype, cell: str, lengths: Lengths) -> torch.dtype:
-    """The dtype in which a float32 layer runs."""
+    """The dtype in which autocast runs a float32 layer."""
     promotes = cell == "gru" or (cell == "lstm" and lengths is not None)
     return torch.float32 if device == "cpu" and promotes else lower
 

@@ -88,7 +88,8 @@ def test_a_batch_equals_its_pieces(cell: str, device: str, dtype: torch.dtype) -
 @EACH_CELL
 @EACH_DEVICE
 def test_nan_stays_behind_a_reset(cell: str, device: str) -> None:
-    """Forward, later steps do not see it; backward, earlier steps do not."""
+    """A NaN or inf stays on its side of a reset: forward, it does not reach later steps; backward,
+    earlier ones."""
     one = given(cell, device)
     marks = torch.zeros(T, B, dtype=torch.bool, device=device)
     marks[3] = True

@@ -1,5 +1,5 @@
-"""The engine of recurrent_layer computes input products in chunks of steps, and each step passes on
-the states that it stores."""
+"""recurrent_layer computes input products in chunks of steps, and each step passes on the states
+that it stores."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def run(call: Call, lengths: Tensor | None) -> list[Tensor]:
 
 
 def rows_alone(call: Call, lengths: Tensor | None, rtol: float, atol: float) -> None:
-    """Compares rows that run among others, in chunks, with the same rows by themselves, in one
-    chunk."""
+    """Compares rows of a large batch, computed in chunks, with the same rows in a batch of their
+    own, computed in one chunk."""
     where = list(ROWS)
     some = call.with_args({i: call.args[i][:, where] for i in (0, 2, 3)})
     expected = run(some, None if lengths is None else lengths[where])

@@ -1,4 +1,4 @@
-"""treadle.nn.LLTM in programs: compiled, exported, checkpointed, parametrized, mapped, trained."""
+"""treadle.nn.LLTM in programs: compile, export, checkpoint, parametrize, vmap, training."""
 
 from __future__ import annotations
 

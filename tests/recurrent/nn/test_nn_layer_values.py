@@ -1,4 +1,5 @@
-"""treadle.nn.LLTM's values equal its cells in a loop; memory kept; very long sequences."""
+"""treadle.nn.LLTM: values equal those of its cells in a loop; the memory kept for the backward
+pass; very long sequences."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ TO_CELL, TO_LAYER = textwrap.dedent(
 
 
 def cells_of(layer: LLTM) -> nn.ModuleList:
-    """Its cells, by layer and direction."""
+    """The LLTMCells with the layer's weights, by layer and direction."""
     found = nn.ModuleList()
     for name in [name for name in layer.state_dict() if name.startswith("weight_ih")]:
         weight = getattr(layer, name)
@@ -38,7 +39,7 @@ def cells_of(layer: LLTM) -> nn.ModuleList:
 
 
 def loop(cells: nn.ModuleList, directions: int, x: Tensor, h0: Tensor, c0: Tensor) -> Any:
-    """[T, B, I] step by step."""
+    """Output and states for x [T, B, I], computed by the cells step by step."""
     last = []
     for first in range(0, len(cells), directions):
         outputs = []

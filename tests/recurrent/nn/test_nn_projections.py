@@ -35,12 +35,13 @@ EACH_DEVICE = pytest.mark.parametrize("device", DEVICES)
 
 @pytest.fixture
 def never_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small layers on a CPU take torch's op for one step, and where products are long."""
+    """Disables the fallback to torch.lstm, which CPU layers use for single steps and where its
+    products are cheaper than ours."""
     monkeypatch.setattr(_torch_front, "torchs_is_faster", lambda *_: False)
 
 
 def pair(*arguments: Any, **options: Any) -> tuple[nn.LSTM, nn.LSTM]:
-    """Ours and torch's, with the same parameters."""
+    """treadle's layer and torch's, with the same parameters."""
     given = {"proj_size": P, "dtype": torch.float64, **options}
     ours, theirs = treadle.nn.LSTM(*arguments, **given), nn.LSTM(*arguments, **given)
     ours.load_state_dict(theirs.state_dict())
@@ -86,7 +87,7 @@ def test_every_form_of_input(form: dict[str, Any], device: str) -> None:
 @pytest.mark.parametrize("given", [False, True])
 @pytest.mark.usefixtures("never_torchs")
 def test_as_exact_as_torchs(dtype: torch.dtype, given: bool, device: str) -> None:
-    """torch's own layer is the composition of the rule."""
+    """The tolerance (tests/support/rule.py) comes from the error of torch's own layer."""
     torch.manual_seed(0)
     ours, theirs = pair(33, 65, 2, bidirectional=True, proj_size=20, device=device, dtype=dtype)
     truth = copy.deepcopy(theirs).double()
@@ -98,13 +99,13 @@ def test_as_exact_as_torchs(dtype: torch.dtype, given: bool, device: str) -> Non
         within_rule(*each, gradient=n >= 3, what=f"result {n}")
 
 
-def test_no_steps_raise_as_torchs() -> None:
+def test_empty_sequence_raises_like_torch() -> None:
     for layer in pair(I, H, 2, bidirectional=True):
         with pytest.raises(RuntimeError, match="step|[Ee]xpected sequence length"):
             layer(torch.randn(0, B, I, dtype=torch.float64))
 
 
-def test_complex_numbers_are_torchs() -> None:
+def test_complex_layers_use_torchs_forward() -> None:
     ours, theirs = pair(I, H, 2, bidirectional=True, dtype=torch.complex128)
     x = torch.randn(T, B, I, dtype=torch.complex128)
     assert all(map(torch.equal, flat(ours(x)), flat(theirs(x))))
@@ -157,7 +158,8 @@ Step = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def step_of(layer: nn.LSTM, n: int, direction: int) -> Step:
-    """One step of a layer of torch's, for x, h and c [B, ...]."""
+    """A function that runs one step of a layer and direction of a torch.nn.LSTM: x, h and c
+    [B, ...] to the new h and c."""
     name = f"_l{n}" + ("_reverse" if direction else "")
     one = nn.LSTM(
         getattr(layer, f"weight_ih{name}").size(1), H, proj_size=P, bias=layer.bias
@@ -180,7 +182,8 @@ def by_steps(
     reset_hx: tuple[Tensor, Tensor] | None,
     lengths: Tensor,
 ) -> list[Tensor]:
-    """output, h_n, c_n and cells of rows [T, B, I], by torch's cell with masks."""
+    """Reference output, h_n, c_n and the c of every step for x [T, B, I]: one-step nn.LSTM calls,
+    with masks for resets and lengths."""
     ends: list[list[Tensor]] = [[], []]
     directions = 1 + layer.bidirectional
     for n in range(layer.num_layers):
@@ -273,7 +276,8 @@ def test_resets_lengths_and_cells(
 @pytest.mark.parametrize("given", [False, True])
 @pytest.mark.usefixtures("never_torchs")
 def test_resets_of_a_packed_batch(given: bool, device: str) -> None:
-    """As those of the padded batch with lengths, which is compared with single steps."""
+    """A packed batch gives the same results as the padded batch with lengths;
+    test_resets_lengths_and_cells checks the latter step by step."""
     layer, _ = pair(I, H, 2, bidirectional=True, device=device)
     x = torch.randn(6, B, I, device=device, dtype=torch.float64)
     reset, hx = torch.rand(6, B, device=device) < 0.4, states(layer, B)

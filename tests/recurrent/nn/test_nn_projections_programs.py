@@ -33,7 +33,7 @@ def allow_rnn() -> Iterator[None]:
 
 @pytest.fixture(params=[False, True], ids=["composed", "chosen"])
 def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once without torch's op, and once with the way that is chosen."""
+    """Runs the test once with torch.lstm disabled, and once as the layer chooses."""
     if not request.param:
         monkeypatch.setattr(_torch_front, "torchs_is_faster", lambda *_: False)
 

@@ -165,7 +165,8 @@ def test_a_forward_that_another_tool_has_set(kind: str) -> None:
 
 @EACH
 def test_computed_weights(kind: str) -> None:
-    """By both weight_norms and by pruning, put on before replace and after it."""
+    """Weights computed by both versions of weight_norm and by pruning, applied before replace or
+    after it."""
     ways: list[tuple[Any, Any]] = [
         (parametrizations.weight_norm, parametrize.remove_parametrizations),
         (torch.nn.utils.weight_norm, torch.nn.utils.remove_weight_norm),

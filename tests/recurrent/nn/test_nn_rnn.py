@@ -38,7 +38,7 @@ FORMS = pytest.mark.parametrize("form", list(forms()), ids=lambda f: "-".join(ma
 
 
 def pair(kind: str, *arguments: Any, **options: Any) -> tuple[nn.RNNBase, nn.RNNBase]:
-    """Ours and torch's, with the same parameters."""
+    """treadle's layer and torch's, with the same parameters."""
     ours, theirs = (each(*arguments, **options) for each in KINDS[kind])
     ours.load_state_dict(theirs.state_dict())
     return ours, theirs
@@ -103,7 +103,7 @@ def test_every_form_of_input(kind: str, form: dict[str, Any], device: str) -> No
 @pytest.mark.parametrize("dtype", FLOATING)
 @pytest.mark.parametrize("device", DEVICES)
 def test_as_exact_as_torchs(kind: str, dtype: torch.dtype, device: str) -> None:
-    """torch's own layer is the composition of the rule."""
+    """The tolerance (tests/support/rule.py) comes from the error of torch's own layer."""
     ours, theirs = pair(kind, 33, 65, 2, bidirectional=True, device=device, dtype=dtype)
     truth = copy.deepcopy(theirs).double()
     x = torch.randn(9, 17, 33, device=device, dtype=dtype)
@@ -115,7 +115,7 @@ def test_as_exact_as_torchs(kind: str, dtype: torch.dtype, device: str) -> None:
 
 @EACH
 @pytest.mark.parametrize("device", DEVICES)
-def test_no_steps_raise_as_torchs(kind: str, device: str) -> None:
+def test_empty_sequence_raises_like_torch(kind: str, device: str) -> None:
     for form in forms():
         shape = (B, 0, I) if form["batch_first"] else (0, B, I)
         for each in pair(kind, I, H, **form, device=device):
@@ -125,7 +125,7 @@ def test_no_steps_raise_as_torchs(kind: str, device: str) -> None:
 
 
 @EACH
-def test_complex_numbers_are_torchs(kind: str) -> None:
+def test_complex_layers_use_torchs_forward(kind: str) -> None:
     ours, theirs = pair(kind, I, H, 2, bidirectional=True, dtype=torch.complex128)
     x = torch.randn(T, B, I, dtype=torch.complex128)
     assert all(map(torch.equal, flat(ours(x)), flat(theirs(x))))
@@ -155,7 +155,7 @@ def module_info(kind: str) -> Any:
 
 @EACH
 def test_module_samples(kind: str) -> None:
-    """Values and gradients without a batch are torch's."""
+    """Without a batch dimension, values and gradients agree with torch's."""
     info, count = module_info(kind), 0
     for sample in info.module_inputs_func(info, "cpu", torch.float64, False, training=True):
         made = sample.constructor_input

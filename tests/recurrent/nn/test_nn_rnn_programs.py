@@ -232,7 +232,7 @@ def test_learns_where_the_marked_number_stood(kind: str, device: str) -> None:
 
 @EACH
 def test_a_parametrized_weight_is_computed_once_a_call(kind: str) -> None:
-    """nn.utils.parametrizations.spectral_norm, for one, takes a step each time."""
+    """A weight may change whenever it is read: spectral_norm takes a power iteration each time."""
 
     class Counts(nn.Module):
         def forward(self, weight: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ PASSES = (False, True)
 
 
 def test_the_library_knows_the_same_gpus() -> None:
-    """Tests use the same facts for the planner as the library with TREADLE_IMPOSED_GPU."""
+    """The tests describe each GPU to the planner as the library does under TREADLE_IMPOSED_GPU."""
     text = (ROOT / "kernels" / "recurrent" / "plan" / "device.cu").read_text()
     rows = re.findall(r'\{"(\w+)", (\d+), (\d+), (\d+), (\d+), (\d+)\}', text)
     found = {

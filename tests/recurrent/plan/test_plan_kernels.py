@@ -17,7 +17,8 @@ SOURCES = ("tests/recurrent/plan/planned_kernels.cpp", "kernels/recurrent/plan/p
 
 
 def test_each_cluster_kernel_is_planned_for_some_layer(tmp_path: Path) -> None:
-    """A kernel that is never planned costs compile time and space for nothing."""
+    """Every compiled kernel is planned for some layer; others would only cost compile time and
+    space."""
     program = tmp_path / "planned_kernels"
     command = [*host.cxx().split(), "-std=c++17", "-O2", "-Wall", "-Werror", "-I."]
     built = subprocess.run(

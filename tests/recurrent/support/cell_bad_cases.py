@@ -180,16 +180,16 @@ def backward_changed(make: Make, name: str, change: Callable[[Tensor], Any]) -> 
 
 
 def backward_rules() -> list[Bad]:
-    op, like_h = "lltm_cell_backward", "that of old_h = [3, 4]"
+    op, like_h = "lltm_cell_backward", "the same shape as old_h, [3, 4]"
     rules = {name: like_h for name in ("grad_h", "grad_cell", "new_cell")}
-    rules["gates"] = "[..., B, 3H] = [3, 12]"
+    rules["gates"] = "shape [..., B, 3H] = [3, 12]"
     like = {"grad_h": "input", "grad_cell": "old_cell", "new_cell": "old_cell", "gates": "input"}
     shapes = {name: (B, 3 * H if name == "gates" else H) for name in rules}
     wrong_shapes = [
         Bad(
             f"{op} {name} shape",
             lambda m, name=name: backward_changed(m, name, lambda _: m(2, 4)),
-            f"{op}: {name} must have shape {rule}, got [2, 4]",
+            f"{op}: {name} must have {rule}, got [2, 4]",
         )
         for name, rule in rules.items()
     ]

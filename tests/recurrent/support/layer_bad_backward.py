@@ -67,13 +67,14 @@ def backward(
 
 
 # Arguments that only the backward op has: their shapes as errors spell them, dense and packed.
-OUTPUT = ((T, B, D * H), "[T, B, D*H] = [2, 3, 8]", "[S, D*H] = [5, 8]")
-STATE = ((D, B, H), *["that of h0 = [2, 3, 4]"] * 2)
+OUTPUT = ((T, B, D * H), "shape [T, B, D*H] = [2, 3, 8]", "shape [S, D*H] = [5, 8]")
+STATE = ((D, B, H), *["the same shape as h0, [2, 3, 4]"] * 2)
 
 
 def kept(cell: str) -> dict[str, tuple[tuple[int, ...], str, str]]:
     g, w = GATES[cell], GATES[cell] * H
-    gates = (D, T, B, w), f"[D, T, B, {g}H] = [2, 2, 3, {w}]", f"[D, S, {g}H] = [2, 5, {w}]"
+    letters = (f"shape [D, T, B, {g}H] = [2, 2, 3, {w}]", f"shape [D, S, {g}H] = [2, 5, {w}]")
+    gates = (D, T, B, w), *letters
     states = {"grad_h_n": STATE, "grad_c_n": STATE}
     return {"grad_output": OUTPUT, **states, "output": OUTPUT, "gates": gates}
 
@@ -89,7 +90,7 @@ def backward_rules(cell: str) -> list[Bad]:
         Bad(
             f"{op} {name} shape, {'dense' if lengths is None else 'packed'}",
             lambda m, n=name, to=lengths: backward(m, cell, lambda v: v.update({n: m(2, 4)}), to),
-            f"{op}: {name} must have shape {shape}, got [2, 4]",
+            f"{op}: {name} must have {shape}, got [2, 4]",
         )
         for name, (_, *letters) in every.items()
         for lengths, shape in zip((None, LENGTHS), letters, strict=True)
@@ -104,7 +105,7 @@ def backward_rules(cell: str) -> list[Bad]:
         Bad(
             f"{op} gates beside recompute",
             lambda m: backward(m, cell, lambda v: v.update(recompute=True)),
-            f"{op}: gates must have shape [0] with recompute = [0], "
+            f"{op}: gates must have shape [0] with recompute=True, "
             f"got [2, 2, 3, {GATES[cell] * H}]",
         ),
         Bad(

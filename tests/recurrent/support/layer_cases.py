@@ -75,7 +75,7 @@ def layer_arguments(
     to: dict[str, layouts.Layout] | None = None,
     no_directions: bool = False,
 ) -> Call:
-    """Weights like those of a trained net. Lengths, if given, determine T and B."""
+    """Arguments; weights as large as in a trained net. Lengths, if given, determine T and B."""
     t, b, i, h = sizes
     d, width, layout = directions, BLOCKS[cell] * h, to or {}
     rows = (t, b)

@@ -83,7 +83,7 @@ class Given:
         batch_first: bool = False,
         **options: Any,
     ) -> tuple[Tensor, ...]:
-        """The results with other tensors in place of `tensors()`."""
+        """The results of the call with the given tensors in place of those of `tensors()`."""
         x, *others = self.tensors() if tensors is None else tensors
         states, params = others[: self.count], others[self.count :]
 

@@ -1,5 +1,5 @@
-"""Lists that lltm, lstm and gru must refuse, and their calls that recurrent_layer refuses in their
-name."""
+"""Bad tensor-list arguments (hx, params) of the ops lltm, lstm, gru and rnn_*. Errors found by
+recurrent_layer must name the op that was called."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def lists(cell: str) -> list[Bad]:
         Bad(
             f"{cell} params",
             lambda m: run(m, cell, num_layers=1),
-            f"{cell}: params must be {each} tensors for each of 2 layers and directions, "
-            f"{2 * each} in all, got {4 * each}",
+            f"{cell}: params must have {each} tensors per layer and direction, {2 * each} in total "
+            f"(num_layers=1, bidirectional=True), got {4 * each}",
         ),
         Bad(
             f"{cell} h0",
@@ -104,7 +104,7 @@ def lists(cell: str) -> list[Bad]:
         Bad(
             f"{cell} batch_sizes storage",
             lambda m: packed(m, cell, without_storage(torch.tensor([3, 2]))),
-            f"{cell}: batch_sizes must lie inside its storage, 16 bytes, got a storage of 0 bytes",
+            f"{cell}: batch_sizes must have a storage of at least 16 bytes, got 0 bytes",
             REAL,
         ),
     ]
@@ -140,7 +140,7 @@ def second_directions(cell: str) -> list[Bad]:
         Bad(
             f"{cell} {name} {what}",
             lambda m, name=name, wrong=wrong: changed(m, name, lambda _: m(*wrong)),
-            f"{cell}: {name} must have shape that of {first[name]} = {list(shape)}, got "
+            f"{cell}: {name} must have the same shape as {first[name]}, {list(shape)}, got "
             f"{list(wrong)}",
         )
         for name, shape in shapes.items()
@@ -176,15 +176,15 @@ def storages(cell: str, directions: int, layers: int) -> list[Bad]:
         Bad(
             f"{cell} {name} storage, directions {directions}, layers {layers}",
             lambda m, name=name: call(m, name),
-            f"{cell}: {name} must lie inside its storage, {4 * torch.Size(shape).numel()} bytes, "
-            "got a storage of 0 bytes",
+            f"{cell}: {name} must have a storage of at least {4 * torch.Size(shape).numel()} "
+            "bytes, got 0 bytes",
         )
         for name, shape in members.items()
     ]
 
 
 def vmapped(cell: str) -> Bad:
-    """The value that vmap wraps."""
+    """A parameter whose tensor, under vmap's wrapper, has no storage."""
     shapes, each = shapes_of(cell), len(shapes_of(cell))
 
     def call(make: Make) -> Any:
@@ -202,8 +202,8 @@ def vmapped(cell: str) -> Bad:
     return Bad(
         f"{cell} params storage in vmap",
         call,
-        f"{cell}: params[{each + 1}] must lie inside its storage, {2 * BLOCKS[cell] * H * H * 4} "
-        "bytes, got a storage of 0 bytes",
+        f"{cell}: params[{each + 1}] must have a storage of at least "
+        f"{2 * BLOCKS[cell] * H * H * 4} bytes, got 0 bytes",
     )
 
 
