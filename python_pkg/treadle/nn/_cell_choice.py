@@ -1,6 +1,6 @@
 """Whether a call of a cell takes less time on torch's op than on treadle's kernels.
 
-docs/cells.md has the measurements. torch's ops have every derivative that this module gives them.
+torch's ops have every derivative that this module gives them.
 """
 
 from __future__ import annotations
