@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-HALVES = (torch.float16, torch.bfloat16)
+from ._check import HALVES
+
 # Up to this H a CPU's float32 kernels are faster than torch's composition in half types.
 _FEW_UNITS = 64
 # Below this B H the two products and the activation of torch's RNN take a CPU less time even there.
