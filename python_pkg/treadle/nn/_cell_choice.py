@@ -1,6 +1,6 @@
 """Whether a call of a cell takes less time on torch's op than on treadle's kernels.
 
-docs/cells.md has the measurements. torch's ops have every derivative that this module gives them.
+torch's ops have every derivative that this module gives them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-HALVES = (torch.float16, torch.bfloat16)
+from ._check import HALVES
+
 # Up to this H a CPU's float32 kernels are faster than torch's composition in half types.
 _FEW_UNITS = 64
 # Below this B H the two products and the activation of torch's RNN take a CPU less time even there.

@@ -32,6 +32,8 @@ _CASTS = {
     torch.bfloat16: "bfloat16",
 }
 
+HALVES = (torch.float16, torch.bfloat16)
+
 
 def check_count(module: str, name: str, count: object, least: int = 1) -> int:
     if not isinstance(count, Integral) or isinstance(count, bool):

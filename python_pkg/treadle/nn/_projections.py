@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .._check.tensors import dtype_name
+from ._check import HALVES
 from ._projected_rows import PackedRows, PaddedRows, Rows
 from ._sequence import Options, States
 from ._tracers import differs, is_tracing
@@ -23,8 +24,6 @@ from ._tracers import differs, is_tracing
 __all__ = ["run_projected"]
 
 Op = Callable[..., tuple[Tensor, ...]]
-
-HALVES = (torch.float16, torch.bfloat16)
 
 
 def run_projected(

@@ -9,13 +9,12 @@ from torch import Tensor, nn
 
 from .._check.tensors import dtype_name
 from ._capture import capturing
-from ._check import check_bool, check_count, check_hx
+from ._check import HALVES, check_bool, check_count, check_hx
 from ._methods import front_of, parameters_of
 from ._sequence import Options, States
 
 __all__ = ["Step", "make_step"]
 
-HALVES = (torch.float16, torch.bfloat16)
 NO_OPTIONS = Options(reset=None, reset_hx=(), lengths=None, return_cells=False)
 WARM_UP = 3  # calls before the capture, in which libraries choose kernels and allocate workspaces
 

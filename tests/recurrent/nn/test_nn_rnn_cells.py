@@ -412,6 +412,14 @@ def test_another_dtype_says_what_to_call(kind: str, device: str) -> None:
 
 
 @EACH
+def test_sizes_are_checked_before_dtypes(kind: str) -> None:
+    """As torch's cell does."""
+    cell = KINDS[kind][0](I, H)
+    with pytest.raises(RuntimeError, match=f"inconsistent input_size: got {I + 1} expected {I}"):
+        cell(torch.zeros(B, I + 1, dtype=torch.float64))
+
+
+@EACH
 def test_complex_numbers_are_torchs(kind: str) -> None:
     ours, theirs = (cell.to(torch.complex128) for cell in pair(kind, I, H))
     x = torch.randn(B, I, dtype=torch.complex128)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.autograd import gradcheck, gradgradcheck
+from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.func import functional_call, grad, hessian, jvp, stack_module_state, vmap
 from torch.nn.utils import parametrizations, parametrize, prune
 
@@ -29,6 +29,7 @@ from tests.recurrent.nn.test_nn_rnn_cells import (
     states,
 )
 from tests.support.inputs import DEVICES
+from treadle.nn import _cell_choice
 
 
 def made(kind: str, **options: Any) -> Any:
@@ -116,6 +117,48 @@ def test_mapped(kind: str, device: str) -> None:
     of_each = vmap(grad(loss), in_dims=(None, 0))(own, x[0])
     whole = torch.autograd.grad(flat(cells[0](x[0]))[0].square().sum(), list(own.values()))
     near([g.sum(0) for g in of_each.values()], list(whole))
+
+
+@EACH
+@pytest.mark.parametrize("hidden", [H, 96])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_mapped_over_the_input_alone(kind: str, dtype: torch.dtype, hidden: int) -> None:
+    """Some of these cells run torch's op outside of vmap."""
+    cell = KINDS[kind][0](I, hidden, dtype=dtype)
+    x, hx = torch.randn(3, B, I, dtype=dtype), states(cell, B)
+    found = vmap(cell, in_dims=(0, None))(x, hx)
+    expected = stacked(cell(row, hx) for row in x)
+    torch.testing.assert_close(flat(found), expected, rtol=2e-2, atol=2e-2)
+
+
+class SaysCuda:
+    """What the choice of torch's op reads of a tensor on a GPU."""
+
+    is_cpu, is_cuda = False, True
+
+    def __init__(self, dtype: torch.dtype, requires_grad: bool) -> None:
+        self.dtype, self.requires_grad = dtype, requires_grad
+
+
+def test_the_op_of_a_cell_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_cell_choice, "Tensor", SaysCuda)
+
+    def torchs(hidden: int, grad: bool = True, c: torch.dtype = torch.bfloat16) -> bool:
+        x, weight = (SaysCuda(torch.bfloat16, g) for g in (False, grad))
+        state, given = SaysCuda(c, False), [weight, weight, None, None]
+        return _cell_choice.torchs_is_faster("lstm", hidden, x, x, state, given)
+
+    assert torchs(512) and torchs(1024, grad=False)
+    assert not torchs(512, grad=False) and not torchs(1024, c=torch.float32)
+    with torch.no_grad():
+        assert not torchs(512) and torchs(1024)
+    with forward_ad.dual_level():
+        assert not torchs(512) and not torchs(1024)
+    seen = []
+    vmap(lambda t: seen.append(torchs(1024)) or t)(torch.zeros(2))  # type: ignore[func-returns-value]
+    assert seen == [False]
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert not torchs(1024)
 
 
 # ---- compilers and tracers
