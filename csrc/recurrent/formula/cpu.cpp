@@ -112,11 +112,10 @@ void formula_c_states_cpu(const RecurrenceCStates& args) {
     const Tensor c = Memory::rows(args.c, 0, step.rows, hidden, memory.sums);
     start_anew(args.resets, step, hidden, memory, Tensor(), c);
     Memory::rows(args.c_states, step.start, step.rows, hidden, memory.sums).copy_(c);
-    std::vector<Tensor> values =
-        columns_of(Memory::rows(args.gates, step.start, step.rows, cell.gates * hidden,
-                                memory.stored)
-                       .to(memory.sums),
-                   cell.gates);
+    std::vector<Tensor> values = columns_of(
+        Memory::rows(args.gates, step.start, step.rows, cell.gates * hidden, memory.stored)
+            .to(memory.sums),
+        cell.gates);
     values.push_back(c);
     c.copy_(forward(values)[1]);
   }

@@ -1,5 +1,5 @@
-// The steps of a formula's layer on the CPU, by tensor operations on all rows of a step. Same
-// arguments as kernels/recurrent/cpu/rows.h, for the whole batch.
+// The steps of a formula's layer on a CPU without a C++ compiler: tensor operations on all rows of
+// a step. The arguments are those of kernels/recurrent/cpu/rows.h, for the whole batch.
 #pragma once
 
 #include "common/tensors.h"

@@ -17,7 +17,7 @@ Tensor compared(const Tensor& flags, const Tensor& like) { return flags.to(like.
 
 Tensor compute(const std::string& op, const Values& x) {
   using Function = Tensor (*)(const Values&);
-  // The twin of kernels/recurrent/formula/functors.cuh.
+  // The twin of kernels/recurrent/formula/functors.h.
   static const std::unordered_map<std::string, Function> functions = {
       {"add", [](const Values& x) { return x[0] + x[1]; }},
       {"sub", [](const Values& x) { return x[0] - x[1]; }},
@@ -146,21 +146,21 @@ const CellFormula& formula_of(CellKind cell) {
   const auto found = known.find(cell);
   if (found != known.end()) return found->second;
   return known
-      .emplace(cell,
-               CellFormula{
-                   [&own](const Gates& gates, const Dual& old_c) -> CellStates {
-                     const auto found =
-                         evaluated({gates, {&old_c}}, own.forward, own.forward_tangent);
-                     return {found[0], found[1]};
-                   },
-                   [&own](const Gates& gates, const Dual& old_c, const Dual& grad_h,
-                          const Dual& grad_c) -> CellGrads {
-                     auto found = evaluated({gates, {&old_c, &grad_h, &grad_c}}, own.backward,
-                                            own.backward_tangent);
-                     const Dual of_c = found.back();
-                     found.pop_back();
-                     return {found, of_c};
-                   }})
+      .emplace(
+          cell,
+          CellFormula{
+              [&own](const Gates& gates, const Dual& old_c) -> CellStates {
+                const auto found = evaluated({gates, {&old_c}}, own.forward, own.forward_tangent);
+                return {found[0], found[1]};
+              },
+              [&own](const Gates& gates, const Dual& old_c, const Dual& grad_h,
+                     const Dual& grad_c) -> CellGrads {
+                auto found = evaluated({gates, {&old_c, &grad_h, &grad_c}}, own.backward,
+                                       own.backward_tangent);
+                const Dual of_c = found.back();
+                found.pop_back();
+                return {found, of_c};
+              }})
       .first->second;
 }
 

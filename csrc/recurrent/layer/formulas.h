@@ -99,8 +99,7 @@ const CellFormula& formula_of(CellKind cell);
 
 inline const CellFormula& cell_formula(CellKind kind) {
   if (is_formula(kind)) return formula_of(kind);
-  static const CellFormula* const formulas[] = {&kLltm, &kLstm, &kGru, &kRnn<kTanh>,
-                                                    &kRnn<kRelu>};
+  static const CellFormula* const formulas[] = {&kLltm, &kLstm, &kGru, &kRnn<kTanh>, &kRnn<kRelu>};
   return *formulas[static_cast<int>(kind)];
 }
 

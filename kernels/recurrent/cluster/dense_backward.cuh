@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(
   const GroupResets<any_resets> resets{args.resets, args.sizes, group};
   const uint32_t wanted = resets.wanted() ? ~0u : 0;
   // Stores the gradients of the states to which rows were reset.
-  const auto hand_over = [&](void* grads, const float (&values)[kItems], uint32_t ended, int s) {
+  const auto hand_over = [&](void* grads, const float(&values)[kItems], uint32_t ended, int s) {
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       if ((ended >> row[i] & 1) == 0 || !mine[i] || !unit_exists[i]) continue;
@@ -271,8 +271,8 @@ cudaError_t run_cluster_dense(const PersistentBackward* args, const ClusterCall&
   using L = DenseBackward<Cell::kGates, Cell::kStateGates, units, blocks, tiles, stride>;
   constexpr int kBytes = resets ? L::kResetsBytes : L::kSharedBytes;
   static_assert(kBytes <= kMostSharedBytes);
-  const auto kernel = TREADLE_FUNCTION(PersistentKernel<PersistentBackward>, cluster_dense_backward, (Cell, T),
-                                       (units, blocks, tiles, stride, resets));
+  const auto kernel = TREADLE_FUNCTION(PersistentKernel<PersistentBackward>, cluster_dense_backward,
+                                       (Cell, T), (units, blocks, tiles, stride, resets));
   return call(kernel, L::kThreads, kBytes, args);
 }
 

@@ -269,8 +269,8 @@ cudaError_t run_cluster_dense(const PersistentForward* args, const ClusterCall& 
   using L = DenseForward<Cell::kGates, Cell::kStateGates, units, blocks, tiles, stride>;
   constexpr int kBytes = resets ? L::kResetsBytes : L::kSharedBytes;
   static_assert(kBytes <= kMostSharedBytes);
-  const auto kernel = TREADLE_FUNCTION(PersistentKernel<PersistentForward>, cluster_dense_forward, (Cell, T),
-                                       (units, blocks, tiles, stride, resets));
+  const auto kernel = TREADLE_FUNCTION(PersistentKernel<PersistentForward>, cluster_dense_forward,
+                                       (Cell, T), (units, blocks, tiles, stride, resets));
   return call(kernel, L::kThreads, kBytes, args);
 }
 

@@ -23,8 +23,10 @@ cudaError_t run_cluster_fp32(const PersistentForward* args, const ClusterCall& c
       static_assert(Layout::kRows == fp32_rows(s, Cell::kStateGates));
       const auto kernel =
           call.plan.resets
-              ? TREADLE_FUNCTION(PersistentKernel<PersistentForward>, cluster_fp32_forward, (Cell), (s.units, s.blocks, true))
-              : TREADLE_FUNCTION(PersistentKernel<PersistentForward>, cluster_fp32_forward, (Cell), (s.units, s.blocks, false));
+              ? TREADLE_FUNCTION(PersistentKernel<PersistentForward>, cluster_fp32_forward, (Cell),
+                                 (s.units, s.blocks, true))
+              : TREADLE_FUNCTION(PersistentKernel<PersistentForward>, cluster_fp32_forward, (Cell),
+                                 (s.units, s.blocks, false));
       return call(kernel, kFp32Threads, Layout::kSharedBytes, args);
     }
   });
@@ -45,8 +47,10 @@ cudaError_t run_cluster_fp32(const PersistentBackward* args, const ClusterCall& 
       static_assert(Layout::kRows == fp32_rows(s, Cell::kStateGates));
       const auto kernel =
           call.plan.resets
-              ? TREADLE_FUNCTION(PersistentKernel<PersistentBackward>, cluster_fp32_backward, (Cell), (s.units, s.blocks, true))
-              : TREADLE_FUNCTION(PersistentKernel<PersistentBackward>, cluster_fp32_backward, (Cell), (s.units, s.blocks, false));
+              ? TREADLE_FUNCTION(PersistentKernel<PersistentBackward>, cluster_fp32_backward,
+                                 (Cell), (s.units, s.blocks, true))
+              : TREADLE_FUNCTION(PersistentKernel<PersistentBackward>, cluster_fp32_backward,
+                                 (Cell), (s.units, s.blocks, false));
       return call(kernel, kFp32Threads, Layout::kSharedBytes, args);
     }
   });

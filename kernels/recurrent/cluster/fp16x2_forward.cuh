@@ -241,7 +241,7 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
     ptx::sync_threads(kSendBarrier, L::kThreads);
     if (s + 1 < steps) sends.send(parity, other);
 
-    // ---- while that travels
+      // ---- while that travels
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       if (real[i]) {
@@ -285,7 +285,8 @@ cudaError_t run_cluster_split(const PersistentForward* args, const ClusterCall& 
       using Layout = SplitForward<Cell::kGates, Cell::kStateGates, s.units, s.blocks, rows>;
       static_assert(s.tiles == 1 && Layout::kSharedBytes <= kMostSharedBytes);
       const auto kernel =
-          TREADLE_FUNCTION(PersistentKernel<PersistentForward>, cluster_split_forward, (Cell), (s.units, s.blocks, rows));
+          TREADLE_FUNCTION(PersistentKernel<PersistentForward>, cluster_split_forward, (Cell),
+                           (s.units, s.blocks, rows));
       return call(kernel, Layout::kThreads, Layout::kSharedBytes, args);
     });
   });

@@ -1,7 +1,9 @@
 #include "kernels/recurrent/formula/cells.h"
 
 #include <atomic>
+#include <map>
 #include <mutex>
+#include <utility>
 
 namespace treadle {
 namespace {
@@ -19,7 +21,8 @@ constexpr int kMost = 4096;
 FormulaCell* cells[kMost];
 std::atomic<int> count{0};
 std::mutex mutex;
-std::atomic<FormulaCompiler> compiler{nullptr};
+std::atomic<FormulaCompiler> gpu_compiler{nullptr};
+std::atomic<FormulaRowsCompiler> cpu_compiler{nullptr};
 
 const FormulaCell& formula_cell(CellKind cell) {
   return *cells[static_cast<int>(cell) - static_cast<int>(CellKind::kFormula)];
@@ -58,20 +61,41 @@ const char* add_formula(const char* name, int gates, int input_gates, int state_
   if (cell_named(name) != nullptr) return "a cell of this name is registered";
   const int index = count.load(std::memory_order_relaxed);
   if (index == kMost) return "the process has registered too many cells";
-  auto* const cell = new FormulaCell{name,
-                                     static_cast<CellKind>(static_cast<int>(CellKind::kFormula) +
-                                                           index),
-                                     {},
-                                     affine != 0,
-                                     {forward, backward, forward_tangent, backward_tangent}};
-  cell->info = {cell->name.c_str(), gates,       gates - input_gates, input_gates, 0,
-                state_gates,        0,           has_c != 0,          true,        true};
+  auto* const cell =
+      new FormulaCell{name,
+                      static_cast<CellKind>(static_cast<int>(CellKind::kFormula) + index),
+                      {},
+                      affine != 0,
+                      {forward, backward, forward_tangent, backward_tangent}};
+  cell->info = {cell->name.c_str(), gates, gates - input_gates, input_gates, 0,
+                state_gates,        0,     has_c != 0,          true,        true};
   cells[index] = cell;
   count.store(index + 1, std::memory_order_release);
   return nullptr;
 }
 
-void set_formula_compiler(FormulaCompiler value) { compiler.store(value); }
-FormulaCompiler formula_compiler() { return compiler.load(); }
+void set_formula_compilers(FormulaCompiler gpu, FormulaRowsCompiler cpu) {
+  gpu_compiler.store(gpu);
+  cpu_compiler.store(cpu);
+}
+
+FormulaCompiler formula_compiler() { return gpu_compiler.load(); }
+
+const cpu::RowsFunctions* formula_rows(CellKind cell, Dtype dtype) {
+  static std::map<std::pair<CellKind, Dtype>, const cpu::RowsFunctions*> known;
+  static std::mutex mutex;
+  const std::pair<CellKind, Dtype> key{cell, dtype};
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto found = known.find(key);
+    if (found != known.end()) return found->second;
+  }
+  const FormulaRowsCompiler compile = cpu_compiler.load();
+  if (compile == nullptr) return nullptr;
+  // Without the lock: the compiler waits for Python's, whose owner may wait for this one.
+  const cpu::RowsFunctions* const made = compile(cell_info(cell).name, static_cast<int>(dtype));
+  const std::lock_guard<std::mutex> lock(mutex);
+  return known.emplace(key, made).first->second;
+}
 
 }  // namespace treadle

@@ -9,6 +9,7 @@
 
 #include "kernels/common/exported.h"
 #include "kernels/recurrent/cell_info.h"
+#include "kernels/recurrent/cpu/rows.h"
 
 namespace treadle {
 
@@ -36,7 +37,14 @@ using FormulaGive = void (*)(void* context, const void* image, size_t bytes, con
 using FormulaCompiler = const char* (*)(const char* name, const char* kernel,
                                         const char* expression, int architecture, void* context,
                                         FormulaGive give);
-void set_formula_compiler(FormulaCompiler compiler) TREADLE_EXPORTED(set_formula_compiler);
+
+// Compiles the functions of the cell `name` for the CPU and a dtype. Returns null, with a warning
+// to the user, where there is no C++ compiler. The functions stay valid.
+using FormulaRowsCompiler = const cpu::RowsFunctions* (*)(const char* name, int dtype);
+
+void set_formula_compilers(FormulaCompiler gpu, FormulaRowsCompiler cpu)
+    TREADLE_EXPORTED(set_formula_compilers);
 FormulaCompiler formula_compiler() TREADLE_EXPORTED(formula_compiler);
+const cpu::RowsFunctions* formula_rows(CellKind cell, Dtype dtype) TREADLE_EXPORTED(formula_rows);
 
 }  // namespace treadle

@@ -56,16 +56,18 @@ using PersistentKernel = void (*)(Args, int);
 
 #define TREADLE_UNPACK(...) __VA_ARGS__
 
-// kernel<types, values>, whose first type is the cell, as a pointer of type `pointer`. The branch that
-// is not taken instantiates nothing, so the library has no kernels of formulas.
+// kernel<types, values>, whose first type is the cell, as a pointer of type `pointer`. The branch
+// that is not taken is not instantiated, so the library contains no kernels of formulas.
 #define TREADLE_FUNCTION(pointer, kernel, types, values)                                          \
-  [&]() -> pointer {                                                                              \
+  [&] {                                                                                           \
+    pointer found = nullptr;                                                                      \
     if constexpr (::treadle::kFromFormula<::treadle::formula::First<TREADLE_UNPACK types>>) {     \
-      return ::treadle::formula::function<pointer, TREADLE_UNPACK types>(#kernel,                 \
-                                                                         TREADLE_UNPACK values);  \
+      found = ::treadle::formula::function<pointer, TREADLE_UNPACK types>(#kernel,                \
+                                                                          TREADLE_UNPACK values); \
     } else {                                                                                      \
-      return &kernel<TREADLE_UNPACK types, TREADLE_UNPACK values>;                                \
+      found = &kernel<TREADLE_UNPACK types, TREADLE_UNPACK values>;                               \
     }                                                                                             \
+    return found;                                                                                 \
   }()
 
 }  // namespace treadle

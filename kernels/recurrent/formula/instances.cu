@@ -14,18 +14,17 @@
 
 namespace treadle {
 
-#define TREADLE_INSTANCES(...)                                                                   \
-  template cudaError_t run_persistent<__VA_ARGS__>(const PersistentForward*,                     \
-                                                   const PersistentCall&);                       \
-  template cudaError_t run_persistent<__VA_ARGS__>(const PersistentBackward*,                    \
-                                                   const PersistentCall&);                       \
-  template cudaError_t launch_c_states<__VA_ARGS__>(const PersistentCStates&, cudaStream_t);     \
-  template cudaError_t launch_step_forward<__VA_ARGS__>(const RecurrenceForward&, cudaStream_t); \
-  template cudaError_t launch_step_backward<__VA_ARGS__>(const RecurrenceBackward&,              \
-                                                         cudaStream_t);                          \
-  template cudaError_t launch_grouped_forward<__VA_ARGS__>(const RecurrenceForward&,             \
-                                                           const StepGroup&, cudaStream_t);      \
-  template cudaError_t launch_grouped_backward<__VA_ARGS__>(const RecurrenceBackward&,           \
+#define TREADLE_INSTANCES(...)                                                                     \
+  template cudaError_t run_persistent<__VA_ARGS__>(const PersistentForward*,                       \
+                                                   const PersistentCall&);                         \
+  template cudaError_t run_persistent<__VA_ARGS__>(const PersistentBackward*,                      \
+                                                   const PersistentCall&);                         \
+  template cudaError_t launch_c_states<__VA_ARGS__>(const PersistentCStates&, cudaStream_t);       \
+  template cudaError_t launch_step_forward<__VA_ARGS__>(const RecurrenceForward&, cudaStream_t);   \
+  template cudaError_t launch_step_backward<__VA_ARGS__>(const RecurrenceBackward&, cudaStream_t); \
+  template cudaError_t launch_grouped_forward<__VA_ARGS__>(const RecurrenceForward&,               \
+                                                           const StepGroup&, cudaStream_t);        \
+  template cudaError_t launch_grouped_backward<__VA_ARGS__>(const RecurrenceBackward&,             \
                                                             const StepGroup&, cudaStream_t);
 
 TREADLE_INSTANCES(math::Formula<1, 1, 1>)

@@ -66,7 +66,8 @@ const void* formula_kernel(const char* kernel, std::initializer_list<const std::
   static std::mutex mutex;
   std::string expression = std::string("treadle::") + kernel + '<';
   const char* separator = "";
-  for (const std::type_info* type : types) expression += separator + name_of(*type), separator = ", ";
+  for (const std::type_info* type : types)
+    expression += separator + name_of(*type), separator = ", ";
   for (const std::string& value : values) expression += separator + value, separator = ", ";
   expression += '>';
   const Key key{current, current_gpu() / 10, expression};
@@ -76,8 +77,7 @@ const void* formula_kernel(const char* kernel, std::initializer_list<const std::
     if (found != known.end()) return found->second;
   }
   // Without the lock: the compiler may wait for Python's, whose owner may wait for this one.
-  const void* const made =
-      load(cell_info(current).name, kernel, expression, std::get<int>(key));
+  const void* const made = load(cell_info(current).name, kernel, expression, std::get<int>(key));
   const std::lock_guard<std::mutex> lock(mutex);
   return known.emplace(key, made).first->second;
 }

@@ -1,6 +1,6 @@
 // The functors of a cell that a formula gives, as the host knows them: the numbers of gates, which
 // decide the layouts of the kernels. The kernels themselves are compiled at run time, where
-// functors.cuh defines the same names with the user's formula.
+// functors.h defines the same names with the user's formula.
 #pragma once
 
 #include <cstdlib>

@@ -10,16 +10,20 @@ namespace treadle {
 template <class Cell, class T, class Layout, int late>
 cudaError_t run_grid_of(const PersistentForward* args, const GridCall& call) {
   const auto kernel = call.plan.resets
-                          ? TREADLE_FUNCTION(PersistentKernel<PersistentForward>, grid_forward, (Cell, T, Layout), (true, late))
-                          : TREADLE_FUNCTION(PersistentKernel<PersistentForward>, grid_forward, (Cell, T, Layout), (false, late));
+                          ? TREADLE_FUNCTION(PersistentKernel<PersistentForward>, grid_forward,
+                                             (Cell, T, Layout), (true, late))
+                          : TREADLE_FUNCTION(PersistentKernel<PersistentForward>, grid_forward,
+                                             (Cell, T, Layout), (false, late));
   return call.of<Layout>(kernel, args);
 }
 
 template <class Cell, class T, class Layout, int late>
 cudaError_t run_grid_of(const PersistentBackward* args, const GridCall& call) {
   const auto kernel = call.plan.resets
-                          ? TREADLE_FUNCTION(PersistentKernel<PersistentBackward>, grid_backward, (Cell, T, Layout), (true, late))
-                          : TREADLE_FUNCTION(PersistentKernel<PersistentBackward>, grid_backward, (Cell, T, Layout), (false, late));
+                          ? TREADLE_FUNCTION(PersistentKernel<PersistentBackward>, grid_backward,
+                                             (Cell, T, Layout), (true, late))
+                          : TREADLE_FUNCTION(PersistentKernel<PersistentBackward>, grid_backward,
+                                             (Cell, T, Layout), (false, late));
   return call.of<Layout>(kernel, args);
 }
 

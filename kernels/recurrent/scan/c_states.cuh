@@ -227,10 +227,10 @@ cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream) 
       const auto grid = ceil_div(units, int64_t{kWide} * kBlockSize);
       const LaunchShape shape = {static_cast<unsigned>(grid),  1, 1, kBlockSize, 0, kWide,
                                  static_cast<int>(sizes.steps)};
-      const auto kernel =
-          resets
-              ? TREADLE_FUNCTION(CStatesKernel, recurrence_c_states_in_turn, (Cell, T), (true, kWide, kSteps))
-              : TREADLE_FUNCTION(CStatesKernel, recurrence_c_states_in_turn, (Cell, T), (false, kWide, kSteps));
+      const auto kernel = resets ? TREADLE_FUNCTION(CStatesKernel, recurrence_c_states_in_turn,
+                                                    (Cell, T), (true, kWide, kSteps))
+                                 : TREADLE_FUNCTION(CStatesKernel, recurrence_c_states_in_turn,
+                                                    (Cell, T), (false, kWide, kSteps));
       return launch(kernel, shape, stream, args, units);
     };
     constexpr int kWide = kTurnWide<T>, kSteps = kTurnSteps<T>;
@@ -249,8 +249,9 @@ cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream) 
                                0,
                                1,
                                static_cast<int>(ceil_div(sizes.steps, int64_t{warps}))};
-    const auto kernel = resets ? TREADLE_FUNCTION(CStatesKernel, recurrence_c_states, (Cell, T), (true))
-                               : TREADLE_FUNCTION(CStatesKernel, recurrence_c_states, (Cell, T), (false));
+    const auto kernel =
+        resets ? TREADLE_FUNCTION(CStatesKernel, recurrence_c_states, (Cell, T), (true))
+               : TREADLE_FUNCTION(CStatesKernel, recurrence_c_states, (Cell, T), (false));
     return launch(kernel, shape, stream, args, units);
   });
 }

@@ -7,8 +7,8 @@
 #include "kernels/common/convert.cuh"
 #include "kernels/common/fast_divide.cuh"
 #include "kernels/common/launch.cuh"
-#include "kernels/recurrent/step_args.h"
 #include "kernels/recurrent/step/step_group.h"
+#include "kernels/recurrent/step_args.h"
 #ifndef __CUDACC_RTC__
 #include "kernels/recurrent/cell_launchers.h"
 #include "kernels/recurrent/formula/function.h"
@@ -41,7 +41,7 @@ __device__ __forceinline__ void add_units(const void* data, int64_t at, acc (&to
 // Whether all gates have both products, so that one array can hold their sum.
 template <class Cell>
 inline constexpr bool kOneProduct =
-    Cell::kInputGates == Cell::kGates && Cell::kStateGates == Cell::kGates;
+    Cell::kInputGates == Cell::kGates&& Cell::kStateGates == Cell::kGates;
 
 // The `each` units (b, u) of a flat index; a step has fewer than 2^31. b changes fastest if the
 // products are stored column by column, so that loads coalesce.
@@ -255,7 +255,8 @@ cudaError_t launch_grouped_forward(const RecurrenceForward& args, const StepGrou
     return with_units<T>(step.rows, args.hidden, vectors, [&](auto units) {
       constexpr int n = decltype(units)::value;
       const LocateUnit locate(step.rows, args.hidden, n, args.products.column_stride != 1);
-      return launch(TREADLE_FUNCTION(StepForwardKernel, recurrence_forward, (Cell, T), (n)), step_launch_shape(locate), stream, args, step,
+      return launch(TREADLE_FUNCTION(StepForwardKernel, recurrence_forward, (Cell, T), (n)),
+                    step_launch_shape(locate), stream, args, step,
                     args.resets.marks != nullptr ? args.steps[1] : RecurrenceStep{}, locate, group);
     });
   });
@@ -280,8 +281,8 @@ cudaError_t launch_grouped_backward(const RecurrenceBackward& args, const StepGr
     return with_units<T>(step.rows, args.hidden, vectors, [&](auto units) {
       constexpr int n = decltype(units)::value;
       const LocateUnit locate(step.rows, args.hidden, n, args.grad_h.column_stride != 1);
-      return launch(TREADLE_FUNCTION(StepBackwardKernel, recurrence_backward, (Cell, T), (n)), step_launch_shape(locate), stream, args, step,
-                    locate, group);
+      return launch(TREADLE_FUNCTION(StepBackwardKernel, recurrence_backward, (Cell, T), (n)),
+                    step_launch_shape(locate), stream, args, step, locate, group);
     });
   });
 }

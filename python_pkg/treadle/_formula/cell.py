@@ -14,7 +14,7 @@ import torch
 
 from .. import _build
 from .calls import FUNCTIONS, METHODS, Value, lift, where
-from .compiler import install
+from .compiler import Source, install
 from .graph import Graph, Node, ordered, program
 from .source import functors
 
@@ -129,7 +129,7 @@ class Cell:
         )
         if wrong:
             raise ValueError(f"Cell: {wrong.decode()}")
-        _sources[self.key] = self.source
+        _sources[self.key] = Source(self.source, counts)
         install(_library(), _sources)
 
     def __repr__(self) -> str:
@@ -146,7 +146,7 @@ class Cell:
         return self  # never changes
 
 
-_sources: dict[str, str] = {}  # of registered cells, by key
+_sources: dict[str, Source] = {}  # of registered cells, by key
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The functors of a formula in C++, for the kernels (kernels/recurrent/formula/functors.cuh)."""
+"""Writes the functors of a formula in C++ (kernels/recurrent/formula/functors.h)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Writer:
         if node.op in BINARY:
             text = f"{args[0]} {BINARY[node.op]} {args[1]}"
         elif node.op == "where":
-            text = f"{args[0]} ? {args[1]} : {args[2]}"
+            text = f"select({args[0]}, acc({args[1]}), acc({args[2]}))"
         elif node.op == "neg":
             text = f"-{args[0]}"
         else:
@@ -54,8 +54,9 @@ def functors(
 ) -> str:
     """The text of FormulaRecurrence.
 
-    ``keep``: the factor of c in new c, None where new c is not affine in c; ``forward``: new h and new c; ``backward``: the gradients of the gates and of c; ``inputs``: the
-    gates, c, and the gradients of new h and new c; ``seeds``: ids of nodes that depend on those.
+    ``keep`` is the factor of c in new c, or None if new c is not affine in c; ``forward`` is new h
+    and new c, ``backward`` the gradients of the gates and of c. ``inputs`` are the gates, c, and the
+    gradients of new h and new c; ``seeds`` are the ids of nodes that depend on these gradients.
     """
     given = {id(node): f"g[{k}]" for k, node in enumerate(inputs[:gates])}
     given[id(inputs[gates])] = "old_cell"

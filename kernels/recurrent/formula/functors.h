@@ -1,6 +1,11 @@
-// What NVRTC compiles before the functors that treadle/_formula/source.py generates: operations of
-// formulas on the device. Twin: csrc/recurrent/formula/evaluate.cpp.
+// The operations that the functors of a formula call. treadle/_formula/source.py writes the
+// functors; NVRTC compiles them for a GPU, the system's C++ compiler for the CPU. Twin on tensors:
+// csrc/recurrent/formula/evaluate.cpp.
 #pragma once
+
+#ifndef __CUDACC_RTC__
+#include <cmath>
+#endif
 
 #include "kernels/math/activations.h"
 #include "kernels/math/h_bound.h"
@@ -8,55 +13,55 @@
 namespace treadle::math::op {
 
 template <class T>
-__device__ __forceinline__ T sigmoid(T x) {
+TREADLE_HD T sigmoid(T x) {
   return math::sigmoid(x).value();
 }
 template <class T>
-__device__ __forceinline__ T tanh(T x) {
+TREADLE_HD T tanh(T x) {
   return math::tanh(x).value();
 }
 template <class T>
-__device__ __forceinline__ T tanh_slope(T x) {
+TREADLE_HD T tanh_slope(T x) {
   return slope(tanh_pair(x));
 }
 // For results that are rounded to a half type.
-__device__ __forceinline__ float sigmoid_of_halves(float x) { return math::sigmoid_of_halves(x); }
-__device__ __forceinline__ float tanh_of_halves(float x) { return math::tanh_of_halves(x); }
+TREADLE_HD float sigmoid_of_halves(float x) { return math::sigmoid_of_halves(x); }
+TREADLE_HD float tanh_of_halves(float x) { return math::tanh_of_halves(x); }
 
 template <class T>
-__device__ __forceinline__ T exp(T x) {
+TREADLE_HD T exp(T x) {
   return ::exp(x);
 }
 template <class T>
-__device__ __forceinline__ T expm1(T x) {
+TREADLE_HD T expm1(T x) {
   return ::expm1(x);
 }
 template <class T>
-__device__ __forceinline__ T log(T x) {
+TREADLE_HD T log(T x) {
   return ::log(x);
 }
 template <class T>
-__device__ __forceinline__ T log1p(T x) {
+TREADLE_HD T log1p(T x) {
   return ::log1p(x);
 }
 template <class T>
-__device__ __forceinline__ T sqrt(T x) {
+TREADLE_HD T sqrt(T x) {
   return ::sqrt(x);
 }
 template <class T>
-__device__ __forceinline__ T sin(T x) {
+TREADLE_HD T sin(T x) {
   return ::sin(x);
 }
 template <class T>
-__device__ __forceinline__ T cos(T x) {
+TREADLE_HD T cos(T x) {
   return ::cos(x);
 }
 template <class T>
-__device__ __forceinline__ T erf(T x) {
+TREADLE_HD T erf(T x) {
   return ::erf(x);
 }
 template <class T>
-__device__ __forceinline__ T abs(T x) {
+TREADLE_HD T abs(T x) {
   return ::fabs(x);
 }
 
