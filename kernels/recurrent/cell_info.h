@@ -53,7 +53,7 @@ inline constexpr CellKind kCellKinds[] = {CellKind::kLltm, CellKind::kLstm, Cell
 constexpr bool is_formula(CellKind cell) { return cell >= CellKind::kFormula; }
 
 #ifndef __CUDACC_RTC__
-// Of registered cells: formula/cells.cpp.
+// Registered cells: formula/cells.cpp.
 const CellInfo& formula_info(CellKind cell) TREADLE_EXPORTED(formula_info);
 const CellKind* formula_named(std::string_view name) TREADLE_EXPORTED(formula_named);
 

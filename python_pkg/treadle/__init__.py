@@ -43,7 +43,16 @@ _torch.register()
 
 __version__: str = _build.facts()["version"]
 
-__all__ = ["Cell", "__version__", "nn", "reference", "sine_linear", "sine_linear_jet", "snake", "snake_"]
+__all__ = [
+    "Cell",
+    "__version__",
+    "nn",
+    "reference",
+    "sine_linear",
+    "sine_linear_jet",
+    "snake",
+    "snake_",
+]
 __all__ += elementwise.__all__
 __all__ += jets.__all__
 __all__ += launches.__all__

@@ -146,21 +146,19 @@ const CellFormula& formula_of(CellKind cell) {
   const auto found = known.find(cell);
   if (found != known.end()) return found->second;
   return known
-      .emplace(
-          cell,
-          CellFormula{
-              [&own](const Gates& gates, const Dual& old_c) -> CellStates {
-                const auto found = evaluated({gates, {&old_c}}, own.forward, own.forward_tangent);
-                return {found[0], found[1]};
-              },
-              [&own](const Gates& gates, const Dual& old_c, const Dual& grad_h,
-                     const Dual& grad_c) -> CellGrads {
-                auto found = evaluated({gates, {&old_c, &grad_h, &grad_c}}, own.backward,
-                                       own.backward_tangent);
-                const Dual of_c = found.back();
-                found.pop_back();
-                return {found, of_c};
-              }})
+      .emplace(cell, CellFormula{[&own](const Gates& gates, const Dual& old_c) -> CellStates {
+                                   const auto found = evaluated({gates, {&old_c}}, own.forward,
+                                                                own.forward_tangent);
+                                   return {found[0], found[1]};
+                                 },
+                                 [&own](const Gates& gates, const Dual& old_c, const Dual& grad_h,
+                                        const Dual& grad_c) -> CellGrads {
+                                   auto found = evaluated({gates, {&old_c, &grad_h, &grad_c}},
+                                                          own.backward, own.backward_tangent);
+                                   const Dual of_c = found.back();
+                                   found.pop_back();
+                                   return {found, of_c};
+                                 }})
       .first->second;
 }
 

@@ -94,7 +94,7 @@ inline const CellFormula kRnn = {
     },
 };
 
-// Of a registered cell: recurrent/formula/evaluate.h.
+// A registered cell's: recurrent/formula/evaluate.h.
 const CellFormula& formula_of(CellKind cell);
 
 inline const CellFormula& cell_formula(CellKind kind) {

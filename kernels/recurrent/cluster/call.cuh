@@ -11,8 +11,8 @@
 namespace treadle {
 
 template <class Cell, size_t i>
-inline constexpr ShapeKernels kKernels = kernels_of(i, Cell::kStateGates,
-                                                    Cell::kHBound == math::HBound::kNone);
+inline constexpr ShapeKernels kKernels =
+    kernels_of(i, Cell::kStateGates, Cell::kHBound == math::HBound::kNone);
 
 // Calls f(Constant<size_t, i>) for the index i of `shape` in kClusterShapes.
 template <size_t i = 0, class F>

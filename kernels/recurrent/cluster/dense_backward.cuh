@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(
   const GroupResets<any_resets> resets{args.resets, args.sizes, group};
   const uint32_t wanted = resets.wanted() ? ~0u : 0;
   // Stores the gradients of the states to which rows were reset.
-  const auto hand_over = [&](void* grads, const float(&values)[kItems], uint32_t ended, int s) {
+  const auto hand_over = [&](void* grads, const float (&values)[kItems], uint32_t ended, int s) {
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       if ((ended >> row[i] & 1) == 0 || !mine[i] || !unit_exists[i]) continue;

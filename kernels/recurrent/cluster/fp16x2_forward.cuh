@@ -241,7 +241,7 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
     ptx::sync_threads(kSendBarrier, L::kThreads);
     if (s + 1 < steps) sends.send(parity, other);
 
-      // ---- while that travels
+    // ---- while that travels
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       if (real[i]) {

@@ -135,13 +135,13 @@ inline void multiply_rows(const acc* panel, const acc* x, int64_t x_stride, int6
     };
     const int64_t left = rows - r;
     if (kMost >= 8 && left >= 8) {
-      go(std::integral_constant < int, kMost >= 8 ? 8 : 1 > {});
+      go(std::integral_constant<int, kMost >= 8 ? 8 : 1>{});
     } else if (kMost == 6 && left >= 6 && left != 8) {
-      go(std::integral_constant < int, kMost == 6 ? 6 : 1 > {});
+      go(std::integral_constant<int, kMost == 6 ? 6 : 1>{});
     } else if (kMost >= 4 && left >= 4) {
-      go(std::integral_constant < int, kMost >= 4 ? 4 : 1 > {});
+      go(std::integral_constant<int, kMost >= 4 ? 4 : 1>{});
     } else if (kMost >= 2 && left >= 2) {
-      go(std::integral_constant < int, kMost >= 2 ? 2 : 1 > {});
+      go(std::integral_constant<int, kMost >= 2 ? 2 : 1>{});
     } else {
       go(std::integral_constant<int, 1>{});
     }

@@ -44,8 +44,8 @@ struct GridForward {
   // Few units per block, so that registers hold all or most weights.
   static constexpr int kUnits = 16, kBlocks = hidden / kUnits;
   // Registers cannot hold all weights and the packets of two tiles.
-  static constexpr bool kWide = hidden > kGridHidden ||
-                                (!setmaxnreg && hidden > kGridNarrowHidden && state_gates == 4);
+  static constexpr bool kWide =
+      hidden > kGridHidden || (!setmaxnreg && hidden > kGridNarrowHidden && state_gates == 4);
   static constexpr int kTileBytes = hidden * 8 * 2;  // h of all units of a tile
   static constexpr int kMostRows = 128;
   static constexpr int kMultiplyingWarps = 8, kMultiplying = kMultiplyingWarps * kWarp;

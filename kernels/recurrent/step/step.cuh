@@ -41,7 +41,7 @@ __device__ __forceinline__ void add_units(const void* data, int64_t at, acc (&to
 // Whether all gates have both products, so that one array can hold their sum.
 template <class Cell>
 inline constexpr bool kOneProduct =
-    Cell::kInputGates == Cell::kGates&& Cell::kStateGates == Cell::kGates;
+    Cell::kInputGates == Cell::kGates && Cell::kStateGates == Cell::kGates;
 
 // The `each` units (b, u) of a flat index; a step has fewer than 2^31. b changes fastest if the
 // products are stored column by column, so that loads coalesce.

@@ -90,7 +90,7 @@ class Value:
         if own is None:
             name = getattr(func, "__name__", str(func))
             raise TypeError(f"a formula cannot call {name}; {KNOWN}")
-        return own(*args, **(kwargs or {}))  # type: ignore[no-any-return]
+        return own(*args, **(kwargs or {}))
 
 
 def lift(graph: Graph, value: Any) -> Node:
@@ -175,15 +175,16 @@ def leaky_relu(x: Any, negative_slope: float = 0.01) -> Value:
 
 
 def silu(x: Any) -> Value:
-    return x * call("sigmoid", x)
+    return call("mul", x, call("sigmoid", x))
 
 
 def gelu(x: Any) -> Value:
-    return 0.5 * x * (1.0 + call("erf", x * (1 / math.sqrt(2))))
+    half = call("mul", 0.5, x)
+    return half * (1.0 + call("erf", call("mul", x, 1 / math.sqrt(2))))
 
 
 def square(x: Any) -> Value:
-    return x * x
+    return call("mul", x, x)
 
 
 def hardtanh(x: Any) -> Value:

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from .. import _build
-from .calls import FUNCTIONS, METHODS, Value, lift, where
+from .calls import FUNCTIONS, Value, lift
 from .compiler import Source, install
 from .graph import Graph, Node, ordered, program
-from .source import functors
+from .source import Formula
 
 __all__ = ["Cell"]
 
@@ -85,51 +85,61 @@ class Cell:
         for label, gate in (("only_input", only_input), ("only_state", only_state)):
             if gate is not None and gate not in given:
                 raise ValueError(f"Cell: {label} must be one of the gates {given}, got {gate!r}")
-        apart = only_input is not None
         both = tuple(gate for gate in given if gate not in (only_input, only_state))
-        #: The gates: the one of only h, those of both products, the one of only x.
-        self.gates = (only_state, *both, only_input) if apart else both
-        counts = (len(given), len(given) - apart, len(given) - apart)
-        if not (1 <= len(given) <= 4 and (not apart or len(both) >= 1)):
-            raise ValueError(f"Cell: gates must be 1 to 4 names, got {given}")
-        self.input_gates, self.state_gates = counts[1:]
         state = self.states[0] if self.states else "h"
         if len({*given, *self.states, "h"}) != len(given) + len(self.states) + 1:
             raise ValueError(f"Cell: names must differ from each other and from h, got {given}")
+        if only_input is not None and only_state is not None:
+            #: The gates, in the order of their blocks of H rows in the weights: first the one with
+            #: only a product of h, last the one with only a product of the input.
+            self.gates = (only_state, *both, only_input)
+        else:
+            self.gates = both
+        if not (both and len(given) <= 4):
+            raise ValueError(
+                f"Cell: gates must be 1 to 4 names, of which one has both products, got {given}"
+            )
+        #: How many gates have a product of the input, and of h.
+        self.input_gates = self.state_gates = len(both) + (only_input is not None)
         graph = Graph()
         inputs = [graph.input() for _ in range(len(given) + 1)]
-        forward = _compiled(name, forward, bool(self.states)) if isinstance(forward, str) else forward
-        results = _traced(self, graph, forward, dict(zip((*self.gates, state), inputs, strict=True)))
-        self._register(graph, inputs, results, counts)
+        if isinstance(forward, str):
+            forward = _compiled(name, forward, self.states[0] if self.states else None)
+        nodes = dict(zip((*self.gates, state), inputs, strict=True))
+        self._register(graph, inputs, _traced(self, graph, forward, nodes))
 
-    def _register(
-        self, graph: Graph, inputs: list[Node], results: tuple[Node, Node], counts: Any
-    ) -> None:
-        one, zero = graph.const(1), graph.const(0)
-        [keep] = graph.tangents(results[1:], inputs, [*[zero] * (len(inputs) - 1), one])
+    def _register(self, graph: Graph, inputs: list[Node], results: tuple[Node, Node]) -> None:
+        counts = (len(self.gates), self.input_gates, self.state_gates)
+        *of_gates, of_c = [*[graph.const(0)] * (len(inputs) - 1), graph.const(1)]
+        [keep] = graph.tangents(results[1:], inputs, [*of_gates, of_c])
         affine = inputs[-1] not in ordered([keep])
         seeds = [graph.input(seed=True), graph.input(seed=True)]
         backward = graph.gradients(results, seeds, inputs)
-        late = frozenset(graph.seeds)
-        texts = [program(inputs, results), program([*inputs, *seeds], backward)]
-        for values, all_inputs in ((list(results), inputs), (backward, [*inputs, *seeds])):
-            own = Graph(nodes=graph.nodes)
-            given = [own.input() for _ in all_inputs]
-            texts.append(program([*all_inputs, *given], own.tangents(values, all_inputs, given)))
-        self.source = functors(
-            *counts, keep if affine else None, results, backward, [*inputs, *seeds], late
+        formula = Formula(
+            counts,
+            [*inputs, *seeds],
+            results,
+            backward,
+            keep if affine else None,
+            frozenset(graph.seeds),
         )
-        digest = hashlib.sha256("\0".join([repr(counts), *texts, self.source]).encode())
-        #: What the ops call this cell: equal formulas of one name are one cell.
+        functors = formula.functors()
+        programs = [program(inputs, results), program(formula.inputs, backward)]
+        for values, read in ((results, inputs), (backward, formula.inputs)):
+            own = Graph(nodes=graph.nodes)
+            tangents = [own.input() for _ in read]
+            programs.append(program([*read, *tangents], own.tangents(values, read, tangents)))
+        digest = hashlib.sha256("\0".join([repr(counts), *programs, functors]).encode())
+        #: What the ops call this cell. Equal formulas of one name are one cell.
         self.key = f"{self.name}_{digest.hexdigest()[:8]}"
         if self.key in _sources:
             return
         wrong = _library().treadle_add_formula(
-            self.key.encode(), *counts, bool(self.states), affine, *(t.encode() for t in texts)
+            self.key.encode(), *counts, bool(self.states), affine, *(p.encode() for p in programs)
         )
         if wrong:
             raise ValueError(f"Cell: {wrong.decode()}")
-        _sources[self.key] = Source(self.source, counts)
+        _sources[self.key] = Source(functors, counts)
         install(_library(), _sources)
 
     def __repr__(self) -> str:
@@ -138,8 +148,8 @@ class Cell:
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            f"Cell: {self.name} cannot be pickled, because its formula is code: make it where it is "
-            "needed, and save the state_dict of its layers"
+            f"Cell: {self.name} cannot be pickled, because its formula is code: make the cell "
+            "again in the process that needs it, and save the state_dict of its layers"
         )
 
     def __deepcopy__(self, memo: Any) -> Cell:
@@ -172,22 +182,21 @@ def _names(label: str, names: object) -> tuple[str, ...]:
     return tuple(_identifier(label, name) for name in names)
 
 
-def _compiled(cell: str, text: str, has_state: bool) -> Callable[..., Any]:
+def _compiled(cell: str, text: str, state: str | None) -> Callable[..., Any]:
     """A formula that is given as text, as a function."""
     file = f"<formula of {cell}>"
-    code = compile(inspect.cleandoc(text), file, "exec")
+    text = inspect.cleandoc(text)
+    code = compile(text, file, "exec")
     # So that a traceback shows the line.
-    linecache.cache[file] = (len(text), None, inspect.cleandoc(text).splitlines(True), file)
-    functions = {getattr(f, "__name__", ""): own for f, own in FUNCTIONS.items()}
-    functions |= {**METHODS, "where": where, "torch": torch}
+    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+    functions: dict[str, Any] = {f.__name__: own for f, own in FUNCTIONS.items()}
 
     def forward(**given: Value) -> Any:
         names: dict[str, Any] = dict(given)
-        exec(code, functions, names)
+        exec(code, {**functions, "torch": torch}, names)
         if "h" not in names:
             raise ValueError(f"Cell: the formula of {cell} must assign h")
-        state = next(iter(given.keys() - ()), None) if not has_state else list(given)[-1]
-        return (names["h"], names[state]) if has_state else names["h"]  # type: ignore[index]
+        return names["h"] if state is None else (names["h"], names[state])
 
     return forward
 

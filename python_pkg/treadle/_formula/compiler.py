@@ -1,4 +1,4 @@
-"""Gives the kernels' library the functions that compile cells (kernels/recurrent/formula/cells.h)."""
+"""Gives the kernels' library the functions that compile cells."""
 
 from __future__ import annotations
 

@@ -59,7 +59,8 @@ def _compiler() -> tuple[list[str], str]:
     """The command, with the flags of the package's CPU kernels, and the compiler's version."""
     given = os.environ.get("CXX")
     names = [given] if given is not None else ["c++", "g++", "clang++"]
-    found = next((words for words in map(shlex.split, names) if words and shutil.which(words[0])), None)
+    commands = [words for words in map(shlex.split, names) if words]
+    found = next((words for words in commands if shutil.which(words[0])), None)
     if found is None:
         raise RuntimeError(f"no C++ compiler was found ({', '.join(names)}; CXX names another)")
     version = subprocess.run([*found, "--version"], capture_output=True, text=True, check=False)

@@ -8,8 +8,9 @@ that a formula may call is made of them (``calls.py``).
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 UNARY = (
     *("neg", "sigmoid", "tanh", "tanh_slope", "exp", "expm1", "log", "log1p", "sqrt"),
@@ -95,8 +96,13 @@ class Graph:
             if is_number(args[0], 1):
                 return args[1]
             return args[0] if is_number(args[1], 1) else self._folded("mul", *args)
-        own = {"add": self.add, "sub": self.sub, "neg": self.neg, "div": self.div}.get(op)
-        return own(*args) if own else self.node(op, *args)  # type: ignore[arg-type]
+        own: dict[str, Callable[..., Node]] = {
+            "add": self.add,
+            "sub": self.sub,
+            "neg": self.neg,
+            "div": self.div,
+        }
+        return own.get(op, partial(self.node, op))(*args)
 
     def where(self, condition: Node, a: Node, b: Node) -> Node:
         return a if a is b else self.node("where", condition, a, b)
@@ -162,8 +168,7 @@ class Graph:
             return self.mul(self.const(2 / math.sqrt(math.pi)), gauss)
         assert node.op == "abs", node.op
         zero = self.const(0)
-        sign = self.sub(self.node("gt", x, zero), self.node("gt", zero, x))
-        return sign
+        return self.sub(self.node("gt", x, zero), self.node("gt", zero, x))
 
     def gradients(
         self, results: Sequence[Node], grads: Sequence[Node], inputs: Sequence[Node]
@@ -174,8 +179,8 @@ class Graph:
         def give(node: Node, grad: Node) -> None:
             total[id(node)] = self.add(total[id(node)], grad) if id(node) in total else grad
 
-        for result, grad in zip(results, grads, strict=True):
-            give(result, grad)
+        for result, given in zip(results, grads, strict=True):
+            give(result, given)
         for node in reversed(ordered(results)):
             grad = total.get(id(node))
             if grad is None or node.op in ("const", "input"):
@@ -186,9 +191,9 @@ class Graph:
                 give(a, self.where(condition, grad, self.const(0)))
                 give(b, self.where(condition, self.const(0), grad))
                 continue
-            for arg, partial in zip(node.args, self.partials(node), strict=True):
-                if partial is not None:
-                    give(arg, self.mul(grad, partial))
+            for arg, slope in zip(node.args, self.partials(node), strict=True):
+                if slope is not None:
+                    give(arg, self.mul(grad, slope))
         return [total.get(id(node), self.const(0)) for node in inputs]
 
     def tangents(
@@ -207,9 +212,9 @@ class Graph:
                 found[id(node)] = self.where(condition, found[id(a)], found[id(b)])
                 continue
             value = zero
-            for arg, partial in zip(node.args, self.partials(node), strict=True):
-                if partial is not None:
-                    value = self.add(value, self.mul(found[id(arg)], partial))
+            for arg, slope in zip(node.args, self.partials(node), strict=True):
+                if slope is not None:
+                    value = self.add(value, self.mul(found[id(arg)], slope))
             found[id(node)] = value
         return [found[id(result)] for result in results]
 
@@ -237,7 +242,7 @@ def ordered(results: Iterable[Node], known: Container[int] = ()) -> list[Node]:
 def program(inputs: Sequence[Node], results: Sequence[Node]) -> str:
     """The text of kernels/recurrent/formula/cells.h."""
     number = {id(node): k for k, node in enumerate(inputs)}
-    lines = []
+    lines: list[str] = []
     for node in ordered(results):
         if id(node) in number:
             continue

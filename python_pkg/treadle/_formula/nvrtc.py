@@ -38,7 +38,6 @@ HEADERS = {
 ARCHITECTURES = {90: "sm_90a", 100: "sm_100a"}  # others have no variant
 
 
-
 def compiled(
     functors: str, name: str, kernel: str, expression: str, architecture: int
 ) -> tuple[bytes, bytes]:
@@ -73,9 +72,7 @@ def _toolkit_folders() -> list[Path]:
 def _nvrtc() -> Nvrtc:
     major = (torch.version.cuda or "13").split(".")[0]
     name = f"libnvrtc.so.{major}"
-    places = [
-        folder / part / name for folder in _toolkit_folders() for part in ("lib", "lib64")
-    ]
+    places = [folder / part / name for folder in _toolkit_folders() for part in ("lib", "lib64")]
     for place in [*(str(p) for p in places if p.is_file()), name]:
         with contextlib.suppress(OSError):
             return Nvrtc(ctypes.CDLL(place))
@@ -114,9 +111,7 @@ class Nvrtc:
                 log = self._bytes(program, "nvrtcGetProgramLog").decode().strip()
                 raise RuntimeError(f"{error}\n{log}") from None
             symbol = ctypes.c_char_p()
-            self._call(
-                "nvrtcGetLoweredName", program, expression.encode(), ctypes.byref(symbol)
-            )
+            self._call("nvrtcGetLoweredName", program, expression.encode(), ctypes.byref(symbol))
             return self._bytes(program, "nvrtcGetCUBIN"), symbol.value or b""
         finally:
             self.library.nvrtcDestroyProgram(ctypes.byref(program))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from .graph import Node, ordered
 
@@ -42,102 +43,130 @@ class Writer:
         return name
 
 
-def functors(
-    gates: int,
-    input_gates: int,
-    state_gates: int,
-    keep: Node | None,
-    forward: tuple[Node, Node],
-    backward: Sequence[Node],
-    inputs: Sequence[Node],
-    seeds: frozenset[int],
-) -> str:
-    """The text of FormulaRecurrence.
+@dataclass(frozen=True)
+class Formula:
+    """A cell's formula and its derivatives, as nodes.
 
-    ``keep`` is the factor of c in new c, or None if new c is not affine in c; ``forward`` is new h
-    and new c, ``backward`` the gradients of the gates and of c. ``inputs`` are the gates, c, and the
-    gradients of new h and new c; ``seeds`` are the ids of nodes that depend on these gradients.
+    ``inputs`` are the gates, c, and the gradients of new h and new c; ``forward`` is new h and new
+    c; ``backward`` the gradients of the gates and of c; ``keep`` the factor of c in new c, or None
+    if new c is not affine in c; ``seeds`` are the ids of nodes that depend on the gradients.
     """
-    given = {id(node): f"g[{k}]" for k, node in enumerate(inputs[:gates])}
-    given[id(inputs[gates])] = "old_cell"
-    # What is computed before the gradients arrive, as far as the rest reads it.
-    late = [node for node in ordered(backward) if id(node) in seeds]
-    early = {
-        id(arg): arg
-        for node in late
-        for arg in node.args
-        if id(arg) not in seeds and arg.op != "const"
-    } | {id(n): n for n in backward if id(n) not in seeds and n.op != "const"}
-    flags = [node for node in early.values() if node.op in ("gt", "ge", "eq")]
-    kinds = {id(node): "bool" if node in flags else "acc" for node in early.values()}
-    members = {key: f"s{k}" for k, key in enumerate(early)}
-    slopes = Writer(given)
-    values = slopes.write(list(early.values()))
-    after = Writer(
-        {key: f"s.{name}" for key, name in members.items()}
-        | {id(inputs[gates + 1]): "grad_h", id(inputs[gates + 2]): "grad_cell"}
-    )
-    found = after.write(backward)
-    lines = [
-        "template <class acc, bool half>",
-        f"struct FormulaRecurrence<acc, {gates}, {input_gates}, {state_gates}, half> {{",
-        f"  static constexpr int kGates = {gates}, kInputGates = {input_gates},"
-        f" kStateGates = {state_gates};",
-        "  static constexpr HBound kHBound = HBound::kNone;",
-        "  static constexpr TREADLE_HD int weight_block(int gate) { return gate; }",
-        "  struct State { acc new_h, new_cell; };",
-        "  struct Gradients { acc gates[kGates], old_cell; };",
-        "  struct Link { acc keep, add; };",
-        "  struct Slopes {",
-        *(f"    {kinds[key]} {name};" for key, name in members.items()),
-        "  };",
-        "  static constexpr bool kReadsNewCell = false;",
-    ]
-    arguments = "const acc (&g)[kGates]"
-    lines.append(f"  static TREADLE_HD State forward({arguments}, acc old_cell) {{")
-    # h alone is rounded to a half type: an error in c would add up over the steps.
-    roots = {id(node) for node in ordered([forward[1]])}
-    quick = ("sigmoid",) if forward[0] is forward[1] else ("sigmoid", "tanh")
-    halves = frozenset(
-        id(node)
-        for node in ordered(forward)
-        if node.op in quick and (node.op == "sigmoid" or id(node) not in roots)
-    )
-    for half in (True, False):
-        writer = Writer(given, halves if half else frozenset())
-        results = writer.write(forward)
-        lines.append(f"    if constexpr ({'half' if half else '!half'}) {{")
-        lines += [f"      {line}" for line in writer.lines]
-        lines.append(f"      return {{{', '.join(results)}}};")
-        lines.append("    }")
-    lines.append("  }")
-    writer = Writer(given)
-    [result] = writer.write(forward[1:])
-    lines.append(f"  static TREADLE_HD acc next({arguments}, acc old_cell) {{")
-    lines += [f"    {line}" for line in writer.lines] + [f"    return {result};", "  }"]
-    if keep is not None:
-        writer = Writer(given)
-        [factor] = writer.write([keep])
-        lines.append(f"  static TREADLE_HD Link link({arguments}) {{")
-        lines += [f"    {line}" for line in writer.lines]
-        lines += [f"    return {{{factor}, next(g, acc(0))}};", "  }"]
-    else:
-        lines.append(f"  static TREADLE_HD Link link({arguments}) {{ return {{acc(0), acc(0)}}; }}")
-    lines.append(f"  static TREADLE_HD Slopes slopes({arguments}, acc old_cell) {{")
-    lines += [f"    {line}" for line in slopes.lines]
-    lines += [f"    return {{{', '.join(values)}}};", "  }"]
-    lines += [
-        f"  static TREADLE_HD Slopes slopes({arguments}, acc old_cell, acc) {{",
-        "    return slopes(g, old_cell);",
-        "  }",
-        "  static TREADLE_HD Gradients backward(const Slopes& s, acc grad_h, acc grad_cell) {",
-        *(f"    {line}" for line in after.lines),
-        f"    return {{{{{', '.join(found[:-1])}}}, {found[-1]}}};",
-        "  }",
-        f"  static TREADLE_HD Gradients backward({arguments}, acc old_cell, acc grad_h,",
-        "                                       acc grad_cell) {",
-        "    return backward(slopes(g, old_cell), grad_h, grad_cell);",
-        "  }",
-        "};",
-    ]
-    return "\n".join(lines) + "\n"
+
+    gates: tuple[int, int, int]  # all, with a product of the input, with a product of h
+    inputs: Sequence[Node]
+    forward: tuple[Node, Node]
+    backward: Sequence[Node]
+    keep: Node | None
+    seeds: frozenset[int]
+
+    def functors(self) -> str:
+        """FormulaRecurrence in C++, with the interface of kernels/math/cells/lltm.h."""
+        gates, input_gates, state_gates = self.gates
+        early = self._early()
+        flags = ("gt", "ge", "eq")
+        members = [
+            f"    {'bool' if node.op in flags else 'acc'} s{k};" for k, node in enumerate(early)
+        ]
+        return "\n".join(
+            [
+                "template <class acc, bool half>",
+                f"struct FormulaRecurrence<acc, {gates}, {input_gates}, {state_gates}, half> {{",
+                f"  static constexpr int kGates = {gates}, kInputGates = {input_gates},"
+                f" kStateGates = {state_gates};",
+                "  static constexpr HBound kHBound = HBound::kNone;",
+                "  static constexpr bool kReadsNewCell = false;",
+                "  static constexpr TREADLE_HD int weight_block(int gate) { return gate; }",
+                "  using Gates = acc[kGates];",
+                "  struct State { acc new_h, new_cell; };",
+                "  struct Gradients { acc gates[kGates], old_cell; };",
+                "  struct Link { acc keep, add; };",
+                "  struct Slopes {",
+                *members,
+                "  };",
+                *self._forward(),
+                *self._next(),
+                *self._link(),
+                *self._slopes(early),
+                *self._backward(early),
+                "};",
+                "",
+            ]
+        )
+
+    def _known(self) -> dict[int, str]:
+        gates = self.gates[0]
+        known = {id(node): f"g[{k}]" for k, node in enumerate(self.inputs[:gates])}
+        return known | {id(self.inputs[gates]): "old_cell"}
+
+    def _early(self) -> list[Node]:
+        """What is computed before the gradients arrive, as far as the rest reads it."""
+        late = [node for node in ordered(self.backward) if id(node) in self.seeds]
+        read = [arg for node in late for arg in node.args] + list(self.backward)
+        found = {
+            id(node): node for node in read if id(node) not in self.seeds and node.op != "const"
+        }
+        return list(found.values())
+
+    def _forward(self) -> list[str]:
+        # Only h is rounded to a half type: an error in c would add up over the steps.
+        new_h, new_c = self.forward
+        of_c = {id(node) for node in ordered([new_c])}
+        halves = frozenset(
+            id(node)
+            for node in ordered(self.forward)
+            if node.op == "sigmoid" or (node.op == "tanh" and id(node) not in of_c)
+        )
+        lines = ["  static TREADLE_HD State forward(const Gates& g, acc old_cell) {"]
+        for half in (True, False):
+            writer = Writer(self._known(), halves if half else frozenset())
+            results = writer.write(self.forward)
+            lines.append(f"    if constexpr ({'half' if half else '!half'}) {{")
+            lines += [f"      {line}" for line in writer.lines]
+            lines += [f"      return {{{', '.join(results)}}};", "    }"]
+        return [*lines, "  }"]
+
+    def _next(self) -> list[str]:
+        writer = Writer(self._known())
+        [result] = writer.write(self.forward[1:])
+        return _function("acc next(const Gates& g, acc old_cell)", writer, result)
+
+    def _link(self) -> list[str]:
+        writer, factor = Writer(self._known()), "acc(0)"
+        if self.keep is not None:
+            [factor] = writer.write([self.keep])
+        return _function("Link link(const Gates& g)", writer, f"Link{{{factor}, next(g, acc(0))}}")
+
+    def _slopes(self, early: Sequence[Node]) -> list[str]:
+        writer = Writer(self._known())
+        values = ", ".join(writer.write(early))
+        return [
+            *_function(
+                "Slopes slopes(const Gates& g, acc old_cell)", writer, f"Slopes{{{values}}}"
+            ),
+            "  static TREADLE_HD Slopes slopes(const Gates& g, acc old_cell, acc) {",
+            "    return slopes(g, old_cell);",
+            "  }",
+        ]
+
+    def _backward(self, early: Sequence[Node]) -> list[str]:
+        gates = self.gates[0]
+        known = {id(node): f"s.s{k}" for k, node in enumerate(early)}
+        known |= {id(self.inputs[gates + 1]): "grad_h", id(self.inputs[gates + 2]): "grad_cell"}
+        writer = Writer(known)
+        *of_gates, of_c = writer.write(self.backward)
+        return [
+            *_function(
+                "Gradients backward(const Slopes& s, acc grad_h, acc grad_cell)",
+                writer,
+                f"Gradients{{{{{', '.join(of_gates)}}}, {of_c}}}",
+            ),
+            "  static TREADLE_HD Gradients backward(const Gates& g, acc old_cell, acc grad_h,",
+            "                                       acc grad_cell) {",
+            "    return backward(slopes(g, old_cell), grad_h, grad_cell);",
+            "  }",
+        ]
+
+
+def _function(declared: str, writer: Writer, result: str) -> list[str]:
+    body = [f"    {line}" for line in writer.lines]
+    return [f"  static TREADLE_HD {declared} {{", *body, f"    return {result};", "  }"]

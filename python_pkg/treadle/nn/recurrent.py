@@ -40,7 +40,7 @@ class CellFront(Front):
                 "sequences by torch.nn.utils.rnn.pack_padded_sequence"
             )
         data, batch_sizes = input if len(input) == 2 else (*input, None)
-        return self.op(  # type: ignore[return-value]
+        return self.op(
             data,
             batch_sizes,
             list(states or ()),
@@ -130,7 +130,7 @@ class Recurrent(SequenceLayers, nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws all parameters anew."""
+        """Draw all parameters from the uniform distribution in +-1 / sqrt(H)."""
         bound = 1 / math.sqrt(self.hidden_size)
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
