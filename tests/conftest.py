@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
 # `-n` runs several processes, each with OpenMP threads, which must not spin while they wait.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Compiled cells are kept between runs, outside of the user's folder.
+os.environ.setdefault("TREADLE_CELLS", f"{tempfile.gettempdir()}/treadle-cells-{os.getuid()}")
 
 import pytest  # noqa: E402
 import torch  # noqa: E402

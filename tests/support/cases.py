@@ -14,7 +14,7 @@ import torch
 from tests.elementwise import cases as elementwise_cases
 from tests.elementwise import snake_cases
 from tests.recurrent.support import cell_cases as lltm_cases
-from tests.recurrent.support import layer_cases, reset_cases, scan_cases
+from tests.recurrent.support import formula_cases, layer_cases, reset_cases, scan_cases
 from tests.sine_linear import cases as sine_linear_cases
 from tests.sine_linear_jet import cases as jet_cases
 from tests.support.inputs import (
@@ -58,6 +58,7 @@ OPS: dict[str, Op] = {
         *jet_cases.ops(),
         *lltm_cases.ops(),
         *layer_cases.ops(),
+        *formula_cases.ops(),
         *reset_cases.ops(),
         *scan_cases.ops(),
     )

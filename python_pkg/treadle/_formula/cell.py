@@ -105,6 +105,8 @@ class Cell:
         inputs = [graph.input() for _ in range(len(given) + 1)]
         if isinstance(forward, str):
             forward = _compiled(name, forward, self.states[0] if self.states else None)
+        #: The formula, as a function of tensors or symbols by name.
+        self.forward = forward
         nodes = dict(zip((*self.gates, state), inputs, strict=True))
         self._register(graph, inputs, _traced(self, graph, forward, nodes))
 
@@ -189,9 +191,9 @@ def _compiled(cell: str, text: str, state: str | None) -> Callable[..., Any]:
     code = compile(text, file, "exec")
     # So that a traceback shows the line.
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
-    functions: dict[str, Any] = {f.__name__: own for f, own in FUNCTIONS.items()}
+    functions: dict[str, Any] = {function.__name__: function for function in FUNCTIONS}
 
-    def forward(**given: Value) -> Any:
+    def forward(**given: Any) -> Any:
         names: dict[str, Any] = dict(given)
         exec(code, {**functions, "torch": torch}, names)
         if "h" not in names:

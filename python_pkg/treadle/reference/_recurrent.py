@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ._cells import gru_cell, lltm_cell, lstm_cell, rnn_cell
+from .._formula.cell import Cell
+from ._cells import formula_cell, gru_cell, lltm_cell, lstm_cell, rnn_cell
 
 States = tuple[Tensor, Tensor]
 
@@ -51,7 +52,7 @@ def recurrent_layer(
     bias_ih: Tensor | None,
     bias_hh: Tensor | None,
     *,
-    cell: str,
+    cell: str | Cell,
     reset: Tensor | None = None,
     reset_h: Tensor | None = None,
     reset_c: Tensor | None = None,
@@ -61,10 +62,11 @@ def recurrent_layer(
     Args:
         input: [T, B, I]; or [S, I], the data of a packed batch, S rows in all.
         batch_sizes: [T], int64 on the CPU, the rows of each step of a packed batch; or None.
-        h0, c0: [D, B, H]; c0 of a GRU or an RNN is h0 before it was rounded.
+        h0, c0: [D, B, H]; c0 of a GRU, an RNN, or a Cell without states, is h0 before rounding.
         weight_ih: [D, GH, I]; weight_hh: [D, GH, H]; bias_ih, bias_hh: [D, GH] or None (LLTM has
             one bias). G is 4 for LSTM, 3 for GRU and LLTM, 1 for RNN. Rows are in the cell's order.
-        cell: "lltm", "lstm", "gru", "rnn_tanh" or "rnn_relu".
+        cell: "lltm", "lstm", "gru", "rnn_tanh", "rnn_relu", or a :class:`treadle.Cell`, whose
+            formula then runs on tensors.
         reset: [T, B, 1] or [S, 1], bool, or None: the state before a step where it is true is
             replaced; in the second direction, before step t where step t + 1 is marked.
         reset_h, reset_c: the new state, [D, B, H], or [D, T, B, H] or [D, S, H]; None for zeros.
@@ -82,7 +84,7 @@ def recurrent_layer(
 
 
 def _every_step(
-    cell: str,
+    cell: str | Cell,
     input: Tensor,
     batch_sizes: Tensor | None,
     hx: States,
@@ -92,7 +94,8 @@ def _every_step(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """:func:`recurrent_layer`, which also returns c of every step, shaped like output. ``lengths``
     [B]: steps of each row of a padded batch."""
-    step, (reset, *others) = _CELLS[cell], resets
+    step = partial(formula_cell, cell) if isinstance(cell, Cell) else _CELLS[cell]
+    reset, *others = resets
     steps, rows = input.shape[:2] if batch_sizes is None else (len(batch_sizes), 0)
     real = None
     if lengths is not None:

@@ -3,6 +3,7 @@ strides; parameters of one direction without that dimension."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -133,10 +134,20 @@ def layer(
 def layer_reference(
     input: Tensor, lengths: Lengths, *rest: Any, cell: str = "lltm", **_: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
+    return results_of(partial(reference.recurrent_layer, cell=cell), input, lengths, rest)
+
+
+def results_of(
+    run: Callable[..., tuple[Tensor, Tensor, Tensor]],
+    input: Tensor,
+    lengths: Lengths,
+    rest: tuple[Any, ...],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The results of a reference for the arguments of ``layer``."""
     given = [*rest, *[None] * (len(NAMES) - 2 - len(rest))]
     if given[2].dim() == 2:
         given[2:] = [t if t is None else t.unsqueeze(0) for t in given[2:]]
-    results = reference.recurrent_layer(input, batch_sizes(lengths), *given, cell=cell)
+    results = run(input, batch_sizes(lengths), *given)
     if len(input) and lengths != ():
         return results
     # Even without steps the results must depend on every argument.
