@@ -39,6 +39,9 @@ const void* load(const char* cell, const char* kernel, const std::string& expres
   if (compile == nullptr) {
     throw std::runtime_error(std::string(cell) + ": only treadle's Python package compiles cells");
   }
+  // Loading is allowed while another thread, or this one, captures a graph.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  check(cudaThreadExchangeStreamCaptureMode(&mode), cell);
   const char* const wrong = compile(
       cell, kernel, expression.c_str(), architecture, &loaded,
       [](void* context, const void* image, size_t, const char* symbol) {
@@ -49,6 +52,7 @@ const void* load(const char* cell, const char* kernel, const std::string& expres
           to->error = cudaLibraryGetKernel(&to->kernel, library, symbol);
         }
       });
+  check(cudaThreadExchangeStreamCaptureMode(&mode), cell);
   if (wrong != nullptr) throw std::runtime_error(std::string(cell) + ": " + wrong);
   check(loaded.error, std::string(cell) + ": the compiled kernel cannot be loaded");
   return reinterpret_cast<const void*>(loaded.kernel);

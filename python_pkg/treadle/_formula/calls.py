@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .graph import Graph, Node
-
-Number = int, float
 
 
 class Value:
@@ -69,11 +68,36 @@ class Value:
     def __le__(self, other: Any) -> Value:
         return call("ge", other, self)
 
+    def __eq__(self, other: Any) -> Value:  # type: ignore[override]
+        return call("eq", self, other)
+
+    def __ne__(self, other: Any) -> Value:  # type: ignore[override]
+        return call("eq", call("eq", self, other), 0)
+
+    __hash__ = object.__hash__
+
+    def __and__(self, other: Any) -> Value:
+        return call("gt", call("mul", *_conditions("&", self, other)), 0)
+
+    def __or__(self, other: Any) -> Value:
+        return call("gt", call("add", *_conditions("|", self, other)), 0)
+
+    def __invert__(self) -> Value:
+        return call("eq", *_conditions("~", self), 0)
+
     def __bool__(self) -> bool:
         raise TypeError(
             "a formula has no branches, because it runs for every unit: use torch.where(condition, "
             "a, b)"
         )
+
+    def __float__(self) -> float:
+        raise TypeError("a formula's arguments are not numbers: use torch's functions, not math's")
+
+    def _not_pointwise(self, *_: Any) -> Value:
+        raise TypeError(f"a formula computes each unit from its own values; {KNOWN}")
+
+    __getitem__ = __matmul__ = __rmatmul__ = __rpow__ = __mod__ = __floordiv__ = _not_pointwise
 
     def __getattr__(self, name: str) -> Any:
         # x.sigmoid() as torch.sigmoid(x).
@@ -93,14 +117,19 @@ class Value:
         return own(*args, **(kwargs or {}))
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
 def lift(graph: Graph, value: Any) -> Node:
     if isinstance(value, Value):
         if value.graph is not graph:
             raise TypeError("a formula's values must be those of its own call")
         return value.node
-    if isinstance(value, bool) or not isinstance(value, Number):
+    if not _is_number(value):
+        kind = "None" if value is None else type(value).__name__
         raise TypeError(
-            f"a formula takes its arguments and numbers, got {type(value).__name__}"
+            f"a formula takes its arguments and numbers, got {kind}"
             + (": what is learned must come through a gate" if isinstance(value, Tensor) else "")
         )
     if not math.isfinite(value):
@@ -113,17 +142,31 @@ def call(op: str, *values: Any) -> Value:
     return Value(graph, graph.call(op, *(lift(graph, value) for value in values)))
 
 
-def where(condition: Any, a: Any, b: Any) -> Value:
-    if not isinstance(condition, Value) or condition.node.op not in ("gt", "ge", "eq"):
+def where(condition: Any, input: Any, other: Any) -> Value:
+    a, b = input, other
+    if not _is_condition(condition):
         raise TypeError("torch.where takes a comparison of a formula's values first")
     graph = condition.graph
     return Value(graph, graph.where(condition.node, lift(graph, a), lift(graph, b)))
 
 
-def _power(x: Value, exponent: Any) -> Value:
+def _is_condition(value: Any) -> bool:
+    return isinstance(value, Value) and value.node.op in ("gt", "ge", "eq")
+
+
+def _conditions(operator: str, *values: Any) -> tuple[Any, ...]:
+    if not all(map(_is_condition, values)):
+        raise TypeError(f"{operator} takes comparisons of a formula's values")
+    return values
+
+
+def _power(input: Any, exponent: Any) -> Value:
+    x = input
+    if not isinstance(x, Value):
+        raise TypeError("a formula's powers have a value of the formula as their base")
     if exponent == 0.5:
         return call("sqrt", x)
-    if isinstance(exponent, bool) or not isinstance(exponent, Number) or exponent != int(exponent):
+    if not _is_number(exponent) or exponent != int(exponent):
         raise TypeError(f"a formula's exponents are integers or 0.5, got {exponent!r}")
     count = abs(int(exponent))
     if not 1 <= count <= 8:
@@ -134,20 +177,41 @@ def _power(x: Value, exponent: Any) -> Value:
     return found if exponent > 0 else 1.0 / found
 
 
-# NaN stays NaN in all of these.
+def add(input: Any, other: Any, *, alpha: float = 1) -> Value:
+    return call("add", input, other if alpha == 1 else other * alpha)
 
 
-def relu(x: Any) -> Value:
+def sub(input: Any, other: Any, *, alpha: float = 1) -> Value:
+    return call("sub", input, other if alpha == 1 else other * alpha)
+
+
+def mul(input: Any, other: Any) -> Value:
+    return call("mul", input, other)
+
+
+def div(input: Any, other: Any, *, rounding_mode: None = None) -> Value:
+    if rounding_mode is not None:
+        raise ValueError(f"div: rounding_mode must be None in a formula, got {rounding_mode!r}")
+    return call("div", input, other)
+
+
+# NaN stays NaN in all of these. Derivatives at kinks are torch's.
+
+
+def relu(x: Any, inplace: bool = False) -> Value:
+    _out_of_place("relu", inplace)
     return where(x <= 0, 0.0, x)
 
 
-def maximum(a: Any, b: Any) -> Value:
+def maximum(input: Any, other: Any) -> Value:
+    a, b = input, other
     # At a tie torch gives half of the gradient to each.
     return where(a > b, a, where(b > a, b, a * 0.5 + b * 0.5))
 
 
-def minimum(a: Any, b: Any) -> Value:
-    return -maximum(-a, -b) if isinstance(a, Value) else -maximum(-b, -a)
+def minimum(input: Any, other: Any) -> Value:
+    a, b = input, other
+    return where(a < b, a, where(b < a, b, a * 0.5 + b * 0.5))
 
 
 def clamp(x: Any, min: Any = None, max: Any = None) -> Value:
@@ -156,30 +220,39 @@ def clamp(x: Any, min: Any = None, max: Any = None) -> Value:
     return found if max is None else where(found <= max, found, where(found > max, max, found))
 
 
-def elu(x: Any, alpha: float = 1.0) -> Value:
+def elu(x: Any, alpha: float = 1.0, inplace: bool = False) -> Value:
+    _out_of_place("elu", inplace)
     below = call("expm1", where(x > 0, 0.0, x))
     return where(x > 0, x, alpha * below)
 
 
-def softplus(x: Any) -> Value:
-    positive = where(x > 0, x, 0.0)
-    return positive + call("log1p", call("exp", -abs(x)))
+def softplus(x: Any, beta: float = 1.0, threshold: float = 20.0) -> Value:
+    scaled = call("mul", x, beta)
+    return where(scaled > threshold, x, call("log1p", call("exp", scaled)) / beta)
 
 
 def logsigmoid(x: Any) -> Value:
-    return -softplus(-x)
+    # From 40 on the logarithm is x in float64, too.
+    return -softplus(-x, threshold=40.0)
 
 
-def leaky_relu(x: Any, negative_slope: float = 0.01) -> Value:
+def leaky_relu(x: Any, negative_slope: float = 0.01, inplace: bool = False) -> Value:
+    _out_of_place("leaky_relu", inplace)
     return where(x > 0, x, negative_slope * x)
 
 
-def silu(x: Any) -> Value:
+def silu(x: Any, inplace: bool = False) -> Value:
+    _out_of_place("silu", inplace)
     return call("mul", x, call("sigmoid", x))
 
 
-def gelu(x: Any) -> Value:
+def gelu(x: Any, approximate: str = "none") -> Value:
     half = call("mul", 0.5, x)
+    if approximate == "tanh":
+        cubic = call("mul", x, 1.0 + 0.044715 * (x * x))
+        return half * (1.0 + call("tanh", cubic * math.sqrt(2 / math.pi)))
+    if approximate != "none":
+        raise ValueError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}")
     return half * (1.0 + call("erf", call("mul", x, 1 / math.sqrt(2))))
 
 
@@ -187,12 +260,20 @@ def square(x: Any) -> Value:
     return call("mul", x, x)
 
 
-def hardtanh(x: Any) -> Value:
-    return clamp(x, -1.0, 1.0)
+def hardtanh(x: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Value:
+    _out_of_place("hardtanh", inplace)
+    # On the boundary torch gives the gradient to nobody, unlike clamp's.
+    return where(x <= min_val, min_val, where(x >= max_val, max_val, x))
 
 
-def hardsigmoid(x: Any) -> Value:
-    return clamp(x + 3.0, 0.0, 6.0) * (1 / 6)
+def hardsigmoid(x: Any, inplace: bool = False) -> Value:
+    _out_of_place("hardsigmoid", inplace)
+    return where(x <= -3.0, 0.0, where(x >= 3.0, 1.0, (x + 3.0) * (1 / 6)))
+
+
+def _out_of_place(name: str, inplace: bool) -> None:
+    if inplace:
+        raise ValueError(f"{name}: inplace must be False in a formula, got True")
 
 
 def _unary(op: str) -> Callable[..., Value]:
@@ -204,26 +285,21 @@ METHODS: dict[str, Callable[..., Value]] = {
     **{op: _unary(op) for op in ("sin", "cos", "erf", "abs", "neg")},
     **{f.__name__: f for f in (relu, maximum, minimum, clamp, square)},
 }
-FUNCTIONS: dict[Any, Callable[..., Value]] = {
-    **{getattr(torch, name): function for name, function in METHODS.items()},
-    torch.where: where,
-    torch.add: lambda a, b: call("add", a, b),
-    torch.sub: lambda a, b: call("sub", a, b),
-    torch.mul: lambda a, b: call("mul", a, b),
-    torch.div: lambda a, b: call("div", a, b),
-    torch.pow: _power,
-    F.relu: relu,
-    F.sigmoid: METHODS["sigmoid"],
-    F.tanh: METHODS["tanh"],
-    F.elu: elu,
-    F.softplus: softplus,
-    F.logsigmoid: logsigmoid,
-    F.leaky_relu: leaky_relu,
-    F.silu: silu,
-    F.gelu: gelu,
-    F.hardtanh: hardtanh,
-    F.hardsigmoid: hardsigmoid,
+OF_TORCH: dict[str, Callable[..., Value]] = {
+    **METHODS,
+    **{f.__name__: f for f in (add, sub, mul, div, where)},
+    "pow": _power,
 }
-KNOWN = "it may use + - * / ** and comparisons, " + ", ".join(
-    f"torch.{name}" for name in sorted([*METHODS, "where"])
-)
+OF_F: dict[str, Callable[..., Value]] = {
+    **{name: METHODS[name] for name in ("relu", "sigmoid", "tanh")},
+    **{f.__name__: f for f in (elu, softplus, logsigmoid, leaky_relu, silu, gelu)},
+    **{f.__name__: f for f in (hardtanh, hardsigmoid)},
+}
+# torch's functions by the names that a formula given as text may use.
+NAMES: dict[str, Any] = {name: getattr(F, name) for name in OF_F}
+NAMES |= {name: getattr(torch, name) for name in OF_TORCH}
+FUNCTIONS: dict[Any, Callable[..., Value]] = {
+    **{getattr(torch, name): function for name, function in OF_TORCH.items()},
+    **{getattr(F, name): function for name, function in OF_F.items()},
+}
+KNOWN = "it may use + - * / ** and comparisons, torch's " + ", ".join(sorted(NAMES))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import hashlib
 import inspect
+import keyword
 import linecache
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -13,7 +15,7 @@ from typing import Any
 import torch
 
 from .. import _build
-from .calls import FUNCTIONS, Value, lift
+from .calls import NAMES, Value, lift
 from .compiler import Source, install
 from .graph import Graph, Node, ordered, program
 from .source import Formula
@@ -24,15 +26,16 @@ __all__ = ["Cell"]
 class Cell:
     """A recurrent cell, from a formula of one hidden unit.
 
-    A step computes the gates, each ``W_ih[k] @ x + b_ih[k] + W_hh[k] @ h + b_hh[k]``, and from them
-    and the old state, unit by unit, the new one: that is the formula. :class:`treadle.nn.Recurrent`
-    makes layers of a cell. On a GPU its kernels are compiled when they are first needed, and kept
-    on disk (docs/write_a_cell.md); on the CPU a formula is evaluated by torch's operations.
+    A step computes the gates, each ``W_ih[k] @ x + b_ih[k] + W_hh[k] @ h + b_hh[k]``. The formula
+    computes the new state from them and the old one, unit by unit. :class:`treadle.nn.Recurrent`
+    makes layers of a cell. Kernels are compiled when a layer first needs them, and kept on disk
+    (``TREADLE_CELLS``): for a GPU by NVRTC, which torch brings; for the CPU by the system's C++
+    compiler (``CXX``), or else torch's operations compute the steps, with a warning.
 
     Args:
         name: of the cell, in errors: a Python identifier.
-        gates: the names of the gates, 1 to 4, in the order of their blocks of H rows in the
-            weights.
+        gates: the names of the gates, 1 to 4. The attribute ``gates`` has them in the order of
+            their blocks of H rows in the weights, which is this one, but for the next arguments.
         forward: the formula, a function of torch's pointwise operations whose arguments are the
             gates and the old state, by name: ``h``, or ``c`` of a cell with ``states=("c",)``. It
             returns the new ``h``, or ``(h, c)``. It runs once, on symbols, when the cell is made,
@@ -173,8 +176,8 @@ def _library() -> Any:
 def _identifier(label: str, name: object) -> str:
     if not isinstance(name, str):
         raise TypeError(f"Cell: {label} must be a string, got {type(name).__name__}")
-    if not name.isidentifier():
-        raise ValueError(f"Cell: {label} must be a Python identifier, got {name!r}")
+    if not name.isidentifier() or not name.isascii() or keyword.iskeyword(name):
+        raise ValueError(f"Cell: {label} must be an identifier, got {name!r}")
     return name
 
 
@@ -189,15 +192,20 @@ def _compiled(cell: str, text: str, state: str | None) -> Callable[..., Any]:
     file = f"<formula of {cell}>"
     text = inspect.cleandoc(text)
     code = compile(text, file, "exec")
+    stored = {
+        node.id
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    for needed in ("h", *([] if state is None else [state])):
+        if needed not in stored:
+            raise ValueError(f"Cell: the formula of {cell} must assign {needed}")
     # So that a traceback shows the line.
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
-    functions: dict[str, Any] = {function.__name__: function for function in FUNCTIONS}
 
     def forward(**given: Any) -> Any:
         names: dict[str, Any] = dict(given)
-        exec(code, {**functions, "torch": torch}, names)
-        if "h" not in names:
-            raise ValueError(f"Cell: the formula of {cell} must assign h")
+        exec(code, {**NAMES, "torch": torch}, names)
         return names["h"] if state is None else (names["h"], names[state])
 
     return forward
@@ -212,7 +220,8 @@ def _traced(
     parameters = inspect.signature(forward).parameters.values()
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         names = {p.name for p in parameters}
-        if names != set(inputs):
+        needed = {p.name for p in parameters if p.default is p.empty}
+        if not needed <= set(inputs) <= names:
             raise ValueError(
                 f"Cell: forward must have the arguments {', '.join(inputs)}, got "
                 f"{', '.join(p.name for p in parameters)}"
@@ -222,5 +231,6 @@ def _traced(
         node = lift(graph, found)
         return node, node
     if not isinstance(found, tuple) or len(found) != 2:
-        raise TypeError(f"Cell: forward must return (h, {cell.states[0]}), got {found!r}")
+        got = type(found).__name__ if not isinstance(found, Value) else "one value"
+        raise TypeError(f"Cell: forward must return (h, {cell.states[0]}), got {got}")
     return lift(graph, found[0]), lift(graph, found[1])

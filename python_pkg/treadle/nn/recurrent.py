@@ -135,6 +135,10 @@ class Recurrent(SequenceLayers, nn.Module):
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
 
+    def _load_from_state_dict(self, *args: Any) -> None:
+        # The other layers refuse weights of another cell, which a formula's may resemble.
+        nn.Module._load_from_state_dict(self, *args)
+
     def extra_repr(self) -> str:
         words = [f"{self.cell}, {self.input_size}, {self.hidden_size}"]
         given = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0}

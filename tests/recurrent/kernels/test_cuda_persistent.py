@@ -88,8 +88,8 @@ def fitting_here(group: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     return kept
 
 
-def watch(group: str, *arguments: Any) -> str:
-    return finish(start(group, *fitting_here(group, arguments)))
+def watch(group: str, *arguments: Any, seconds: float = SECONDS) -> str:
+    return finish(start(group, *fitting_here(group, arguments)), seconds)
 
 
 # ---- values

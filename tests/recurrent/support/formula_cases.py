@@ -6,13 +6,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from tests.recurrent.support import layer_cases
-from tests.recurrent.support.layer_cases import BLOCKS, GATES, Lengths
-from tests.support.inputs import HALVES, Call, Case, Make, Op
+from tests.recurrent.support.layer_cases import BLOCKS, GATES
+from tests.support.inputs import FLOATING, HALVES, Call, Case, Make, Op
 from tests.support.layouts import strided, transposed
-from treadle import Cell, reference
+from treadle import Cell
 
 
 def minimal(n_h: Any, f: Any, n_x: Any, h: Any) -> Any:
@@ -36,29 +35,21 @@ CELLS = (MINIMAL, WAVE)
 ARGUMENTS = (*layer_cases.TENSORS, 7)
 for _cell in CELLS:
     GATES[_cell.key], BLOCKS[_cell.key] = len(_cell.gates), _cell.state_gates
-    layer_cases.ARGUMENTS[_cell.key] = ARGUMENTS
+    layer_cases.ARGUMENTS[_cell.key], layer_cases.FORMULAS[_cell.key] = ARGUMENTS, _cell
 
 # T, B, I, H
 SIZES = ((2, 2, 2, 2), (0, 3, 5, 4), (3, 0, 5, 4), (1, 3, 5, 31), (17, 17, 5, 33))
-
-
-def formula_reference(
-    input: Tensor, lengths: Lengths, *rest: Any, formula: Cell, cell: str, **_: Any
-) -> tuple[Tensor, Tensor, Tensor]:
-    assert cell == formula.key
-    return layer_cases.results_of(
-        partial(reference.recurrent_layer, cell=formula), input, lengths, rest
-    )
 
 
 def formula_cases(cell: Cell) -> tuple[Case, ...]:
     found: list[Case] = []
 
     def add(name: str, sizes: tuple[int, int, int, int], **options: Any) -> None:
-        dtypes = options.pop("dtypes", layer_cases.FLOATING)
+        dtypes, recompute = options.pop("dtypes", FLOATING), options.pop("recompute", False)
 
         def build(make: Make) -> Call:
-            return layer_cases.layer_arguments(make, sizes, cell=cell.key, **options)
+            call = layer_cases.layer_arguments(make, sizes, cell=cell.key, **options)
+            return call.with_options(recompute=True) if recompute else call
 
         t, b, _, h = sizes
         found.append(Case(f"recurrent_layer {cell.name} {name}", build, dtypes, t * b * h > 200))
@@ -70,6 +61,7 @@ def formula_cases(cell: Cell) -> tuple[Case, ...]:
     add("fp32 cell", (2, 5, 3, 7), dtypes=HALVES, state=torch.float32)
     add("strided", (3, 3, 2, 4), to={"weight_hh": transposed, "c0": strided, "input": strided})
     add("no directions", (3, 2, 2, 3), no_directions=True)
+    add("recompute", (3, 2, 2, 3), recompute=True, directions=2)
     return tuple(found)
 
 
@@ -78,7 +70,7 @@ def ops() -> tuple[Op, ...]:
         Op(
             f"recurrent_layer {cell.key}",
             partial(layer_cases.layer, cell=cell.key),
-            partial(formula_reference, formula=cell, cell=cell.key),
+            partial(layer_cases.layer_reference, cell=cell.key),
             ("recurrent_layer",),
             ARGUMENTS,
             formula_cases(cell),

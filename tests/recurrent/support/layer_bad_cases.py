@@ -196,9 +196,18 @@ def cells() -> list[Bad]:
     found = [
         Bad(f"{op} cell {cell!r}", lambda m, cell=cell: named(m, cell), f"{op}: {words}")
         for cell, words in (
-            ("rnn", "cell must be lltm, lstm, gru, rnn_tanh or rnn_relu, got rnn"),
-            ("LLTM", "cell must be lltm, lstm, gru, rnn_tanh or rnn_relu, got LLTM"),
-            ("", "cell must be lltm, lstm, gru, rnn_tanh or rnn_relu, got "),
+            (
+                "rnn",
+                "cell must be lltm, lstm, gru, rnn_tanh, rnn_relu or a treadle.Cell's key, got rnn",
+            ),
+            (
+                "LLTM",
+                "cell must be lltm, lstm, gru, rnn_tanh, rnn_relu or a treadle.Cell's key, got LLTM",
+            ),
+            (
+                "",
+                "cell must be lltm, lstm, gru, rnn_tanh, rnn_relu or a treadle.Cell's key, got ",
+            ),
         )
     ]
     return [

@@ -3,7 +3,6 @@ strides; parameters of one direction without that dimension."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor
 from tests.support import layouts
 from tests.support.inputs import FLOATING, HALVES, Call, Case, Make, Op
 from tests.support.layouts import expanded, misaligned, padded_rows, strided, transposed
-from treadle import reference
+from treadle import Cell, reference
 
 NAMES = ("input", "lengths", "h0", "c0", "weight_ih", "weight_hh", "bias_ih", "bias_hh")
 TENSORS = (0, 2, 3, 4, 5, 6)  # those of NAMES that the LLTM takes
@@ -23,6 +22,7 @@ CELLS = ("lltm", "lstm", "gru", "rnn_tanh", "rnn_relu")
 ARGUMENTS = {cell: TENSORS if cell == "lltm" else (*TENSORS, 7) for cell in CELLS}
 GATES = {"lltm": 3, "lstm": 4, "gru": 4, "rnn_tanh": 1, "rnn_relu": 1}
 BLOCKS = {"lltm": 3, "lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+FORMULAS: dict[str, Cell] = {}  # by name in the op; formula_cases.py adds cells
 EACH_CELL = pytest.mark.parametrize("cell", CELLS)
 WIDE = (torch.float64, torch.float32)
 Lengths = tuple[int, ...] | None
@@ -134,20 +134,12 @@ def layer(
 def layer_reference(
     input: Tensor, lengths: Lengths, *rest: Any, cell: str = "lltm", **_: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return results_of(partial(reference.recurrent_layer, cell=cell), input, lengths, rest)
-
-
-def results_of(
-    run: Callable[..., tuple[Tensor, Tensor, Tensor]],
-    input: Tensor,
-    lengths: Lengths,
-    rest: tuple[Any, ...],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The results of a reference for the arguments of ``layer``."""
     given = [*rest, *[None] * (len(NAMES) - 2 - len(rest))]
     if given[2].dim() == 2:
         given[2:] = [t if t is None else t.unsqueeze(0) for t in given[2:]]
-    results = run(input, batch_sizes(lengths), *given)
+    results = reference.recurrent_layer(
+        input, batch_sizes(lengths), *given, cell=FORMULAS.get(cell, cell)
+    )
     if len(input) and lengths != ():
         return results
     # Even without steps the results must depend on every argument.
