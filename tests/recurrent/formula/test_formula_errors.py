@@ -281,7 +281,7 @@ def test_calls() -> None:
 
 def test_an_op_of_a_cell_that_was_not_made() -> None:
     x = torch.zeros(4, 2, 3)
-    with pytest.raises(RuntimeError, match="rnn_relu or a treadle.Cell's key, got ligru_0"):
+    with pytest.raises(RuntimeError, match="rnn_relu or a Cell's key, got ligru_0"):
         torch.ops.treadle.recurrent_layers(
             x, None, [], [], True, 1, 0.0, False, False, False, cell="ligru_00000000"
         )

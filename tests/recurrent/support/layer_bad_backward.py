@@ -111,7 +111,7 @@ def backward_rules(cell: str) -> list[Bad]:
         Bad(
             f"{op} cell",
             lambda m: backward(m, cell, lambda v: v.update(cell="rnn")),
-            f"{op}: cell must be lltm, lstm, gru, rnn_tanh, rnn_relu or a treadle.Cell's key, got rnn",
+            f"{op}: cell must be lltm, lstm, gru, rnn_tanh, rnn_relu or a Cell's key, got rnn",
         ),
         Bad(
             f"{op} weight_hh",

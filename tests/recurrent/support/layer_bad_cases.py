@@ -198,15 +198,15 @@ def cells() -> list[Bad]:
         for cell, words in (
             (
                 "rnn",
-                "cell must be lltm, lstm, gru, rnn_tanh, rnn_relu or a treadle.Cell's key, got rnn",
+                "cell must be lltm, lstm, gru, rnn_tanh, rnn_relu or a Cell's key, got rnn",
             ),
             (
                 "LLTM",
-                "cell must be lltm, lstm, gru, rnn_tanh, rnn_relu or a treadle.Cell's key, got LLTM",
+                "cell must be lltm, lstm, gru, rnn_tanh, rnn_relu or a Cell's key, got LLTM",
             ),
             (
                 "",
-                "cell must be lltm, lstm, gru, rnn_tanh, rnn_relu or a treadle.Cell's key, got ",
+                "cell must be lltm, lstm, gru, rnn_tanh, rnn_relu or a Cell's key, got ",
             ),
         )
     ]
