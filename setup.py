@@ -51,7 +51,8 @@ class BuildBinaries(build_ext):
 
 
 class BuildPython(build_py):
-    """The package's files, without leftovers of earlier builds, and the C++ headers."""
+    """The package's files, without leftovers of earlier builds, C++ headers, and those of the
+    kernels."""
 
     def run(self) -> None:
         if not self.editable_mode:
@@ -60,6 +61,11 @@ class BuildPython(build_py):
             for part in ("csrc", "kernels"):
                 headers = ROOT / part / "include"
                 shutil.copytree(headers, package / "include", dirs_exist_ok=True)
+            # What compiles a user's cell (treadle.Cell).
+            for header in sorted([*ROOT.glob("kernels/**/*.h"), *ROOT.glob("kernels/**/*.cuh")]):
+                copy = package / "_formula/include" / header.relative_to(ROOT)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(header, copy)
         super().run()
 
 

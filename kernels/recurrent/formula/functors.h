@@ -12,6 +12,48 @@
 
 namespace treadle::math::op {
 
+// Sums and products that the compiler does not contract, and the contraction.
+TREADLE_HD float add(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fadd_rn(a, b);
+#else
+  return a + b;
+#endif
+}
+TREADLE_HD double add(double a, double b) {
+#if defined(__CUDA_ARCH__)
+  return __dadd_rn(a, b);
+#else
+  return a + b;
+#endif
+}
+TREADLE_HD float mul(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+TREADLE_HD double mul(double a, double b) {
+#if defined(__CUDA_ARCH__)
+  return __dmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+template <class T>
+TREADLE_HD T sub(T a, T b) {
+  return add(a, -b);
+}
+template <class T>
+TREADLE_HD T fma(T a, T b, T c) {
+  return fma_if_fast(a, b, c);
+}
+template <class T>
+TREADLE_HD T div(T a, T b) {
+  return a / b;
+}
+
 template <class T>
 TREADLE_HD T sigmoid(T x) {
   return math::sigmoid(x).value();

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .graph import Node, ordered
 
-BINARY = {"add": "+", "sub": "-", "mul": "*", "div": "/", "gt": ">", "ge": ">=", "eq": "=="}
+COMPARISONS = {"gt": ">", "ge": ">=", "eq": "=="}
 
 
 class Writer:
@@ -28,19 +28,39 @@ class Writer:
         if node.op == "const":
             return f"acc({node.number.hex()})"
         name = f"v{len(self.lines)}"
-        args = [self.known[id(arg)] for arg in node.args]
-        kind = "bool" if node.op in ("gt", "ge", "eq") else "acc"
-        if node.op in BINARY:
-            text = f"{args[0]} {BINARY[node.op]} {args[1]}"
-        elif node.op == "where":
-            text = f"select({args[0]}, acc({args[1]}), acc({args[2]}))"
-        elif node.op == "neg":
-            text = f"-{args[0]}"
-        else:
-            suffix = "_of_halves" if id(node) in self.halves else ""
-            text = f"op::{node.op}{suffix}({args[0]})"
-        self.lines.append(f"const {kind} {name} = {text};")
+        kind = "bool" if node.op in COMPARISONS else "acc"
+        self.lines.append(f"const {kind} {name} = {self._expression(node)};")
         return name
+
+    def _expression(self, node: Node) -> str:
+        args = [self._value(arg) for arg in node.args]
+        if node.op in COMPARISONS:
+            return f"{args[0]} {COMPARISONS[node.op]} {args[1]}"
+        if node.op == "where":
+            return f"select({self.known[id(node.args[0])]}, {args[1]}, {args[2]})"
+        if node.op == "neg":
+            return f"-{args[0]}"
+        if node.op in ("add", "sub"):
+            first, second = node.args
+            if self._is_product(second):
+                sign = "-" if node.op == "sub" else ""
+                a, b = (self._value(arg) for arg in second.args)
+                return f"op::fma({sign}{a}, {b}, {args[0]})"
+            if self._is_product(first):
+                sign = "-" if node.op == "sub" else ""
+                a, b = (self._value(arg) for arg in first.args)
+                return f"op::fma({a}, {b}, {sign}{args[1]})"
+        suffix = "_of_halves" if id(node) in self.halves else ""
+        return f"op::{node.op}{suffix}({', '.join(args)})"
+
+    def _value(self, node: Node) -> str:
+        name = self.known[id(node)]
+        return f"acc({name})" if node.op in COMPARISONS else name
+
+    def _is_product(self, node: Node) -> bool:
+        # Compilers would contract some sums and products, depending on the kernel around them.
+        # Where the source decides, a layer has the same bits in each of its kernels.
+        return node.op == "mul" and all(id(arg) in self.known for arg in node.args)
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ def minimal(n_h: Any, f: Any, n_x: Any, h: Any) -> Any:
 
 def wave(a: Any, b: Any, c: Any) -> Any:
     """New c is not affine in c, and new h depends on old c."""
-    new_c = torch.sin(c + a) * torch.sigmoid(b)
-    return torch.tanh(new_c + 0.5 * c) / (1.5 + torch.cos(b)), new_c
+    new_c = torch.sin(0.5 * c + a) * torch.sigmoid(b)
+    return torch.tanh(new_c + 0.5 * c) / (2.5 + torch.cos(b)), new_c
 
 
 MINIMAL = Cell(
