@@ -83,7 +83,7 @@ void formula_forward_cpu(const RecurrenceForward& args, const Tensor& weight_hh)
     const Tensor h = Memory::rows(args.h, 0, step.rows, hidden, memory.stored);
     const Tensor c = Memory::rows(args.c, 0, step.rows, hidden, memory.sums);
     start_anew(args.resets, step, hidden, memory, h, c);
-    Tensor gates = bias.expand({step.rows, bias.size(0)}).contiguous();
+    Tensor gates = bias.expand({step.rows, bias.size(0)}).clone(at::MemoryFormat::Contiguous);
     gates.narrow(1, 0, states).addmm_(h.to(memory.sums), weight);
     gates.narrow(1, first, inputs)
         .add_(Memory::view(args.products.data, step.start, step.rows, inputs,

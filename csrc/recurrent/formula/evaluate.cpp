@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -57,7 +58,7 @@ FormulaProgram::FormulaProgram(const std::string& text) {
     if (line.op == "const") {
       std::string number;  // streams cannot read every text that Python writes
       words >> number;
-      line.number = std::stod(number);
+      line.number = std::strtod(number.c_str(), nullptr);  // stod refuses subnormal numbers
     } else {
       for (size_t value = 0; words >> value;) line.args.push_back(value);
     }
@@ -73,7 +74,8 @@ Values FormulaProgram::operator()(const Values& inputs) const {
   Values values = inputs;
   for (const Line& line : lines_) {
     if (line.op == "const") {
-      values.push_back(at::scalar_tensor(line.number, inputs[0].options()));
+      const Tensor exact = at::scalar_tensor(line.number, inputs[0].options().dtype(at::kDouble));
+      values.push_back(exact.to(inputs[0].scalar_type()));  // may be infinite
       continue;
     }
     Values args;

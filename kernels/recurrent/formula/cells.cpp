@@ -93,7 +93,8 @@ const cpu::RowsFunctions* formula_rows(CellKind cell, Dtype dtype) {
   const FormulaRowsCompiler compile = cpu_compiler.load();
   if (compile == nullptr) return nullptr;
   // Without the lock: the compiler waits for Python's, whose owner may wait for this one.
-  const cpu::RowsFunctions* const made = compile(cell_info(cell).name, static_cast<int>(dtype));
+  const cpu::RowsFunctions* made = nullptr;
+  compile(cell_info(cell).name, static_cast<int>(dtype), &made);
   const std::lock_guard<std::mutex> lock(mutex);
   return known.emplace(key, made).first->second;
 }

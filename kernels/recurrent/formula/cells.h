@@ -30,17 +30,21 @@ const char* add_formula(const char* name, int gates, int input_gates, int state_
                         const char* forward_tangent, const char* backward_tangent)
     TREADLE_EXPORTED(add_formula);
 
-// Compiles `kernel`, whose instance is the C++ expression `expression`, of the cell `name` for the
-// GPU `architecture` (90 for sm_90). Calls give(context, image, bytes, symbol) and returns null, or
-// returns what went wrong, valid until the next call.
-using FormulaGive = void (*)(void* context, const void* image, size_t bytes, const char* symbol);
-using FormulaCompiler = const char* (*)(const char* name, const char* kernel,
-                                        const char* expression, int architecture, void* context,
-                                        FormulaGive give);
+// What compiles cells: treadle/_formula/compiler.py. Results come through arguments, so that
+// nothing is undefined if Python ends a call by an exception.
 
-// Compiles the functions of the cell `name` for the CPU and a dtype. Returns null, with a warning
-// to the user, where there is no C++ compiler. The functions stay valid.
-using FormulaRowsCompiler = const cpu::RowsFunctions* (*)(const char* name, int dtype);
+// Compiles `kernel`, whose instance is the C++ expression `expression`, of the cell `name` for the
+// GPU `architecture` (90 for sm_90), and calls give(context, image, bytes, symbol), or
+// fail(context, reason).
+using FormulaGive = void (*)(void* context, const void* image, size_t bytes, const char* symbol);
+using FormulaFail = void (*)(void* context, const char* reason);
+using FormulaCompiler = void (*)(const char* name, const char* kernel, const char* expression,
+                                 int architecture, void* context, FormulaGive give,
+                                 FormulaFail fail);
+
+// Compiles the functions of the cell `name` for the CPU and a dtype, which stay valid. Leaves
+// `found` null, with a warning to the user, if there is no C++ compiler.
+using FormulaRowsCompiler = void (*)(const char* name, int dtype, const cpu::RowsFunctions** found);
 
 void set_formula_compilers(FormulaCompiler gpu, FormulaRowsCompiler cpu)
     TREADLE_EXPORTED(set_formula_compilers);

@@ -32,8 +32,9 @@ void check(cudaError_t error, const std::string& what) {
 const void* load(const char* cell, const char* kernel, const std::string& expression,
                  int architecture) {
   struct Loaded {
-    cudaError_t error = cudaErrorInvalidValue;
+    cudaError_t error = cudaSuccess;
     cudaKernel_t kernel = nullptr;
+    std::string reason = "its compilation was interrupted";
   } loaded;
   const FormulaCompiler compile = formula_compiler();
   if (compile == nullptr) {
@@ -42,7 +43,7 @@ const void* load(const char* cell, const char* kernel, const std::string& expres
   // Loading is allowed while another thread, or this one, captures a graph.
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   check(cudaThreadExchangeStreamCaptureMode(&mode), cell);
-  const char* const wrong = compile(
+  compile(
       cell, kernel, expression.c_str(), architecture, &loaded,
       [](void* context, const void* image, size_t, const char* symbol) {
         auto* const to = static_cast<Loaded*>(context);
@@ -51,10 +52,11 @@ const void* load(const char* cell, const char* kernel, const std::string& expres
         if (to->error == cudaSuccess) {
           to->error = cudaLibraryGetKernel(&to->kernel, library, symbol);
         }
-      });
+      },
+      [](void* context, const char* reason) { static_cast<Loaded*>(context)->reason = reason; });
   check(cudaThreadExchangeStreamCaptureMode(&mode), cell);
-  if (wrong != nullptr) throw std::runtime_error(std::string(cell) + ": " + wrong);
   check(loaded.error, std::string(cell) + ": the compiled kernel cannot be loaded");
+  if (loaded.kernel == nullptr) throw std::runtime_error(std::string(cell) + ": " + loaded.reason);
   return reinterpret_cast<const void*>(loaded.kernel);
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .graph import Graph, Node
+from .graph import ARITHMETIC, COMPARISONS, Graph, Node
 
 
 class Value:
@@ -77,13 +78,13 @@ class Value:
     __hash__ = object.__hash__
 
     def __and__(self, other: Any) -> Value:
-        return call("gt", call("mul", *_conditions("&", self, other)), 0)
+        return where(_condition("&", self), _condition("&", other), 0.0) > 0
 
     def __or__(self, other: Any) -> Value:
-        return call("gt", call("add", *_conditions("|", self, other)), 0)
+        return where(_condition("|", self), 1.0, _condition("|", other)) > 0
 
     def __invert__(self) -> Value:
-        return call("eq", *_conditions("~", self), 0)
+        return call("eq", _condition("~", self), 0)
 
     def __bool__(self) -> bool:
         raise TypeError(
@@ -101,7 +102,9 @@ class Value:
 
     def __getattr__(self, name: str) -> Any:
         # x.sigmoid() as torch.sigmoid(x).
-        function = METHODS.get(name)
+        function = OF_TORCH.get(name)
+        if name == "where":  # a.where(condition, b)
+            return lambda condition, other: where(condition, self, other)
         if function is None:
             raise AttributeError(f"a formula's value has no {name!r}; {KNOWN}")
         return lambda *args, **kwargs: function(self, *args, **kwargs)
@@ -127,19 +130,35 @@ def lift(graph: Graph, value: Any) -> Node:
             raise TypeError("a formula's values must be those of its own call")
         return value.node
     if not _is_number(value):
-        kind = "None" if value is None else type(value).__name__
         raise TypeError(
-            f"a formula takes its arguments and numbers, got {kind}"
+            f"a formula takes its arguments and numbers, got {_kind(value)}"
             + (": what is learned must come through a gate" if isinstance(value, Tensor) else "")
         )
-    if not math.isfinite(value):
+    if not abs(value) <= sys.float_info.max:
         raise ValueError(f"a formula's numbers must be finite, got {value}")
     return graph.const(float(value))
 
 
 def call(op: str, *values: Any) -> Value:
-    graph = next(value.graph for value in values if isinstance(value, Value))
+    graph = next((value.graph for value in values if isinstance(value, Value)), None)
+    if graph is None:
+        raise TypeError(f"{op}: one operand must be a value of the formula, got {values}")
+    if op in ARITHMETIC and all(map(_is_condition, values)):
+        raise TypeError(f"{op}: comparisons are combined by & and |, not by arithmetic")
+    _refuse_functions()
     return Value(graph, graph.call(op, *(lift(graph, value) for value in values)))
+
+
+def _refuse_functions() -> None:
+    """Raises within an autograd.Function, whose backward pass would be ignored."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__") != f"{__package__}.cell":
+        if frame.f_globals.get("__name__") == torch.autograd.function.__name__:
+            raise TypeError(
+                "a formula cannot call an autograd.Function: its derivatives are those of the "
+                "operations that it runs"
+            )
+        frame = frame.f_back  # type: ignore[assignment]
 
 
 def where(condition: Any, input: Any, other: Any) -> Value:
@@ -151,30 +170,38 @@ def where(condition: Any, input: Any, other: Any) -> Value:
 
 
 def _is_condition(value: Any) -> bool:
-    return isinstance(value, Value) and value.node.op in ("gt", "ge", "eq")
+    return isinstance(value, Value) and value.node.op in COMPARISONS
 
 
-def _conditions(operator: str, *values: Any) -> tuple[Any, ...]:
-    if not all(map(_is_condition, values)):
+def _condition(operator: str, value: Any) -> Value:
+    if not _is_condition(value):
         raise TypeError(f"{operator} takes comparisons of a formula's values")
-    return values
+    return value  # type: ignore[no-any-return]
 
 
 def _power(input: Any, exponent: Any) -> Value:
-    x = input
-    if not isinstance(x, Value):
+    if not isinstance(input, Value):
         raise TypeError("a formula's powers have a value of the formula as their base")
-    if exponent == 0.5:
-        return call("sqrt", x)
-    if not _is_number(exponent) or exponent != int(exponent):
-        raise TypeError(f"a formula's exponents are integers or 0.5, got {exponent!r}")
+    known = _is_number(exponent) and math.isfinite(exponent)
+    if known and exponent == 0.5:
+        return call("sqrt", input)
+    if not known or exponent != int(exponent):
+        raise TypeError(f"a formula's exponents are integers or 0.5, got {_kind(exponent)}")
     count = abs(int(exponent))
     if not 1 <= count <= 8:
         raise ValueError(f"a formula's exponents are from -8 to 8 and not 0, got {exponent}")
-    found = x
+    # The powers of the reciprocal, whose derivatives overflow no sooner than torch's.
+    base = input if exponent > 0 else call("div", 1.0, input)
+    found = base
     for _ in range(count - 1):
-        found = found * x
-    return found if exponent > 0 else 1.0 / found
+        found = call("mul", found, base)
+    return found
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Value):
+        return "a value of the formula"
+    return repr(value) if value is None or _is_number(value) else type(value).__name__
 
 
 def add(input: Any, other: Any, *, alpha: float = 1) -> Value:
@@ -198,8 +225,8 @@ def div(input: Any, other: Any, *, rounding_mode: None = None) -> Value:
 # NaN stays NaN in all of these. Derivatives at kinks are torch's.
 
 
-def relu(x: Any, inplace: bool = False) -> Value:
-    _out_of_place("relu", inplace)
+def relu(input: Any, inplace: bool = False) -> Value:
+    x = _out_of_place("relu", input, inplace)
     return where(x <= 0, 0.0, x)
 
 
@@ -214,39 +241,48 @@ def minimum(input: Any, other: Any) -> Value:
     return where(a < b, a, where(b < a, b, a * 0.5 + b * 0.5))
 
 
-def clamp(x: Any, min: Any = None, max: Any = None) -> Value:
-    # On the boundary torch gives the gradient to x.
-    found = x if min is None else where(x >= min, x, where(x < min, min, x))
-    return found if max is None else where(found <= max, found, where(found > max, max, found))
+def clamp(input: Any, min: Any = None, max: Any = None) -> Value:
+    if min is None and max is None:
+        raise ValueError("clamp: min or max must be given in a formula, got neither")
+    found = input
+    # On the boundary torch gives the gradient to the input. The sum is NaN if one of them is.
+    if min is not None:
+        found = where(found >= min, found, where(found < min, min, found + min))
+    if max is not None:
+        found = where(found <= max, found, where(found > max, max, found + max))
+    return found  # type: ignore[no-any-return]
 
 
-def elu(x: Any, alpha: float = 1.0, inplace: bool = False) -> Value:
-    _out_of_place("elu", inplace)
+def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Value:
+    x = _out_of_place("elu", input, inplace)
     below = call("expm1", where(x > 0, 0.0, x))
     return where(x > 0, x, alpha * below)
 
 
-def softplus(x: Any, beta: float = 1.0, threshold: float = 20.0) -> Value:
-    scaled = call("mul", x, beta)
-    return where(scaled > threshold, x, call("log1p", call("exp", scaled)) / beta)
+def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Value:
+    scaled = call("mul", input, beta)
+    large = scaled > threshold
+    # Masked, because the exponential of a large value would make NaN of the gradient.
+    return where(large, input, call("log1p", call("exp", where(large, 0.0, scaled))) / beta)
 
 
-def logsigmoid(x: Any) -> Value:
+def logsigmoid(input: Any) -> Value:
     # From 40 on the logarithm is x in float64, too.
-    return -softplus(-x, threshold=40.0)
+    return -softplus(-input, threshold=40.0)
 
 
-def leaky_relu(x: Any, negative_slope: float = 0.01, inplace: bool = False) -> Value:
-    _out_of_place("leaky_relu", inplace)
+def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Value:
+    x = _out_of_place("leaky_relu", input, inplace)
     return where(x > 0, x, negative_slope * x)
 
 
-def silu(x: Any, inplace: bool = False) -> Value:
-    _out_of_place("silu", inplace)
+def silu(input: Any, inplace: bool = False) -> Value:
+    x = _out_of_place("silu", input, inplace)
     return call("mul", x, call("sigmoid", x))
 
 
-def gelu(x: Any, approximate: str = "none") -> Value:
+def gelu(input: Any, approximate: str = "none") -> Value:
+    x = input
     half = call("mul", 0.5, x)
     if approximate == "tanh":
         cubic = call("mul", x, 1.0 + 0.044715 * (x * x))
@@ -256,28 +292,31 @@ def gelu(x: Any, approximate: str = "none") -> Value:
     return half * (1.0 + call("erf", call("mul", x, 1 / math.sqrt(2))))
 
 
-def square(x: Any) -> Value:
-    return call("mul", x, x)
+def square(input: Any) -> Value:
+    return call("mul", input, input)
 
 
-def hardtanh(x: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Value:
-    _out_of_place("hardtanh", inplace)
+def hardtanh(
+    input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
+) -> Value:
+    x = _out_of_place("hardtanh", input, inplace)
     # On the boundary torch gives the gradient to nobody, unlike clamp's.
     return where(x <= min_val, min_val, where(x >= max_val, max_val, x))
 
 
-def hardsigmoid(x: Any, inplace: bool = False) -> Value:
-    _out_of_place("hardsigmoid", inplace)
+def hardsigmoid(input: Any, inplace: bool = False) -> Value:
+    x = _out_of_place("hardsigmoid", input, inplace)
     return where(x <= -3.0, 0.0, where(x >= 3.0, 1.0, (x + 3.0) * (1 / 6)))
 
 
-def _out_of_place(name: str, inplace: bool) -> None:
+def _out_of_place(name: str, input: Any, inplace: bool) -> Any:
     if inplace:
         raise ValueError(f"{name}: inplace must be False in a formula, got True")
+    return input
 
 
 def _unary(op: str) -> Callable[..., Value]:
-    return lambda x: call(op, x)
+    return lambda input: call(op, input)
 
 
 METHODS: dict[str, Callable[..., Value]] = {

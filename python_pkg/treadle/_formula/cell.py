@@ -8,6 +8,8 @@ import hashlib
 import inspect
 import keyword
 import linecache
+import textwrap
+import threading
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -17,7 +19,7 @@ import torch
 from .. import _build
 from .calls import NAMES, Value, lift
 from .compiler import Source, install
-from .graph import Graph, Node, ordered, program
+from .graph import Graph, Node, is_affine, program
 from .source import Formula
 
 __all__ = ["Cell"]
@@ -91,7 +93,10 @@ class Cell:
         both = tuple(gate for gate in given if gate not in (only_input, only_state))
         state = self.states[0] if self.states else "h"
         if len({*given, *self.states, "h"}) != len(given) + len(self.states) + 1:
-            raise ValueError(f"Cell: names must differ from each other and from h, got {given}")
+            raise ValueError(
+                "Cell: names of gates and states must differ from each other and from h, got "
+                f"{given} and {self.states}"
+            )
         if only_input is not None and only_state is not None:
             #: The gates, in the order of their blocks of H rows in the weights: first the one with
             #: only a product of h, last the one with only a product of the input.
@@ -117,7 +122,7 @@ class Cell:
         counts = (len(self.gates), self.input_gates, self.state_gates)
         *of_gates, of_c = [*[graph.const(0)] * (len(inputs) - 1), graph.const(1)]
         [keep] = graph.tangents(results[1:], inputs, [*of_gates, of_c])
-        affine = inputs[-1] not in ordered([keep])
+        affine = is_affine(results[1], inputs[-1], keep)
         seeds = [graph.input(seed=True), graph.input(seed=True)]
         backward = graph.gradients(results, seeds, inputs)
         formula = Formula(
@@ -134,18 +139,19 @@ class Cell:
             own = Graph(nodes=graph.nodes)
             tangents = [own.input() for _ in read]
             programs.append(program([*read, *tangents], own.tangents(values, read, tangents)))
-        digest = hashlib.sha256("\0".join([repr(counts), *programs, functors]).encode())
+        flags = (*counts, bool(self.states), affine)
+        digest = hashlib.sha256("\0".join([repr(flags), *programs, functors]).encode())
         #: What the ops call this cell. Equal formulas of one name are one cell.
         self.key = f"{self.name}_{digest.hexdigest()[:8]}"
-        if self.key in _sources:
-            return
-        wrong = _library().treadle_add_formula(
-            self.key.encode(), *counts, bool(self.states), affine, *(p.encode() for p in programs)
-        )
-        if wrong:
-            raise ValueError(f"Cell: {wrong.decode()}")
-        _sources[self.key] = Source(functors, counts)
-        install(_library(), _sources)
+        with _registering:
+            if self.key in _sources:
+                return
+            texts = (text.encode() for text in programs)
+            wrong = _library().treadle_add_formula(self.key.encode(), *flags, *texts)
+            if wrong:
+                raise ValueError(f"Cell: {wrong.decode()}")
+            _sources[self.key] = Source(functors, counts)
+            install(_library(), _sources)
 
     def __repr__(self) -> str:
         states = f", states={self.states}" if self.states else ""
@@ -161,6 +167,7 @@ class Cell:
         return self  # never changes
 
 
+_registering = threading.Lock()
 _sources: dict[str, Source] = {}  # of registered cells, by key
 
 
@@ -182,21 +189,28 @@ def _identifier(label: str, name: object) -> str:
 
 
 def _names(label: str, names: object) -> tuple[str, ...]:
-    if isinstance(names, str) or not isinstance(names, Sequence):
+    if isinstance(names, (str, bytes)) or not isinstance(names, Sequence):
         raise TypeError(f"Cell: {label} must be a sequence of names, got {names!r}")
     return tuple(_identifier(label, name) for name in names)
+
+
+def _stored(tree: ast.AST) -> set[str]:
+    """The names that statements of a text assign, but those within functions."""
+    found: set[str] = set()
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        if not isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef, ast.comprehension)):
+            found |= _stored(node)
+    return found
 
 
 def _compiled(cell: str, text: str, state: str | None) -> Callable[..., Any]:
     """A formula that is given as text, as a function."""
     file = f"<formula of {cell}>"
-    text = inspect.cleandoc(text)
+    text = textwrap.dedent(text).strip()
     code = compile(text, file, "exec")
-    stored = {
-        node.id
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    }
+    stored = _stored(ast.parse(text))
     for needed in ("h", *([] if state is None else [state])):
         if needed not in stored:
             raise ValueError(f"Cell: the formula of {cell} must assign {needed}")
@@ -204,8 +218,8 @@ def _compiled(cell: str, text: str, state: str | None) -> Callable[..., Any]:
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
 
     def forward(**given: Any) -> Any:
-        names: dict[str, Any] = dict(given)
-        exec(code, {**NAMES, "torch": torch}, names)
+        names: dict[str, Any] = {**NAMES, "torch": torch, **given}
+        exec(code, names)
         return names["h"] if state is None else (names["h"], names[state])
 
     return forward
@@ -217,7 +231,10 @@ def _traced(
     """New h and the new state."""
     if not callable(forward):
         raise TypeError(f"Cell: forward must be a function or text, got {type(forward).__name__}")
-    parameters = inspect.signature(forward).parameters.values()
+    try:
+        parameters = inspect.signature(forward).parameters.values()
+    except ValueError:
+        raise TypeError("Cell: forward must be a Python function, got a built-in one") from None
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         names = {p.name for p in parameters}
         needed = {p.name for p in parameters if p.default is p.empty}

@@ -8,15 +8,17 @@ that a formula may call is made of them (``calls.py``).
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
-UNARY = (
-    *("neg", "sigmoid", "tanh", "tanh_slope", "exp", "expm1", "log", "log1p", "sqrt"),
-    *("sin", "cos", "erf", "abs"),
-)
-BINARY = ("add", "sub", "mul", "div", "gt", "ge", "eq")
+ARITHMETIC: dict[str, Callable[[float, float], float]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+}
+COMPARISONS = ("gt", "ge", "eq")
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,18 +93,15 @@ class Graph:
         return a if is_number(b, 1) else self._folded("div", a, b)
 
     def call(self, op: str, *args: Node) -> Node:
-        """Any operation, as a formula asks for it: products with 0 keep NaN."""
-        if op == "mul":
-            if is_number(args[0], 1):
-                return args[1]
-            return args[0] if is_number(args[1], 1) else self._folded("mul", *args)
-        own: dict[str, Callable[..., Node]] = {
-            "add": self.add,
-            "sub": self.sub,
-            "neg": self.neg,
-            "div": self.div,
-        }
-        return own.get(op, partial(self.node, op))(*args)
+        """An operation of a formula. Derivatives, whose products with 0 are 0, use the others."""
+        if op == "mul" and is_number(args[0], 1):
+            return args[1]
+        if op in ("mul", "div") and is_number(args[1], 1):
+            return args[0]
+        if op == "neg":
+            return self.neg(*args)
+        # A sum with 0 stays, because it makes 0 of -0.
+        return self._folded(op, *args) if op in ARITHMETIC else self.node(op, *args)
 
     def where(self, condition: Node, a: Node, b: Node) -> Node:
         return a if a is b else self.node("where", condition, a, b)
@@ -113,13 +112,9 @@ class Graph:
             if op == "neg":
                 return self.const(-x[0])
             if op != "div" or x[1] != 0:
-                table = {
-                    "add": lambda: x[0] + x[1],
-                    "sub": lambda: x[0] - x[1],
-                    "mul": lambda: x[0] * x[1],
-                    "div": lambda: x[0] / x[1],
-                }
-                return self.const(table[op]())
+                found = ARITHMETIC[op](*x)
+                if math.isfinite(found):
+                    return self.const(found)
         return self.node(op, *args)
 
     # ---- derivatives
@@ -137,7 +132,7 @@ class Graph:
             return [self.div(one, args[1]), self.neg(self.div(node, args[1]))]
         if node.op == "neg":
             return [self.const(-1)]
-        if node.op in ("gt", "ge", "eq", "const", "input"):
+        if node.op in (*COMPARISONS, "const", "input"):
             return [None] * len(args)
         return [self._slope(node, args[0])]
 
@@ -217,6 +212,17 @@ class Graph:
                     value = self.add(value, self.mul(found[id(arg)], slope))
             found[id(node)] = value
         return [found[id(result)] for result in results]
+
+
+def is_affine(result: Node, x: Node, slope: Node) -> bool:
+    """Whether ``result``, whose derivative by the input ``x`` is ``slope``, is affine in x."""
+    needs_x = {id(x)}
+    for node in ordered([result]):
+        if any(id(arg) in needs_x for arg in node.args):
+            if node.op in COMPARISONS:  # of pieces
+                return False
+            needs_x.add(id(node))
+    return x not in ordered([slope])
 
 
 def is_number(node: Node, number: float) -> bool:

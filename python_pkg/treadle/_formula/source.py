@@ -22,7 +22,7 @@ class Writer:
         """The expressions of results."""
         for node in ordered(results, self.known):
             self.known[id(node)] = self._statement(node)
-        return [self.known[id(node)] for node in results]
+        return [self._value(node) for node in results]
 
     def _statement(self, node: Node) -> str:
         if node.op == "const":
@@ -83,9 +83,9 @@ class Formula:
         """FormulaRecurrence in C++, with the interface of kernels/math/cells/lltm.h."""
         gates, input_gates, state_gates = self.gates
         early = self._early()
-        flags = ("gt", "ge", "eq")
         members = [
-            f"    {'bool' if node.op in flags else 'acc'} s{k};" for k, node in enumerate(early)
+            f"    {'bool' if node.op in COMPARISONS else 'acc'} s{k};"
+            for k, node in enumerate(early)
         ]
         return "\n".join(
             [
@@ -158,7 +158,8 @@ class Formula:
 
     def _slopes(self, early: Sequence[Node]) -> list[str]:
         writer = Writer(self._known())
-        values = ", ".join(writer.write(early))
+        writer.write(early)
+        values = ", ".join(writer.known[id(node)] for node in early)
         return [
             *_function(
                 "Slopes slopes(const Gates& g, acc old_cell)", writer, f"Slopes{{{values}}}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+import operator
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +55,12 @@ class CellFront(Front):
         )
 
 
+def _size(label: str, size: Any) -> int:
+    if isinstance(size, bool) or not isinstance(size, SupportsIndex) or operator.index(size) < 1:
+        raise ValueError(f"Recurrent: {label} must be a positive integer, got {size!r}")
+    return operator.index(size)
+
+
 class Recurrent(SequenceLayers, nn.Module):
     """Layers of a :class:`treadle.Cell`, with the interface of :class:`torch.nn.LSTM`.
 
@@ -90,18 +97,13 @@ class Recurrent(SequenceLayers, nn.Module):
         super().__init__()
         if not isinstance(cell, Cell):
             raise TypeError(f"Recurrent: cell must be a treadle.Cell, got {type(cell).__name__}")
-        for label, size in (
-            ("input_size", input_size),
-            ("hidden_size", hidden_size),
-            ("num_layers", num_layers),
-        ):
-            if not isinstance(size, int) or size < 1:
-                raise ValueError(f"Recurrent: {label} must be a positive integer, got {size!r}")
+        self.cell = cell
+        self.input_size = _size("input_size", input_size)
+        self.hidden_size = _size("hidden_size", hidden_size)
+        self.num_layers = _size("num_layers", num_layers)
         if not 0 <= dropout <= 1:
             raise ValueError(f"Recurrent: dropout must be from 0 to 1, got {dropout}")
         check_dtype("Recurrent", dtype)
-        self.cell = cell
-        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.dropout = float(dropout)
         self.bias = check_bool("Recurrent", "bias", bias)
         self.batch_first = check_bool("Recurrent", "batch_first", batch_first)
@@ -128,6 +130,9 @@ class Recurrent(SequenceLayers, nn.Module):
                     self.register_parameter(names[-1], nn.Parameter(value))
                 self._all_weights.append(names)
         self.reset_parameters()
+
+    def flatten_parameters(self) -> None:
+        """Do nothing: kernels read each parameter where it is."""
 
     def reset_parameters(self) -> None:
         """Draw all parameters from the uniform distribution in +-1 / sqrt(H)."""

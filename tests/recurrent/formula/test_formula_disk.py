@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -140,8 +141,8 @@ def test_both_ways_agree(folder: Path) -> None:
         "torch.manual_seed(0);"
         "found = [];"
         "layer = treadle.nn.Recurrent;"
-        "[found.append(layer(cell, 3, 5, bidirectional=True)(torch.ones(4, 2, 3))[0])"
-        " for cell in cells.EACH];"
+        "[found.append(layer(cell, 3, 5, bidirectional=True)(torch.ones(4, rows, 3))[0])"
+        " for cell in cells.EACH for rows in (1, 2)];"
         "torch.save(found, sys.argv[1])"
     )
     results = []
@@ -161,3 +162,32 @@ def test_both_ways_agree(folder: Path) -> None:
         results.append(torch.load(path))
     for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_errors_of_warnings_and_no_compiler() -> None:
+    """The compiler is called from C, which no exception may reach."""
+    code = (
+        "import torch, treadle; cell = treadle.Cell('odd', gates=('a',), forward='h = a + h');"
+        "print(treadle.nn.Recurrent(cell, 3, 5)(torch.ones(4, 2, 3))[0].shape)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "CXX": "no-such-compiler"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "torch.Size([4, 2, 5])"
+    assert "treadle: odd_" in done.stderr and "no C++ compiler was found" in done.stderr
+
+
+def test_an_interrupt_while_a_cell_compiles(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> bytes:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cxx, "_compiled", interrupt)
+    cell = treadle.Cell("interrupted", gates=("a",), forward=lambda a, h: torch.cos(a) + 0.5 * h)
+    layer = treadle.nn.Recurrent(cell, 2, 3)
+    with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="KeyboardInterrupt"):
+        layer(torch.ones(4, 2, 2))
+        time.sleep(10)  # the interrupt comes after the call

@@ -6,6 +6,7 @@ import functools
 import math
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ import torch
 import treadle
 from tests.recurrent.formula import cells
 from treadle import Cell
+from treadle._formula.calls import NAMES, Value
+from treadle._formula.graph import Graph, is_affine
 
 
 def same(a: Any, h: Any) -> Any:
@@ -33,6 +36,27 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "Cell: name must be an identifier, got 'my cell'",
     ),
     "keyword": ({"name": "lambda"}, ValueError, "Cell: name must be an identifier, got 'lambda'"),
+    "a state like a gate": (
+        {"states": ("a",), "forward": lambda a: (a, a)},
+        ValueError,
+        "Cell: names of gates and states must differ from each other and from h, got ('a',) and "
+        "('a',)",
+    ),
+    "gates as bytes": (
+        {"gates": b"ab"},
+        TypeError,
+        "Cell: gates must be a sequence of names, got b'ab'",
+    ),
+    "built-in function": (
+        {"forward": torch.sigmoid},
+        TypeError,
+        "Cell: forward must be a Python function, got a built-in one",
+    ),
+    "only in a function": (
+        {"forward": "def f():\n    h = a\nf()"},
+        ValueError,
+        "Cell: the formula of mine must assign h",
+    ),
     "gates as text": (
         {"gates": "ab"},
         TypeError,
@@ -57,12 +81,13 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "equal gates": (
         {"gates": ("a", "a")},
         ValueError,
-        "Cell: names must differ from each other and from h, got ('a', 'a')",
+        "Cell: names of gates and states must differ from each other and from h, got ('a', 'a') "
+        "and ()",
     ),
     "a gate called h": (
         {"gates": ("h",)},
         ValueError,
-        "Cell: names must differ from each other and from h, got ('h',)",
+        "Cell: names of gates and states must differ from each other and from h, got ('h',) and ()",
     ),
     "two states": (
         {"states": ("c", "n")},
@@ -111,6 +136,16 @@ def test_arguments(case: str) -> None:
         made(**given)
 
 
+class Spike(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: Any) -> Any:
+        return 1.0 * (a > 0)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return 0.5 * grad
+
+
 KNOWN = "it may use + - * / ** and comparisons, torch's abs, add, "
 FORMULAS: dict[str, tuple[Callable[[Any, Any], Any], type[Exception], str]] = {
     "branch": (
@@ -148,6 +183,27 @@ FORMULAS: dict[str, tuple[Callable[[Any, Any], Any], type[Exception], str]] = {
         lambda a, h: torch.div(a, 2, rounding_mode="floor"),
         ValueError,
         "div: rounding_mode must be None in a formula, got 'floor'",
+    ),
+    "power of a value": (
+        lambda a, h: a**h,
+        TypeError,
+        "a formula's exponents are integers or 0.5, got a value of the formula",
+    ),
+    "infinite power": (
+        lambda a, h: a**math.inf,
+        TypeError,
+        "a formula's exponents are integers or 0.5, got inf",
+    ),
+    "no bounds": (lambda a, h: torch.clamp(a), ValueError, "clamp: min or max must be given"),
+    "a function of its own derivative": (
+        lambda a, h: Spike.apply(a),
+        TypeError,
+        "a formula cannot call an autograd.Function",
+    ),
+    "sum of comparisons": (
+        lambda a, h: (a > 0) + (h > 0),
+        TypeError,
+        "add: comparisons are combined by & and |, not by arithmetic",
     ),
     "and": (lambda a, h: a & (h > 0), TypeError, "& takes comparisons of a formula's values"),
     "text": (lambda a, h: a * "2", TypeError, "a formula takes its arguments and numbers, got str"),
@@ -285,3 +341,55 @@ def test_an_op_of_a_cell_that_was_not_made() -> None:
         torch.ops.treadle.recurrent_layers(
             x, None, [], [], True, 1, 0.0, False, False, False, cell="ligru_00000000"
         )
+
+
+def test_text_is_a_block_of_python() -> None:
+    """Functions, comprehensions and loops see the gates; the first line may open a block."""
+    wanted = made(forward=lambda a, h: 0.25 * a + 0.5 * a + h * 2).key
+    for text in (
+        "h = sum([w * a for w in (0.5,)], 0.25 * a) + h * 2",
+        "f = lambda x: 0.25 * x + 0.5 * a\nh = f(a) + h * 2",
+        """
+        for factor in (2,):
+            h = 0.25 * a + 0.5 * a + h * factor
+        """,
+    ):
+        assert made(forward=text).key == wanted, text
+
+
+def test_cells_that_differ_only_in_states() -> None:
+    one = Cell("x", gates=("a",), forward=lambda a, h: h)
+    other = Cell("x", gates=("a",), states=("c",), forward=lambda a, c: (c, c))
+    assert one.key != other.key
+    x = torch.ones(3, 2, 2)
+    assert len(treadle.nn.Recurrent(other, 2, 3)(x, (x[:1, :, :1].expand(1, 2, 3),) * 2)[1]) == 2
+
+
+def test_threads_that_make_the_same_cell() -> None:
+    def make(number: int) -> str:
+        return Cell("shared", gates=("a",), forward=lambda a, h: torch.tanh(a * number)).key
+
+    with ThreadPoolExecutor(6) as pool:
+        for number in range(2, 12):
+            assert len(set(pool.map(make, [number] * 12))) == 1
+
+
+def test_which_cells_are_affine() -> None:
+    """Steps of these are composed before c is known, on a GPU."""
+    for text, affine in (
+        ("c = sigmoid(a) * c + a", True),
+        ("c = where(a > 0, c, 2 * c + 1)", True),
+        ("c = c * c", False),
+        ("c = abs(c)", False),
+        ("c = sigmoid(a) * c + a - (c > 1) * 0.5", False),
+        ("c = where(c > 0, a, 0.5)", False),
+        ("c = where(c > 0, c + a, c - a)", False),
+        ("c = where((a > 0) & (c > a), c, a)", False),
+    ):
+        graph = Graph()
+        a, c = (Value(graph, graph.input()) for _ in "ac")
+        names = {**NAMES, "a": a, "c": c}
+        exec(text, names)
+        result = names["c"].node
+        [slope] = graph.tangents([result], [a.node, c.node], [graph.const(0), graph.const(1)])
+        assert is_affine(result, c.node, slope) == affine, text

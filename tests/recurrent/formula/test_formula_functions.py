@@ -58,14 +58,15 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "sub": lambda a, b: 2 - torch.sub(a, b),
     "mul": lambda a, b: torch.mul(a, b) * 3,
     "div": lambda a, b: torch.div(a, b) / 4 + 1 / a,
+    "comparisons as numbers": lambda a, b: torch.exp(a > b) + 2.0 * (a > 0) + a * (b >= 1),
     "powers": lambda a, b: a**3 + a**-2 + torch.pow(b, 2) + abs(b) ** 0.5,
     "signs": lambda a, b: -a + (+b) - a.neg(),
     "methods": lambda a, b: a.sigmoid() * b.tanh() + a.abs().sqrt(),
 }
-POINTS = (0.0, 0.5, -0.5, 1.0, -1.0, 1.5, 2.0, -3.0, 3.0, 11.0, -19.0, 40.0, -40.0)
+POINTS = (0.0, 0.5, -0.5, 1.0, -1.0, 1.5, 2.0, -3.0, 3.0, 11.0, -19.0, 40.0, -40.0, 1e3, -1e3)
 # Those with an infinite derivative somewhere. In one formula with others they would make NaN of the
 # others' gradients, as torch.where does with its other branch.
-SINGULAR = ("log", "log1p", "sqrt", "div", "powers", "methods")
+SINGULAR = ("exp", "expm1", "log", "log1p", "sqrt", "div", "powers", "methods")
 GROUPS = ([name for name in CALLS if name not in SINGULAR], *([name] for name in SINGULAR))
 
 
@@ -118,8 +119,9 @@ def differing(names: list[str], device: str, dtype: torch.dtype) -> list[str]:
         # torch's second derivative of elu at 0 is not that of its first one.
         odd = (grid[0] == 0) & ("elu" in name)
         for order, (found, expected) in enumerate(zip(*both, strict=True)):
-            # In float64 torch multiplies hardsigmoid's gradient by 1/6 in float32.
-            eps = torch.finfo(torch.float32 if name == "hardsigmoid" else dtype).eps
+            # In float64 torch has hardsigmoid's 1/6, and exp of a comparison, in float32.
+            single = name in ("hardsigmoid", "comparisons as numbers")
+            eps = torch.finfo(torch.float32 if single else dtype).eps
             rtol, atol = ((8, 4), (64, 4), (64, 4), (512, 64), (512, 64))[order]
             same = torch.isclose(found, expected, rtol * eps, atol * eps, equal_nan=True)
             if order > 0:
