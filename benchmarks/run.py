@@ -28,6 +28,7 @@ from benchmarks.harness import machine, plot, report, spread  # noqa: E402
 from benchmarks.harness.cases import Plan, Row, Settings, run  # noqa: E402
 from benchmarks.recurrent import (  # noqa: E402
     cell,
+    formulas,
     jax_layer,
     layer,
     layer_overhead,
@@ -63,6 +64,7 @@ SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     "models": models.plans,
     rnn_cells.SUITE: rnn_cells.plans,
     projections.SUITE: projections.plans,
+    formulas.SUITE: formulas.plans,
     **rl.SUITES,
     "jax": jax_layer.plans,
 }
