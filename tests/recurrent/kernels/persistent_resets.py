@@ -14,7 +14,7 @@ from torch import Tensor
 from tests.recurrent.kernels import persistent_calls as calls
 from tests.recurrent.kernels.persistent_calls import DTYPES, Cases
 from tests.recurrent.kernels.persistent_rule import by_rule
-from tests.recurrent.support.layer_cases import Lengths
+from tests.recurrent.support.layer_cases import FORMULAS, Lengths
 from tests.recurrent.support.reset_cases import MARKS, STARTS, marks_of, reset_arguments
 from tests.support.cases import OPS
 from tests.support.compare import same_bits
@@ -97,13 +97,14 @@ def no_marks(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -
     """Marks that are all false give the results of a call without marks. They are bitwise equal,
     with these exceptions: gradients in "cluster" are only close, because dense batches without
     marks may run other kernels, which sum in another order, and if those kernels multiply float32
-    on tensor cores, all results are only close. So are those of an RNN in half types, whose dense
-    batches may run in clusters of another shape. In float32 the gradient of weight_hh is one
-    product with marks, and two without."""
+    on tensor cores, all results are only close. So are those of an RNN and of formulas in half
+    types, whose dense batches may run in clusters of another shape. In float32 the gradient of
+    weight_hh is one product with marks, and two without."""
     one = calls.given("none", dtype, size, cell=cell, features=8)
     found = layer_of(one, algorithm, marked(one, "none"))
     forward = 4 if algorithm == "cluster" and dtype in HALVES else len(found)
-    if splits(algorithm, dtype, size[2]) or (cell.startswith("rnn") and algorithm == "cluster"):
+    other_shape = cell.startswith("rnn") or cell in FORMULAS
+    if splits(algorithm, dtype, size[2]) or (other_shape and algorithm == "cluster"):
         forward = 0
     by_parts = () if dtype in HALVES else (OF_WEIGHT_HH,)
     for n, (ours, theirs) in enumerate(zip(found, layer_of(one, algorithm, None), strict=True)):

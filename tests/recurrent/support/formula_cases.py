@@ -21,17 +21,17 @@ def minimal(n_h: Any, f: Any, n_x: Any, h: Any) -> Any:
     return h + f * (n - h)
 
 
-def wave(a: Any, b: Any, c: Any) -> Any:
+def squashed(a: Any, b: Any, c: Any) -> Any:
     """New c is not affine in c, and new h depends on old c."""
-    new_c = torch.sin(0.5 * c + a) * torch.sigmoid(b)
-    return torch.tanh(new_c + 0.5 * c) / (2.5 + torch.cos(b)), new_c
+    new_c = 0.75 * torch.tanh(c) + torch.sigmoid(b) * torch.tanh(a)
+    return torch.tanh(new_c + 0.5 * c) * torch.sigmoid(b - c), new_c
 
 
 MINIMAL = Cell(
     "minimal", gates=("n_h", "f", "n_x"), forward=minimal, only_state="n_h", only_input="n_x"
 )
-WAVE = Cell("wave", gates=("a", "b"), states=("c",), forward=wave)
-CELLS = (MINIMAL, WAVE)
+SQUASHED = Cell("squashed", gates=("a", "b"), states=("c",), forward=squashed)
+CELLS = (MINIMAL, SQUASHED)
 ARGUMENTS = (*layer_cases.TENSORS, 7)
 for _cell in CELLS:
     GATES[_cell.key], BLOCKS[_cell.key] = len(_cell.gates), _cell.state_gates
