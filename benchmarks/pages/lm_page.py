@@ -1,6 +1,6 @@
 """The blocks of docs/language_model.md and docs/dev/language_model_numbers.md.
 
-`make readme-numbers` writes them from what the examples wrote to docs/figures.
+`make readme-numbers` writes them from the files that the examples wrote to docs/figures.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def language_model(files: list[tuple[Path, Row]]) -> Iterator[str]:
 
 
 def apart(record: Row) -> str:
-    """The largest relative difference of two models' losses."""
+    """The largest relative difference between two models' losses."""
     losses = record["losses"]
     most = max(abs(a - b) / abs(a) for a, b in zip(*losses.values(), strict=True))
     return f"at most {most:.0e} in {len(next(iter(losses.values())))} steps"

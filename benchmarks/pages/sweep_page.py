@@ -183,8 +183,8 @@ def figures(machines: Iterable[Machine]) -> Iterator[str]:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Ours and nn.LSTM's µs per step: one panel per dtype and mode, one line per shape, targets as
-    ticks."""
+    """Draws the µs per step of treadle and nn.LSTM, with one panel per dtype and mode, one line per
+    shape, and targets as ticks."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -30,7 +30,7 @@ def _backward(*args: Any, **kwargs: Any) -> Any:
 
 
 def _lead_to_onnx() -> None:
-    """Warns if an ONNX export runs without the table: torch's error does not name it."""
+    """Warns if an ONNX export lacks the translation table, which torch's error does not mention."""
     onnx = sys.modules.get("torch.onnx")
     if onnx is None or "treadle.onnx" in sys.modules or not onnx.is_in_onnx_export():
         return

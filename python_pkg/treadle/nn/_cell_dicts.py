@@ -68,7 +68,7 @@ def _found(state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any]) ->
 def wrong_cell(
     module: str, cell: str, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any]
 ) -> str | None:
-    """Why ``module``, whose cell is ``cell``, cannot load these weights."""
+    """The reason why ``module``, whose cell is ``cell``, cannot load these weights, or None."""
     name = _found(state_dict, prefix, metadata)
     if name is None or name == cell:
         return None

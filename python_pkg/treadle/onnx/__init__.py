@@ -23,7 +23,7 @@ __all__ = ["translation_table"]
 
 
 def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """How each op of treadle is written in ONNX, for ``torch.onnx.export``::
+    """How each of treadle's ops is written in ONNX, for ``torch.onnx.export``::
 
         torch.onnx.export(
             model, args, "model.onnx", dynamo=True,
@@ -168,7 +168,7 @@ def _vector_add(a: Value, b: Value | float, *, alpha: Value | float = 1) -> Valu
     dtype = wide_dtype(to)
 
     def rounded(operand: Value | float) -> Value:
-        """Rounds numbers, and tensors of another dtype, as the op does before it computes."""
+        """Rounds numbers, and tensors of another dtype, like the op before it computes."""
         return cast(constant(operand, to), dtype)
 
     addend = rounded(b)
