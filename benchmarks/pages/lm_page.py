@@ -47,7 +47,7 @@ def lines_of(record: Row) -> Iterator[str]:
     runs = record["runs"]
     if runs:
         bits = [f"{runs[side]['held_out']:.3f}" for side in sides]
-        yield line("bits a byte of held-out text, after training", *bits)
+        yield line("bits per byte of held-out text, after training", *bits)
         yield line("seconds of training", *(f"{runs[side]['seconds']:.0f}" for side in sides))
 
 
@@ -122,7 +122,7 @@ def drop_in(files: list[tuple[Path, Row]]) -> Iterator[str]:
     for path, record in files:
         yield f"{where(path, record['machine'])}."
     yield ""
-    yield f"Pairs are {' / '.join(files[0][1]['losses'])}; a time is the median."
+    yield f"Pairs are {' / '.join(files[0][1]['losses'])}; times are medians."
     yield ""
 
 

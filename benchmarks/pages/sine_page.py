@@ -100,7 +100,7 @@ def nearest() -> Iterator[str]:
     found = figures()["nearest"]
     lost = -math.log2(found["distance"])
     yield (
-        f"The float32 that comes nearest to a multiple of pi/2 is {found['x']:.10g}: "
+        f"The float32 nearest to a multiple of pi/2 is {found['x']:.10g}, "
         f"only {found['distance']:.2g} away."
     )
     yield (
