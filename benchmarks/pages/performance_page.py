@@ -208,8 +208,8 @@ def slower(all_machines: list[Machine]) -> Iterator[str]:
     yield ""
     yield (
         f"Slower than the fastest baseline by more than 3 %: {'; '.join(rest)}. The table lists "
-        f"the {MOST_OF_A_SUITE} worst rows of each suite; [dev/targets.md](dev/targets.md) has them "
-        "all."
+        f"the {MOST_OF_A_SUITE} worst rows of each suite; [dev/targets.md](dev/targets.md) has "
+        "them all."
     )
 
 
