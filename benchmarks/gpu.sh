@@ -121,10 +121,10 @@ sanitize_with() {
 run_sanitize() {
   local start=$SECONDS filter=() logs tool status log ours
   logs=$(mktemp -d)
-  # racecheck and synccheck skip kernels of other libraries, on which racecheck is slow. initcheck
-  # must see every kernel; otherwise it reports memory that the skipped ones wrote as uninitialised.
-  # By default, they run only the cell and tiled elementwise ops, which use shared memory and
-  # barriers.
+  # racecheck and synccheck skip kernels of other libraries, on which racecheck is slow. By default,
+  # they run only the cell and tiled elementwise ops, which use shared memory and barriers.
+  # initcheck must see every kernel; otherwise it reports memory that the skipped ones wrote as
+  # uninitialised.
   for option in --kernel-name --kernel-regex; do
     if compute-sanitizer --help 2>/dev/null | grep -q -- "$option\b"; then
       filter=("$option" kns=treadle)

@@ -27,7 +27,7 @@ import treadle  # noqa: E402
 from tests.support.cases import OPS, Case, Op, outputs, requiring_grad  # noqa: E402
 from tests.support.inputs import on_hopper  # noqa: E402
 
-# Sanitizers are slow, so only one integer dtype of each width runs: kernels access both alike.
+# Only one integer dtype of each width, because sanitizers are slow and access is the same.
 DTYPES = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     *(torch.int64, torch.int16, torch.uint8),

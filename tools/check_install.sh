@@ -34,7 +34,7 @@ use() {
   check_binaries "$(dirname "$found")"
 }
 
-# Binaries must not search folders of the machine that built them, nor libraries link Python.
+# Checks that no binary searches folders of the build machine, and that no library links Python.
 check_binaries() {
   local file path
   for file in "$1"/lib/*.so "$1"/lib/*/*.so "$1"/_C*.so; do

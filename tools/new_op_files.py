@@ -1,4 +1,4 @@
-"""The new files that tools/new_op.py writes; names as in tools/new_op_texts.py."""
+"""The new files that tools/new_op.py writes; @NAME@ and @CAMEL@ as in tools/new_op_texts.py."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def repeated(count: int, device: str, dtype: torch.dtype, argument: str = "1") -
 
 
 def plans(settings: Settings) -> Iterator[Plan]:
-    """1 GiB a tensor on CUDA. The CPU's dense rows are in the suite "sizes"."""
+    """Tensors of 1 GiB on CUDA. The CPU's dense rows are in the suite "sizes"."""
     if settings.device == "cpu":
         return
     for op in EXACT:

@@ -77,7 +77,7 @@ def at_least(share: float, name: str) -> Target:
 class Case:
     op: str  # its name in treadle.reference
     functions: dict[str, Callable[..., Any]]  # "treadle" and baselines that compute the same
-    # Sets of arguments that alternate. Gradients are timed, too, if an argument requires grad.
+    # Sets of arguments that alternate. Gradients are also timed if an argument requires grad.
     inputs: list[tuple[Any, ...]]
     timer: Wall | Events
     # Functions that compute something else, timed for comparison.

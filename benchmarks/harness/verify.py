@@ -69,7 +69,7 @@ def exact(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def pieces(args: tuple[Any, ...], got: list[Tensor]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Arguments and their results; long vectors come in chunks."""
+    """Yields arguments and their results, long vectors in chunks."""
     tensors = [t for t in (*args, *got) if isinstance(t, Tensor)]
     if leaves(args) or any(t.shape != tensors[0].shape or t.dim() != 1 for t in tensors):
         yield args, got
@@ -100,8 +100,8 @@ def verify(
 ) -> float:
     """The largest error divided by its limit; raises Refused if it exceeds 1.
 
-    The limit is twice the error of the plain PyTorch composition in the same dtype, three times
-    for gradients, and eight roundings of the largest value. With `bits`, results must also equal
+    The limit is twice (for gradients three times) the error of the plain PyTorch composition in the
+    same dtype, plus eight roundings of the largest value. With `bits`, results must also equal
     the composition's exactly. The composition is `plain` or, by default, the function of
     `treadle.reference` with the op's name.
     """

@@ -92,7 +92,7 @@ def sine(rows: list[Row]) -> Iterator[str]:
 
 
 def siren(rows: list[Row]) -> Iterator[str]:
-    """Time and memory of training steps with a loss of the Laplacian, relative to plain PyTorch's.
+    """Time and memory of training steps with a loss on the Laplacian, relative to plain PyTorch's.
     The rows in which jets compute the Laplacian are used if there are any, otherwise autograd's."""
     for keys, eager, by in (
         (jets_page.KEYS, jets_page.EAGER, " of `Siren.jet`"),

@@ -62,7 +62,8 @@ def vector_add(
 
     Raises:
         TypeError: ``a`` or ``out`` is not a tensor, ``b`` is neither a tensor nor a number, or
-        ``alpha`` is not a number. RuntimeError: dtypes, devices or shapes that do not fit.
+            ``alpha`` is not a number.
+        RuntimeError: dtypes, devices or shapes that do not fit.
 
     Source: csrc/elementwise/vector_add.cpp, kernels/elementwise/vector_add.cu.
     """

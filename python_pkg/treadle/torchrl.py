@@ -136,12 +136,13 @@ class _Fused:
 
 
 class LSTMModule(_Fused, theirs.LSTMModule):  # type: ignore[misc]
-    """``torchrl.modules.LSTMModule``, same arguments, keys and results, on treadle's kernels.
+    """``torchrl.modules.LSTMModule`` on treadle's kernels.
 
-    In recurrent mode a trajectory that begins in the middle of a row becomes a reset of
-    :func:`treadle.lstm`, to the states in the tensordict at that step. Nothing is split, padded or
-    packed, and the host does not wait. Single steps also run treadle's layers. TorchRL's own code
-    runs layers in two directions, with projections or in Python (``python_based``).
+    Arguments, keys, primers and results are TorchRL's. In recurrent mode a trajectory that begins
+    in the middle of a row becomes a reset of :func:`treadle.lstm`, to the states in the tensordict
+    at that step. Nothing is split, padded or packed, and the host does not wait. Single steps also
+    run treadle's layers. TorchRL's own code runs layers in two directions, with projections or in
+    Python (``python_based``).
 
     Args:
         recurrent_backend: "treadle"; ``torchrl.modules.LSTMModule`` has other backends.

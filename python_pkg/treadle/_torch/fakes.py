@@ -42,7 +42,7 @@ def _lead_to_onnx() -> None:
 
 
 def register() -> None:
-    """Register all of this; called once in a process, after the ops have been loaded."""
+    """Registers all of the above; called once per process, after the ops have been loaded."""
     torch.library.register_fake("treadle::recurrent_layer_forward", _forward)
     torch.library.register_fake("treadle::recurrent_layer", _layer)
     torch.library.register_fake("treadle::recurrent_layer_backward", _backward)

@@ -132,7 +132,7 @@ _FORMULAS: dict[Callable[..., int], tuple[str, ...]] = {
 
 
 def register() -> None:
-    """Register all of this; called once in a process, after the ops have been loaded."""
+    """Registers all of the above; called once per process, after the ops have been loaded."""
     from torch.utils.flop_counter import register_flop_formula
 
     for formula, names in _FORMULAS.items():

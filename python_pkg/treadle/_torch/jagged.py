@@ -43,7 +43,7 @@ _library = torch.library.Library("treadle", "FRAGMENT")  # type: ignore[no-untyp
 
 
 def register() -> None:
-    """Register all of this; called once in a process, after the ops have been loaded."""
+    """Registers all rules; called once per process, after the ops have been loaded."""
     for names, rule in (
         (_ELEMENTWISE, _elementwise),
         (_SINE_LAYER, _sine_layer),

@@ -22,7 +22,7 @@ _library = torch.library.Library("treadle", "FRAGMENT")  # type: ignore[no-untyp
 
 
 def register() -> None:
-    """Register all of this; called once in a process, after the ops have been loaded."""
+    """Registers the rules; called once per process, after the ops have been loaded."""
     register_one = partial(torch.library.register_torch_dispatch, lib=_library)
     for name, rule in RULES.items():
         register_one(f"treadle::{name}", DTensor, partial(_run, rule))

@@ -143,7 +143,7 @@ def scale(x: Array, factor: float) -> Array:
 
 
 def _summed(grad: Any, shape: tuple[int, ...]) -> Any:
-    """The gradient of an argument that was broadcast from `shape`, in as many dimensions."""
+    """The gradient of an argument of `shape`, summed over the dimensions that were broadcast."""
     axes = tuple(i for i, (n, of) in enumerate(zip(shape, grad.shape, strict=True)) if n != of)
     return jnp.sum(grad, axis=axes, keepdims=True) if axes else grad
 

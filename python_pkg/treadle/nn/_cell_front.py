@@ -35,7 +35,7 @@ class CellFront(NamedTuple):
 
     name: str  # in errors
     step: Callable[..., Any]  # called with the module, input and hx
-    torchs: Callable[..., Any]  # torch's forward pass, which raises for what the op refuses
+    torchs: Callable[..., Any]  # torch's forward pass; raises torch's error for a bad call
 
     def called(self, cell: Any, input: Any, hx: Any) -> Any:
         if not isinstance(input, Tensor):
@@ -182,7 +182,7 @@ class TorchCell(NotScripted):
 
         Args:
             input: [B, I], or [I] without a batch.
-            hx: ``(h, c)`` from the step before, or only ``h`` (GRU, RNN), each [B, H] (or [H]).
+            hx: ``(h, c)`` from the previous step, or only ``h`` (GRU, RNN), each [B, H] (or [H]).
                 ``c`` may be float32 with half-precision inputs and stays so from step to step. None
                 starts from zeros in the dtype of ``input``.
 

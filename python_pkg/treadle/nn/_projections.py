@@ -88,7 +88,7 @@ def _one_layer(
     """
     h0 = states[0] if states is not None and len(states) == 2 else None
     reset_h = options.reset_hx[0] if options.reset_hx else None
-    # For a single step, h is padded with zeros to the size of m, and weight_hh with columns.
+    # For a single step, h is padded with zeros to the size of m, and weight_hh with zero columns.
     single = isinstance(rows.steps, int) and rows.steps == 1
     joined: list[Tensor] = []
     if is_tracing() and rows.batch_sizes and (h0 is not None or reset_h is not None):

@@ -90,7 +90,8 @@ class _Kept(NamedTuple):
 
     outputs: list[Tensor]  # [N, width]; empty if the phases suffice to recompute them
     phases: list[Tensor]
-    pulls: list[Tensor]  # gradients of the net's outputs with respect to all layers' but the last
+    # Gradients of the net's outputs with respect to the output of each sine layer but the last.
+    pulls: list[Tensor]
 
     @staticmethod
     def of(x: Tensor, params: Params) -> _Kept:

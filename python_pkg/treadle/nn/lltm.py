@@ -51,7 +51,7 @@ class LLTM(CellLayers, nn.Module):
         num_layers: the number of layers; each layer after the first reads the outputs of the
             previous one.
         bias: False for no biases.
-        batch_first: inputs and outputs are [B, T, ...] instead of [T, B, ...]; states are not.
+        batch_first: inputs and outputs are [B, T, ...] instead of [T, B, ...]; states are the same.
         dropout: the probability of dropping an element of a layer's output in training; never of
             the last layer's.
         bidirectional: whether a second direction reads each sequence from its end. D is then 2,
@@ -146,7 +146,7 @@ class LLTM(CellLayers, nn.Module):
 
     @property
     def all_weights(self) -> list[list[nn.Parameter]]:
-        """The parameters of each layer and direction, like that of :class:`torch.nn.LSTM`."""
+        """The parameters of each layer and direction, as in :class:`torch.nn.LSTM`."""
         return [[getattr(self, name) for name in names] for names in self._all_weights]
 
     def flatten_parameters(self) -> None:

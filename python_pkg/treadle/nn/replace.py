@@ -88,9 +88,9 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
             torch's. Move the model to its GPU and dtype first.
 
     Returns:
-        What was replaced, and what was left, each with the reason. Left are modules with complex
-        parameters; subclasses, which may override the forward pass; and modules whose ``forward``
-        was set, for example by accelerate's hooks.
+        What was replaced, and what was left, each with the reason. Modules are left if they have
+        complex parameters, if they are of a subclass, which may override the forward pass, or if
+        their ``forward`` was set, for example by accelerate's hooks.
 
     Raises:
         TypeError: ``model`` is not a module.

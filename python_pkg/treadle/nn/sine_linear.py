@@ -100,15 +100,14 @@ class SineLinear(NotScripted, nn.Module):
 
         Raises:
             TypeError, ValueError: ``input`` is not a tensor, or its shape is not as above.
-            RuntimeError: dtypes or devices do not match; see
-                :func:`treadle.sine_linear`.
+            RuntimeError: dtypes or devices do not match; see :func:`treadle.sine_linear`.
         """
         weight = self.weight
         check_rows("SineLinear", input, weight.shape[-1], weight)
         return sine_linear(input, weight, self.bias, self.omega_0)
 
     def jet(self, jet: Jet) -> Jet:
-        """The layer's values and derivatives by the coordinates, from those of its input.
+        """The jet of the layer's output, from the jet of its input.
 
         Hooks of the module do not run, because they belong to ``forward``.
 

@@ -37,10 +37,10 @@ class Siren(NotScripted, nn.Module):
     require grad.
 
     Args:
-        in_features: how many coordinates a point has; they should lie in ±1.
+        in_features: the number of coordinates of a point; they should be within ±1.
         hidden_features: the width of every layer but the last.
-        hidden_layers: how many layers are between the first and the last, 0 or more.
-        out_features: how many values a point has.
+        hidden_layers: the number of layers between the first and the last, 0 or more.
+        out_features: the number of values at a point.
         outermost_linear: make the last layer linear, so that values are not bounded by ±1.
         first_omega_0: omega_0 of the first layer. With a larger one, the net learns finer detail
             first.
@@ -142,8 +142,7 @@ class Siren(NotScripted, nn.Module):
 
         Raises:
             TypeError, ValueError: ``input`` is not a tensor, or its shape is not as above.
-            RuntimeError: dtypes or devices do not match; see
-                :func:`treadle.sine_linear`.
+            RuntimeError: dtypes or devices do not match; see :func:`treadle.sine_linear`.
         """
         first = self.net[0]
         if isinstance(first, SineLinear):

@@ -53,13 +53,13 @@ def lstm(*args: Any, **kwargs: Any) -> Any:
         lengths: [B], int64 or int32 on input's device, instead of packing: row b has lengths[b]
             steps, and the second direction begins at its last one. Padding values, NaN included,
             do not affect results and get zero gradients. The host does not wait for the lengths,
-            and a captured CUDA graph reads new ones. Values are clamped to 0 ... T; with
-            TREADLE_CHECK_LENGTHS=1 in the environment, the host reads them, and others raise.
+            and a captured CUDA graph reads new ones. Values are clamped to 0 ... T. With
+            TREADLE_CHECK_LENGTHS=1 in the environment, the host waits for them, and others raise.
         return_cells: whether to also return the cell states, c of every step.
 
     Returns:
         output: [T, B, D*H] ([B, T, D*H] if ``batch_first``; [S, D*H] for a packed batch), the h of
-            the last layer at every step, in input's dtype; with ``lengths``, 0 after its row ends.
+            the last layer at every step, in input's dtype; with ``lengths``, 0 after a row ends.
         h_n, c_n: [num_layers * D, B, H], h and c after each row's last step (of the second
             direction: its first), or hx for a row without steps; of h0's and c0's dtypes.
         cells: only if ``return_cells``: c of every step, in the form of output and of c_n's dtype,

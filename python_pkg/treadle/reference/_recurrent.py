@@ -139,7 +139,7 @@ def _restarted(
     d: int,
     t: int,
 ) -> States:
-    """h and c [B, H] that step t of direction d begins with."""
+    """h and c [B, H] with which step t of direction d begins."""
     (sizes, starts), at = rows, t + d
     if reset is None or at == len(sizes):
         return h, c
