@@ -120,7 +120,7 @@ class TorchFront(Front):
         flat: list[Tensor] = layer._flat_weights
         if all(map(is_, map(layer._parameters.get, layer._flat_weights_names), flat)) and (
             torch.compiler.is_compiling()
-            or all(map(is_, layer._flat_weight_refs, map(ref, flat)))  # each tensor has one
+            or all(map(is_, layer._flat_weight_refs, map(ref, flat)))  # a tensor has one ref
         ):
             return flat
         return self._compared(layer)

@@ -126,7 +126,7 @@ def restore(model: nn.Module) -> Replaced:
         model: a module.
 
     Returns:
-        What was restored, as ``replaced``. Subclasses, and modules whose ``forward`` was set after
+        The restored modules, as ``replaced``. Subclasses, and modules whose ``forward`` was set after
         :func:`replace`, are left.
 
     Raises:

@@ -80,9 +80,9 @@ class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
 
     Parameters, their names and initialisation, ``state_dict``, arguments and results are torch's,
     and this is a subclass of torch's class; :func:`treadle.nn.replace` gives its forward pass to
-    the modules of an existing model. In addition to torch's derivatives, double backward, forward
-    mode and vmap work. torch.compile breaks the graph at every such module unless
-    torch._dynamo.config.allow_rnn is True; torch.export does not.
+    the modules of an existing model. Double backward, forward mode and vmap also work.
+    torch.compile breaks the graph at every such module unless torch._dynamo.config.allow_rnn is
+    True; torch.export does not.
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
@@ -179,9 +179,9 @@ class GRU(_LayersOfH, nn.GRU, metaclass=Replaceable):
 
     Parameters, their names and initialisation, ``state_dict``, arguments and results are torch's,
     and this is a subclass of torch's class; :func:`treadle.nn.replace` gives its forward pass to
-    the modules of an existing model. In addition to torch's derivatives, double backward, forward
-    mode and vmap work. torch.compile breaks the graph at every such module unless
-    torch._dynamo.config.allow_rnn is True; torch.export does not.
+    the modules of an existing model. Double backward, forward mode and vmap also work.
+    torch.compile breaks the graph at every such module unless torch._dynamo.config.allow_rnn is
+    True; torch.export does not.
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
@@ -236,9 +236,9 @@ class RNN(_LayersOfH, nn.RNN, metaclass=Replaceable):
 
     Parameters, their names and initialisation, ``state_dict``, arguments and results are torch's,
     and this is a subclass of torch's class; :func:`treadle.nn.replace` gives its forward pass to
-    the modules of an existing model. In addition to torch's derivatives, double backward, forward
-    mode and vmap work. torch.compile breaks the graph at every such module unless
-    torch._dynamo.config.allow_rnn is True; torch.export does not.
+    the modules of an existing model. Double backward, forward mode and vmap also work.
+    torch.compile breaks the graph at every such module unless torch._dynamo.config.allow_rnn is
+    True; torch.export does not.
 
     Args:
         input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout,

@@ -168,7 +168,7 @@ def _vector_add(a: Value, b: Value | float, *, alpha: Value | float = 1) -> Valu
     dtype = wide_dtype(to)
 
     def rounded(operand: Value | float) -> Value:
-        """Rounds numbers, and tensors of another dtype, in the way that the op does at first."""
+        """Rounds numbers, and tensors of another dtype, as the op does before it computes."""
         return cast(constant(operand, to), dtype)
 
     addend = rounded(b)

@@ -38,7 +38,7 @@ def narrowed(value: Value, dtype: Any, to: Any) -> Value:
 
 
 class _Body:
-    """Makes nodes for the body of a Scan, in the way that ``op`` does for the graph."""
+    """Makes nodes for the body of a Scan, just as ``op`` does for the graph."""
 
     def __init__(self) -> None:
         self._tape: Any = ir.tape.Tape()

@@ -54,7 +54,7 @@ def lstm(*args: Any, **kwargs: Any) -> Any:
             steps, and the second direction begins at its last one. Padding values, NaN included,
             do not affect results and get zero gradients. The host does not wait for the lengths,
             and a captured CUDA graph reads new ones. Values are clamped to 0 ... T. With
-            TREADLE_CHECK_LENGTHS=1 in the environment, the host waits for them, and others raise.
+            TREADLE_CHECK_LENGTHS=1 in the environment, the host waits for them; other values raise.
         return_cells: whether to also return the cell states, c of every step.
 
     Returns:
