@@ -2,9 +2,9 @@
 
 With m = o tanh(c), of size H, a layer with projections has h = W_hr m, of size P, and its gates add
 W_hh h. That is (W_hh W_hr) m. So m is the h of a layer whose recurrent weight is W_hh W_hr, and one
-product then gives h of all steps. A given h0 may not equal W_hr m for any m. So it is appended to the
-input of each row's first step, with the weights W_hh, and 0 is appended to the other inputs. The
-same is done with h after a reset.
+product then gives h of all steps. A given h0 may not equal W_hr m for any m. So it is appended to
+the input of each row's first step, with the weights W_hh, and 0 is appended to the other inputs.
+The same is done with h after a reset.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class LLTM(CellLayers, nn.Module):
         num_layers: the number of layers; each layer after the first reads the outputs of the
             previous one.
         bias: False for no biases.
-        batch_first: inputs and outputs are [B, T, ...] instead of [T, B, ...]; states do not change.
+        batch_first: inputs and outputs, but not states, are [B, T, ...] instead of [T, B, ...].
         dropout: the probability of dropping an element of a layer's output in training; never of
             the last layer's.
         bidirectional: whether a second direction reads each sequence from its end. D is then 2,

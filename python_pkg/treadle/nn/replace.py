@@ -126,8 +126,8 @@ def restore(model: nn.Module) -> Replaced:
         model: a module.
 
     Returns:
-        The restored modules, as ``replaced``. Subclasses, and modules whose ``forward`` was set after
-        :func:`replace`, are left.
+        The restored modules, as ``replaced``. Subclasses, and modules whose ``forward`` was set
+        after :func:`replace`, are left.
 
     Raises:
         TypeError: ``model`` is not a module.
