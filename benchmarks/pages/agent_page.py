@@ -91,7 +91,7 @@ def ways(found: list[tuple[str, Record]]) -> Iterator[str]:
 
 
 def speed(found: list[tuple[str, Record]]) -> Iterator[str]:
-    """Frames per second of each way to run the loop, and the times of the host and of the device."""
+    """Frames per second of each way to run the loop, and the times of host and device."""
     for name, record in found:
         yield f"{where(name, record)}:"
         yield ""
