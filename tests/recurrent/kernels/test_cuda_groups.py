@@ -1,4 +1,4 @@
-"""The CUDA graphs of algorithm "step": groups of steps give the same bits as separate launches."""
+"""The CUDA graphs of algorithm "step": a StepGraph gives the same bits as separate launches."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.support.inputs import Make
 from tests.support.rule import obeys
 from treadle import reference
 
-CANDIDATES = slice(14, 21)  # the candidate's rows of weight_ih for H 7, the same in every cell with gates
+CANDIDATES = slice(14, 21)  # the candidate's rows of weight_ih for H 7, in every cell with gates
 
 
 @EACH_CELL

@@ -108,7 +108,7 @@ def test_the_padding_is_not_read(bad: float, cell: str, bidirectional: bool, dev
     results = given.count + 1
     same_bits(found[0], good[0])
     for ours, expected in zip(found[1:results], good[1:results], strict=True):
-        assert bool(differing(ours, expected)[:, empty].all())  # without steps, last states equal initial ones
+        assert bool(differing(ours, expected)[:, empty].all())  # h_n is h0, and c_n is c0
         same_bits(ours.index_fill(1, torch.tensor(empty, device=device), 0),
                   expected.index_fill(1, torch.tensor(empty, device=device), 0))  # fmt: skip
     for ours, expected in zip(found[results:], good[results:], strict=True):

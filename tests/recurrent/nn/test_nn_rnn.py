@@ -163,4 +163,4 @@ def test_module_samples(kind: str) -> None:
         x, *hx = sample.forward_input.args
         close(results(ours, x, *(hx or [None])), results(theirs, x, *(hx or [None])))
         count += 1
-    assert count == (16 if kind == "GRU" else 32)  # for LSTM with projections, for RNN both nonlinearities
+    assert count == (16 if kind == "GRU" else 32)  # LSTM: projections; RNN: both nonlinearities

@@ -90,7 +90,7 @@ def test_garbage_is_kept_while_a_graph_is_captured_on_cuda() -> None:
             cycle: list[Any] = [kept.pop()]
             cycle.append(cycle)
             del cycle
-            assert len([[] for _ in range(1000)]) == 1000  # allocations that trigger the garbage collector
+            assert len([[] for _ in range(1000)]) == 1000  # triggers the garbage collector
         return net(row, h)
 
     before = gc.get_threshold()
