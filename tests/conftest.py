@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: all cases of the function take 10 seconds or more")
     config.addinivalue_line("markers", "cuda: the test runs on a GPU")
     config.stash[LEFT_OUT] = set()
-    # Most tests use the first visible GPU, so each worker lists the GPUs from a different one.
+    # Most tests use the first visible GPU, so each worker puts a different GPU first.
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     count = torch.cuda.device_count()
     if count > 1:
@@ -136,7 +136,7 @@ def fresh_compile() -> Iterator[None]:
 
 @pytest.fixture
 def much_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A lock for tests that need many gigabytes of memory: one process of the run at a time."""
+    """A lock for tests that need many gigabytes of memory. One process holds it at a time."""
     # Each worker's base folder lies inside that of the run.
     with (tmp_path_factory.getbasetemp().parent / "much_memory.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

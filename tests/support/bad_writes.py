@@ -18,7 +18,7 @@ def halves_of_nine(make: Make) -> tuple[Tensor, Tensor]:
 
 
 def elementwise(op: str, call: Callable[..., Any], first: str, computed: str) -> list[Bad]:
-    """Rules of every elementwise op for its first argument and its result."""
+    """Rules for the first argument and the result of every elementwise op."""
     real_devices = ("cpu", "cuda")
     result = f"{op}: {computed} must give a result of an integer or floating-point dtype, got "
     layout = f"{op}: tensors must be dense and on a CPU or CUDA device, got a "

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from tests.support.inputs import FLOATING, INTEGERS
 
-# Hypothesis also draws constants from the source of imported modules. This is disabled because the
-# draws would depend on which other tests are collected.
+# By default Hypothesis also draws constants from the source of imported modules. This is disabled
+# because draws would depend on which other tests are collected.
 with suppress(ImportError, AttributeError):
     from hypothesis.internal.conjecture import providers
 

@@ -25,7 +25,7 @@ Cases = Iterator[tuple[str, Callable[[], None]]]  # name, printed before the cas
 
 
 def most_hidden(algorithm: str, dtype: torch.dtype, cell: str = "lltm") -> int:
-    """The largest H that the algorithm supports. LSTM's weights have a fourth block of rows."""
+    """The largest H that the algorithm supports, less for LSTM, whose weights have four blocks."""
     if algorithm in ("step", "warp") or (algorithm == "tiles" and dtype != torch.float64):
         return 1 << 20
     if not gpus.any_clusters():
@@ -36,7 +36,7 @@ def most_hidden(algorithm: str, dtype: torch.dtype, cell: str = "lltm") -> int:
 
 
 def most_hidden_of_other_gpus(algorithm: str, dtype: torch.dtype, cell: str) -> int:
-    """The largest H at which both passes run with any number of directions. Some cells fit at
+    """The largest H at which both passes run with any number of directions. Some cells can run at
     larger H."""
     if dtype == torch.float64 or algorithm == "tiles":
         return 0

@@ -21,7 +21,7 @@ from tests.support.compare import same_bits
 from tests.support.inputs import FLOATING, HALVES, Call, Case, Make
 
 # T, B, I, H: every kernel of both passes, with fewer rows than a tile and with several tiles. Some
-# sizes have more than 32 steps, whose marks a warp reads at a time, or 64 steps, as many as a ring.
+# have more than 32 steps, the most whose marks a warp reads at a time, or than the 64 of a ring.
 SIZES: tuple[tuple[int, int, int, int], ...] = (
     (9, 5, 3, 31),
     (6, 150, 3, 31),  # in half types, more rows than single blocks run
@@ -96,10 +96,10 @@ def splits(algorithm: str, dtype: torch.dtype, hidden: int) -> bool:
 def no_marks(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:
     """Marks that are all false give the same bits as a call without marks, except as follows. In
     "cluster" gradients are only close, because dense batches without marks may run other kernels,
-    which sum in another order. If those kernels multiply float32 on tensor cores, all
-    results are only close. So are all results of RNNs in "cluster", whose half-type batches may run
-    in clusters of another shape. In float32 the gradient of weight_hh is one product with marks,
-    and two without."""
+    which sum in another order. If those kernels multiply float32 on tensor cores, all results are
+    only close. So are all results of RNNs in "cluster", whose half-type batches may run in clusters
+    of another shape. In float32 the gradient of weight_hh is one product with marks, and two
+    without."""
     one = calls.given("none", dtype, size, cell=cell, features=8)
     found = layer_of(one, algorithm, marked(one, "none"))
     forward = 4 if algorithm == "cluster" and dtype in HALVES else len(found)

@@ -1,5 +1,5 @@
 """Checks each step of recurrent_layer by its formula in float64, starting from the kernel's own
-result of the step before. Because all h are known, all steps are checked at once.
+result of the previous step. Because all h are known, all steps are checked at once.
 
 Over many steps, results in half types diverge from any reference although each step is correct.
 """
@@ -31,7 +31,7 @@ from tests.support.layouts import (
 )
 
 STEPS, BATCHES = (1, 2, 3, 17, 257), (1, 2, 3, 17, 64, 200)
-MOST = 257 * 64 * 1024  # the largest T * B * H, which limits the memory for float64
+MOST = 257 * 64 * 1024  # the largest T * B * H, to limit the memory for float64
 FINE = 1e-5  # relative error of sums in float32
 
 

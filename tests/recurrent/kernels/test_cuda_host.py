@@ -1,4 +1,4 @@
-"""In GPU calls the host runs no torch ops except to allocate results, and few kernel launches."""
+"""In GPU calls, the host runs torch ops only to allocate results, and launches few kernels."""
 
 from __future__ import annotations
 

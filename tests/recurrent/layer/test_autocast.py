@@ -36,7 +36,7 @@ def layer_dtype(device: str, lower: torch.dtype, cell: str, lengths: Lengths) ->
 @pytest.mark.parametrize("lengths", [None, (3, 2, 2)], ids=str)
 @pytest.mark.parametrize(("device", "dtype"), EACH)
 def test_autocast(device: str, dtype: torch.dtype, lengths: Lengths, cell: str) -> None:
-    """Gives the bits of a call with all arguments but c0 in the layer's dtype; gradients are
+    """Results have the bits of a call with all arguments but c0 in the layer's dtype. Gradients are
     float32."""
     runs_in = layer_dtype(device, dtype, cell, lengths)
     make = Make("autocast", device, torch.float32)

@@ -126,7 +126,7 @@ class Drawn:
         if self.cell not in (
             "lltm",
             "lstm",
-        ):  # for their single state, torch returns the whole gradient
+        ):  # h0 and c0 are one state, whose gradient torch returns as a whole
             found[4:6] = [found[4] + found[5]]
             expected = [*expected[:5], *expected[6:]]
         for actual, wanted in zip(found, expected, strict=True):

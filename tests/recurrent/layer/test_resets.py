@@ -58,9 +58,9 @@ def zeros(cell: str, like: Tensor) -> Any:
 @EACH_DEVICE
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_a_batch_equals_its_pieces(cell: str, device: str, dtype: torch.dtype) -> None:
-    """On the CPU the results are bitwise equal. The products of the input are exact here, because
-    BLAS may sum in another order if there are fewer steps. On CUDA this is also true of other
-    products; persistent_resets.py tests the bits there."""
+    """On the CPU the results are bitwise equal. This test makes the products of the input exact,
+    because BLAS may sum in another order if there are fewer steps. On CUDA other products may also
+    be summed in another order; persistent_resets.py tests the bits there."""
     one = given(cell, device, dtype=dtype)
     weight_ih, *params = one["params"]
     one["x"], weight_ih = ((t * 4).round() / 4 for t in (one["x"], weight_ih))

@@ -34,8 +34,8 @@ def plan_of(device: str, batch: int, hidden: int, dtype: torch.dtype) -> Any:
 
 
 def steps_of(device: str, batch: int, hidden: int, dtype: torch.dtype) -> int:
-    """The number of steps of two chunks and a remainder. For the few rows of ROWS, one chunk has as
-    many."""
+    """The number of steps in two chunks and a remainder. With only the rows of ROWS, they are one
+    chunk."""
     chunk, whole = (
         plan_of(device, rows, hidden, dtype).steps_per_chunk for rows in (batch, len(ROWS))
     )

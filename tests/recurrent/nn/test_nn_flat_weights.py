@@ -91,7 +91,7 @@ CHANGES: list[Change] = [
 
 
 def twins(kind: str, way: str = "made", **options: Any) -> list[Layer]:
-    """torch's layer and ours, with the same parameters."""
+    """torch's layer and treadle's, with the same parameters."""
     torch.manual_seed(0)
     theirs = KINDS[kind][1](I, H, **DOUBLE, **options)
     ours = copy.deepcopy(theirs)

@@ -62,7 +62,7 @@ def test_shapes_are_those_of_lstm(device: str, batch: int | None) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_no_steps_change_nothing(device: str) -> None:
-    """An input with T = 0 returns the initial states; nn.LSTM raises."""
+    """With T = 0 the layer returns the initial states, whereas nn.LSTM raises."""
     for form in forms():
         layer = LLTM(I, H, **form, device=device)
         count = form["num_layers"] * (1 + form["bidirectional"])

@@ -44,7 +44,8 @@ def reason(into: str, of: str, module: str = "") -> str:
 def test_another_cells_weights_raise_with_the_reason(
     of: str, into: str, bias: bool, strict: bool
 ) -> None:
-    """This includes modules with the same names and shapes: a GRU and an LLTM without biases."""
+    """A GRU and an LLTM without biases also refuse each other's weights, although names and shapes
+    are the same."""
     other = getattr(nn, of, None) or getattr(ours, of)
     saved = other(I, H, bias=bias, num_layers=2, bidirectional=True).state_dict()
     layer = getattr(ours, into)(I, H, bias=bias, num_layers=2, bidirectional=True)

@@ -145,7 +145,7 @@ def test_states(kind: str, case: str) -> None:
 @EACH
 @pytest.mark.parametrize("case", SIZES)
 def test_construction(kind: str, case: str) -> None:
-    """Both raise at construction or in the first call."""
+    """Both layers raise, at construction or in the first call."""
     options = {"input_size": I, "hidden_size": H, **SIZES[case]}
     assert same_class(lambda cls: cls(**options)(X), kind) is not None
 

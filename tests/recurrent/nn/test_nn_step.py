@@ -254,8 +254,8 @@ def test_a_step_is_one_graph_on_cuda(kind: str) -> None:
 @GPU
 @EACH
 def test_streams_take_turns_on_cuda(kind: str) -> None:
-    """Each call runs on a different stream from the previous call, and waits for it while it is
-    still running."""
+    """Each call runs on another stream and must wait for the previous call, which is still
+    running."""
     layer, x, marks = made(kind, "cuda", torch.float32)
     expected = stepped(make_step(layer, B), x, marks)
     step = make_step(layer, B, clone=True)

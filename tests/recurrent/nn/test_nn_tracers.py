@@ -22,8 +22,8 @@ EACH = pytest.mark.parametrize("kind", [LSTM, GRU, LLTM])
 
 
 class Padded(nn.Module):
-    """Packs the input, runs a layer and pads its output, as is usual for rows of variable length in
-    torch.nn.LSTM."""
+    """Packs the input, runs a layer and pads the output: the usual way to run torch.nn.LSTM on rows
+    of variable length."""
 
     def __init__(self, layer: Any, is_sorted: bool = False) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ def test_without_graph_breaks_the_compiler_names_lengths() -> None:
 @EACH
 @pytest.mark.filterwarnings("ignore:.*were assigned during export")
 def test_exported_models_are_told_of_lengths(kind: Any) -> None:
-    """tests/recurrent/layer/test_lengths_programs.py exports layers with lengths."""
+    """The error suggests lengths. test_lengths_programs.py exports layers with lengths."""
     given = torch.randn(T, B, I), torch.tensor([T, 3, 2])
     words = f"^{kind.__name__}: input must be padded and come with lengths= where torch.export"
     with pytest.raises(RuntimeError, match=words):

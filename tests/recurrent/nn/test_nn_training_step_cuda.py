@@ -29,8 +29,7 @@ def test_a_call_is_one_graph_on_cuda() -> None:
 
 @GPU
 def test_streams_take_turns_on_cuda() -> None:
-    """Every call runs on a different stream from the previous call, and waits for it while it is
-    still running."""
+    """Each call runs on another stream and must wait for the previous call, which is kept busy."""
     net, x, h = made("cuda")
     step = make_training_step(net, (x[0], h), calls=T)
     streams = [torch.cuda.Stream() for _ in range(3)]

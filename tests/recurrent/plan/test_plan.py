@@ -163,8 +163,8 @@ def chosen(one: Any, can: set[str], sizes: Sizes, backward: bool, architecture: 
     """Checks the algorithm and its reason. With many rows, one launch per step may be faster."""
     _, batch, hidden, element = sizes
     many = (one.algorithm, one.reason) in MANY_ROWS
-    # If both cluster and grid can run: cluster from sm_90 on for H up to 256, except backward in
-    # float32; otherwise the one with the lower predicted time.
+    # If both "cluster" and "grid" can run: "cluster" from sm_90 on for H up to 256, except in the
+    # float32 backward pass; otherwise the one with the lower predicted time.
     narrow = architecture >= 90 and hidden <= 256 and not (backward and element == 4)
     worth = {"cluster"} if "cluster" in can and narrow else can - {"step"} or {"step"}
     why = "few rows of one step are a launch" if worth == {"warp"} else "on the chip"

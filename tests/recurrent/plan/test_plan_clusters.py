@@ -101,7 +101,7 @@ def test_packed_batches_and_parts_of_chunks_are_planned_by_the_kernels_that_take
 
 @BINDINGS
 def test_resets_of_lstm_and_gru_are_planned_as_dense_batches() -> None:
-    """Up to H 512, batches with and without resets have the same plan. LLTM has no such kernels."""
+    """Up to H 512, resets do not change the plan. LLTM has no dense kernels that support resets."""
     for cell, backward, (batch, hidden) in itertools.product(
         ("lstm", "gru"), (False, True), ((1, 512), (16, 512), (16, 256), (64, 256), (128, 256))
     ):
