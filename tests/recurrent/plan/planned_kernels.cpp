@@ -85,7 +85,7 @@ std::vector<RecurrenceSizes> all_layers() {
     for (const Dtype dtype : {Dtype::kHalf, Dtype::kFloat}) {
       for (const auto& [packed, resets] : kRagged) {
         for (const int64_t directions : {1, 2}) {
-          // Every second width does not give rows of whole 16-byte chunks.
+          // With every second width, rows do not consist of whole 16-byte chunks.
           for (int64_t width = 31; width <= 768; width += width % 2 == 0 ? 31 : 1) {
             for (int64_t batch = 1; batch < 20000; batch += batch < 128 ? 1 : batch / 8) {
               found.push_back({cell, 512, batch, width, directions, dtype, packed, resets});
