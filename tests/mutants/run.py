@@ -233,7 +233,7 @@ def asked() -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="list the mutants and exit")
     parser.add_argument("--jobs", type=int, default=1, help="parallel copies (3 GB memory each)")
     parser.add_argument("--record", type=Path, metavar="FILE", help="JSON file to add verdicts to")
-    parser.add_argument("--unrecorded", action="store_true", help="skip mutants killed in that FILE")
+    parser.add_argument("--unrecorded", action="store_true", help="skip mutants killed in FILE")
     kept = parser.add_mutually_exclusive_group()
     kept.add_argument("--build", type=Path, metavar="FOLDER", help="compile without testing")
     kept.add_argument("--built", type=Path, metavar="FOLDER", help="test compiled mutants")
