@@ -93,7 +93,7 @@ class LayerReader(nn.Module):
 
 
 def vary(images: Tensor, random: torch.Generator) -> Tensor:
-    """The images [N, 8, 8] as other hands would write them: slightly slanted, shifted and noisy."""
+    """Varies the images [N, 8, 8], like other people's handwriting: slanted, shifted and noisy."""
     moves = torch.eye(2, 3) + 0.1 * torch.randn(len(images), 2, 3, generator=random)
     noise = 0.1 * torch.randn(images.shape, generator=random)
     shape = [len(images), 1, 8, 8]

@@ -37,12 +37,12 @@ SCALE = (math.pi * WAVES[0]) ** 2 + (math.pi * WAVES[1]) ** 2
 
 
 def answer(x: Tensor) -> Tensor:
-    """u at places [N, 2]: [N]."""
+    """u at points [N, 2]: [N]."""
     return (math.pi * WAVES[0] * x[:, 0]).sin() * (math.pi * WAVES[1] * x[:, 1]).sin()
 
 
 def solution(net: Siren, x: Tensor) -> Jet:
-    """The network's u at places [N, 2]: [N, 1]."""
+    """The network's u at points [N, 2]: [N, 1]."""
     place = Jet.of(x)
     # Factors that are 0 at the border, so that the border needs no loss term.
     across, along = (1 - place * place).split([1, 1])

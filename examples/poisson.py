@@ -33,7 +33,7 @@ SIDE = 101
 
 
 def answer(x: Tensor) -> tuple[Tensor, Tensor]:
-    """u and Δu = f at places [N, 2]: [N] each."""
+    """u and Δu = f at points [N, 2]: [N] each."""
     u, f = torch.zeros_like(x[:, 0]), torch.zeros_like(x[:, 0])
     for place, sign in CHARGES:
         square = (x - torch.tensor(place, device=x.device)).square().sum(1)
@@ -43,7 +43,7 @@ def answer(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def at_border(count: int, device: torch.device) -> Tensor:
-    """Random places on the four sides: [N, 2]."""
+    """Random points on the four sides: [N, 2]."""
     x = 2 * torch.rand(count, 2, device=device) - 1
     side = torch.randint(4, (count,), device=device)
     fixed = torch.where(side % 2 == 0, -1.0, 1.0)

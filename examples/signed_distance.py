@@ -5,7 +5,7 @@
 
 A signed distance u is 0 on the outline, grows by 1 per unit of length (|∇u| = 1, the eikonal
 equation) and is negative inside. The network is trained on points of the outline and their normals,
-as from a scanner, and on random places where only the equation is known. The losses are the SIREN
+as from a scanner, and on random points where only the equation is known. The losses are the SIREN
 paper's plus a term of |Δu| that fades out and keeps the function smooth at first (DiGS, Ben-Shabat
 and others, CVPR 2022).
 Siren.jet computes value, gradient and Laplacian in one forward pass.
@@ -52,7 +52,7 @@ def outline(count: int) -> tuple[Tensor, Tensor]:
 
 
 def distance(x: Tensor, count: int = 2000) -> Tensor:
-    """The signed distance of places [N, 2] to the outline: [N]."""
+    """The signed distance of points [N, 2] to the outline: [N]."""
     corners = outline(count)[0].to(x)
     after = corners.roll(-1, 0)
     # Inside if a ray to the right crosses the outline an odd number of times.
