@@ -1,4 +1,4 @@
-"""Teach one of treadle's recurrent layers to write: it predicts a text character by character.
+"""Train one of treadle's recurrent layers to write: it predicts a text character by character.
 
     python examples/characters.py                              learn for 2 minutes, then write
     python examples/characters.py --cell gru                   the same with another cell

@@ -1,4 +1,4 @@
-"""Teach recurrent networks of treadle's LSTM, GRU and LLTM to read handwritten digits.
+"""Train recurrent networks with treadle's LSTM, GRU and LLTM to read handwritten digits.
 
     python examples/digits.py                        train, compare with plain PyTorch, save
     python examples/digits.py --predict IMAGE.png    read one picture with what was learnt

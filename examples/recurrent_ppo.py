@@ -1,4 +1,4 @@
-"""Teach a GRU policy to remember, by PPO on batches in which episodes begin in the middle of a row.
+"""Train a GRU policy by PPO to remember, on batches in which episodes begin in the middle of rows.
 
     python examples/recurrent_ppo.py                     learn, in seconds
     python examples/recurrent_ppo.py --ignore-resets     the same without resets: it cannot learn
