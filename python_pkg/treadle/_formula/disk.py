@@ -13,6 +13,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from .. import _build
+
 FOLDER = Path(__file__).resolve().parent
 SHIM = FOLDER / "shim"  # the standard headers that NVRTC lacks
 
@@ -26,7 +28,7 @@ def cells_folder() -> Path:
 
 def path_of(*parts: str) -> Path:
     """The file of the code that these texts and the kernels' headers determine."""
-    key = "\0".join([*parts, _headers_digest()])
+    key = "\0".join([*parts, _kernels_digest()])
     return cells_folder() / hashlib.sha256(key.encode()).hexdigest()
 
 
@@ -72,10 +74,7 @@ def include_folder() -> Path:
 
 
 @cache
-def _headers_digest() -> str:
-    digest = hashlib.sha256()
-    root = include_folder() / "kernels"
-    for path in sorted([*root.rglob("*.h"), *root.rglob("*.cuh"), *SHIM.iterdir()]):
-        if path.is_file():
-            digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()
+def _kernels_digest() -> str:
+    """Of the kernels' sources when the library was built, and of what stands for standard headers."""
+    shim = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(SHIM.iterdir())))
+    return f"{_build.kernels_info()['sources']} {shim.hexdigest()}"

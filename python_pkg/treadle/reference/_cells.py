@@ -103,8 +103,8 @@ def gru_cell(
         input: [B, I].
         weight_ih: [3H, I]; weight_hh: [3H, H]; bias_ih, bias_hh: [3H] or None. Rows r, z, n.
         old_h: [B, H].
-        old_cell: [B, H], ``old_h`` before it was rounded, in the dtype of ``input`` or wider: h is
-            a sum over the steps. The wider dtype computes the update.
+        old_cell: [B, H], ``old_h`` before it was rounded, in the dtype of ``input`` or wider: h
+            accumulates over the steps. The wider dtype computes the update.
 
     Returns:
         ``new_h`` [B, H], which is ``new_cell`` in the dtype of ``input`` (under autocast: of the

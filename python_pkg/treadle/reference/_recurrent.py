@@ -26,7 +26,7 @@ def _lltm_step(
     old_h: Tensor,
     old_cell: Tensor,
 ) -> States:
-    """:func:`lltm_cell`, with the arguments of the others."""
+    """:func:`lltm_cell`, with the arguments of the other cells."""
     if bias_hh is not None:
         raise ValueError("recurrent_layer: bias_hh must be None for the cell lltm, got a tensor")
     weights = torch.cat([weight_hh, weight_ih], dim=1)
@@ -142,7 +142,7 @@ def _restarted(
     d: int,
     t: int,
 ) -> States:
-    """h and c [B, H] that step t of direction d begins with."""
+    """h and c [B, H] with which step t of direction d begins."""
     (sizes, starts), at = rows, t + d
     if reset is None or at == len(sizes):
         return h, c
@@ -171,7 +171,7 @@ def _layers(
     lengths: Tensor | None = None,
     return_cells: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Layer by layer; ``rest`` is what follows hx."""
+    """Runs the layers one after another; ``rest`` has the arguments after hx."""
     params, has_biases, num_layers, dropout, train, bidirectional, *last = rest
     batch_first = bool(last and last[0])
     directions = 2 if bidirectional else 1
@@ -219,17 +219,18 @@ def lltm(
 
     Args:
         input: [T, B, I] (or [B, T, I] if ``batch_first``), or the data [S, I] of a packed batch.
-        arguments: ``hx`` is (h0, c0), each [num_layers * D, B, H]; ``params`` holds weight_ih
+        arguments: ``hx`` is (h0, c0), each [num_layers * D, B, H]; ``params`` has weight_ih
             [3H, I or D*H], weight_hh [3H, H] and, if ``has_biases``, bias [3H], for each layer and
-            in it for each direction; ``dropout`` works between layers if ``train``.
-        recompute: has no effect here; the fused op then keeps less memory.
+            in it for each direction; ``dropout`` is applied between layers if ``train``.
+        recompute: has no effect here; the fused op then saves less for the backward pass.
         options: ``reset`` [T, B] ([B, T] if ``batch_first``; [S] of a packed batch) and
-            ``reset_hx``, (h, c) as hx or one for each step, as :func:`recurrent_layer`;
+            ``reset_hx``, (h, c) like hx or one for each step, as in :func:`recurrent_layer`;
             ``lengths`` [B], the steps of each row of a padded batch; ``return_cells``.
 
     Returns:
-        ``output``, ``h_n``, ``c_n`` as :func:`recurrent_layer`, of the last layer and of all; with
-        ``return_cells`` also c of every step of the last layer, in the form of output.
+        ``output`` of the last layer, and ``h_n`` and ``c_n`` of all layers, in the form of
+        :func:`recurrent_layer`; with ``return_cells`` also c of every step of the last layer, in
+        the form of output.
 
     Source: :func:`recurrent_layer`, layer by layer; ``torch.lstm``.
     """
@@ -240,16 +241,16 @@ def lltm(
 def lstm(
     input: Tensor, *arguments: Any, recompute: bool = False, **options: Any
 ) -> tuple[Tensor, ...]:
-    """Layers of LSTM cells over a sequence; arguments as :func:`lltm`, which are ``torch.lstm``'s.
+    """Layers of LSTM cells over a sequence; arguments in the order of ``torch.lstm``.
 
     Args:
-        input: as :func:`lltm`.
-        arguments: as :func:`lltm`; weights and biases have 4H rows, and ``params`` two biases.
-        recompute: has no effect here; the fused op then keeps less memory.
-        options: as :func:`lltm`.
+        input: as in :func:`lltm`.
+        arguments: as in :func:`lltm`; weights and biases have 4H rows, and ``params`` two biases.
+        recompute: has no effect here; the fused op then saves less for the backward pass.
+        options: as in :func:`lltm`.
 
     Returns:
-        ``output``, ``h_n``, ``c_n`` as :func:`lltm`.
+        ``output``, ``h_n``, ``c_n`` as in :func:`lltm`.
 
     Source: :func:`recurrent_layer`, layer by layer; ``torch.lstm``.
     """
@@ -265,7 +266,7 @@ def _layers_of_h(
     reset_hx: Tensor | None,
     lengths: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Layers of a cell whose only state is h; half types carry it in float32."""
+    """Layers of a cell whose only state is h. With half types, it is passed on in float32."""
     batch_sizes, (hx, *rest) = _unpacked(arguments)
 
     def wide(h: Tensor) -> States:
@@ -285,17 +286,17 @@ def gru(
     reset_hx: Tensor | None = None,
     lengths: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Layers of GRU cells over a sequence; arguments as :func:`lltm`, except for ``hx``.
+    """Layers of GRU cells over a sequence; arguments as in :func:`lltm`, except for ``hx``.
 
     Args:
-        input: as :func:`lltm`.
-        arguments: as :func:`lltm`; ``hx`` is only h0, and ``params`` has two biases. Half types
-            carry h from step to step in float32.
-        recompute: has no effect here; the fused op then keeps less memory.
-        reset, reset_hx, lengths: as :func:`lltm`; ``reset_hx`` has only h.
+        input: as in :func:`lltm`.
+        arguments: as in :func:`lltm`; ``hx`` is only h0, and ``params`` has two biases. With
+            half types, h is passed from step to step in float32.
+        recompute: has no effect here; the fused op then saves less for the backward pass.
+        reset, reset_hx, lengths: as in :func:`lltm`; ``reset_hx`` has only h.
 
     Returns:
-        ``output``, ``h_n`` as :func:`lltm`.
+        ``output``, ``h_n`` as in :func:`lltm`.
 
     Source: :func:`recurrent_layer`, layer by layer; ``torch.gru``.
     """
@@ -310,16 +311,16 @@ def rnn_tanh(
     reset_hx: Tensor | None = None,
     lengths: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Layers of RNN cells with ``tanh`` over a sequence; arguments as :func:`gru`.
+    """Layers of RNN cells with ``tanh`` over a sequence; arguments as in :func:`gru`.
 
     Args:
-        input: as :func:`lltm`.
-        arguments: as :func:`gru`; weights and biases have H rows.
-        recompute: has no effect here; the fused op then keeps less memory.
-        reset, reset_hx, lengths: as :func:`gru`.
+        input: as in :func:`lltm`.
+        arguments: as in :func:`gru`; weights and biases have H rows.
+        recompute: has no effect here; the fused op then saves less for the backward pass.
+        reset, reset_hx, lengths: as in :func:`gru`.
 
     Returns:
-        ``output``, ``h_n`` as :func:`lltm`.
+        ``output``, ``h_n`` as in :func:`lltm`.
 
     Source: :func:`recurrent_layer`, layer by layer; ``torch.rnn_tanh``.
     """
@@ -334,16 +335,16 @@ def rnn_relu(
     reset_hx: Tensor | None = None,
     lengths: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Layers of RNN cells with ``relu`` over a sequence; arguments as :func:`gru`.
+    """Layers of RNN cells with ``relu`` over a sequence; arguments as in :func:`gru`.
 
     Args:
-        input: as :func:`lltm`.
-        arguments: as :func:`gru`; weights and biases have H rows.
-        recompute: has no effect here; the fused op then keeps less memory.
-        reset, reset_hx, lengths: as :func:`gru`.
+        input: as in :func:`lltm`.
+        arguments: as in :func:`gru`; weights and biases have H rows.
+        recompute: has no effect here; the fused op then saves less for the backward pass.
+        reset, reset_hx, lengths: as in :func:`gru`.
 
     Returns:
-        ``output``, ``h_n`` as :func:`lltm`.
+        ``output``, ``h_n`` as in :func:`lltm`.
 
     Source: :func:`recurrent_layer`, layer by layer; ``torch.rnn_relu``.
     """

@@ -106,7 +106,7 @@ def test_other_headers_or_flags_are_another_file(
 ) -> None:
     path = disk.path_of("text")
     assert path.parent == folder and disk.path_of("text") == path != disk.path_of("other")
-    monkeypatch.setattr(disk, "_headers_digest", lambda: "changed")
+    monkeypatch.setattr(disk, "_kernels_digest", lambda: "changed")
     assert disk.path_of("text") != path
 
 
