@@ -75,6 +75,6 @@ def include_folder() -> Path:
 
 @cache
 def _kernels_digest() -> str:
-    """Of the kernels' sources when the library was built, and of what stands for standard headers."""
+    """The digest of the kernels' sources, as built, and of the standard headers for NVRTC."""
     shim = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(SHIM.iterdir())))
     return f"{_build.kernels_info()['sources']} {shim.hexdigest()}"
