@@ -1,8 +1,8 @@
-# `make demo` and `make test` work from a clean clone: each makes what it needs first.
+# `make demo` and `make test` work from a clean clone, because each first builds what it needs.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Without a GPU only the CPU's part is built; TREADLE_CUDA=1 builds CUDA, too, if nvcc is found.
+# Without a GPU, only the CPU code is built; TREADLE_CUDA=1 also builds CUDA code if nvcc is found.
 export TREADLE_CUDA ?= gpu
 CXX_SOURCES = $(shell git ls-files -co --exclude-standard '*.cpp' '*.h' '*.hpp' '*.cu' '*.cuh')
 
@@ -12,19 +12,19 @@ CXX_SOURCES = $(shell git ls-files -co --exclude-standard '*.cpp' '*.h' '*.hpp' 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 15
 
-env: $(VENV)/.dev build  ## make .venv with everything that development needs, treadle built in it
+env: $(VENV)/.dev build  ## make .venv with everything that development needs, and build treadle in it
 
 build: $(VENV)/.installed  ## compile what changed, into python_pkg/treadle
 	@$(BIN)/python -W ignore setup.py -q build_ext --inplace
 
-test: $(VENV)/.dev build  ## run the tests but the slow ones (choose with ARGS="-k scale")
+test: $(VENV)/.dev build  ## run the fast tests (select some with ARGS="-k scale")
 	@echo "the fast tests; make test-all runs the slow ones, too"
 	$(BIN)/python -m pytest -n auto --dist worksteal --slow=none $(ARGS)
 
 test-all: $(VENV)/.dev build  ## run all tests
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
-demo: $(VENV)/.demo build  ## teach nets to read handwritten digits, and to reproduce a photograph
+demo: $(VENV)/.demo build  ## train networks to read handwritten digits and to reproduce a photograph
 	$(BIN)/python examples/digits.py $(ARGS)
 	$(BIN)/python examples/photograph.py $(PHOTO_ARGS)
 
@@ -34,7 +34,7 @@ bench: $(VENV)/.dev build  ## verify, then time every op beside its baselines
 wheel: $(VENV)/.dev  ## make the wheel of a release in dist/, for five torch minors (CUDA)
 	$(BIN)/python tools/wheel.py $(ARGS)
 
-readme-numbers: $(VENV)/.dev build  ## write the numbers of README.md and docs/*.md from committed results
+readme-numbers: $(VENV)/.dev build  ## write the numbers in README.md and docs/*.md from committed results
 	$(BIN)/python benchmarks/pages/readme_numbers.py
 
 new-op:  ## write the skeleton of an elementwise op: make new-op NAME=relu2
@@ -43,7 +43,7 @@ new-op:  ## write the skeleton of an elementwise op: make new-op NAME=relu2
 mutants: $(VENV)/.dev build  ## put each mutant into a copy of the tree and show that a test kills it
 	$(BIN)/python tests/mutants/run.py $(ARGS)
 
-lint: $(VENV)/.dev  ## check style, types, sizes, words, and who includes whom
+lint: $(VENV)/.dev  ## check style, types, sizes, words and includes
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -52,7 +52,7 @@ lint: $(VENV)/.dev  ## check style, types, sizes, words, and who includes whom
 	$(BIN)/python tools/check_sizes.py
 	$(BIN)/python tools/check_words.py
 
-format: $(VENV)/.dev  ## rewrite the sources as lint wants them
+format: $(VENV)/.dev  ## format the sources so that they pass lint
 	$(BIN)/ruff check --fix -q .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CXX_SOURCES)
@@ -60,7 +60,7 @@ format: $(VENV)/.dev  ## rewrite the sources as lint wants them
 check-install: $(VENV)/.dev build  ## try every way of installing, in fresh environments
 	tools/check_install.sh $(BIN)/python
 
-clean:  ## remove what was built, but not the environment
+clean:  ## remove build products, but not the environment
 	rm -rf build dist python_pkg/*.egg-info
 	rm -rf python_pkg/treadle/lib
 	rm -f python_pkg/treadle/*.so $(VENV)/.installed
@@ -76,7 +76,7 @@ $(VENV)/.dev: requirements-dev.txt $(VENV)/.demo
 	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
 
-# Compiled first, so that the compilers are seen at work: pip hides them.
+# Compiles before pip runs, because pip would hide the compilers' output.
 $(VENV)/.installed: pyproject.toml setup.py $(VENV)/.demo
 	@$(BIN)/python -W ignore setup.py -q build_ext --inplace
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .

@@ -1,7 +1,7 @@
 """Builds treadle's binaries through tools/native, and leaves the rest to setuptools.
 
-Static metadata is in pyproject.toml. This file has what depends on torch: the binaries, and the
-torch minors that a wheel requires. tools/wheel.py makes a release's wheel, for several torch
+Static metadata is in pyproject.toml. This file contains what depends on torch: the binaries, and
+the torch minors that a wheel requires. tools/wheel.py makes a release's wheel, for several torch
 minors.
 """
 
@@ -24,12 +24,12 @@ sys.path.insert(0, str(ROOT))
 from tools.native import host  # noqa: E402
 from tools.native.build import _commit, build  # noqa: E402
 
-# Commands whose result is for one torch; an sdist is for any.
+# Commands whose result works with one torch minor; an sdist works with any.
 FOR_ONE_TORCH = {"bdist_wheel", "dist_info", "editable_wheel", "install", "develop"}
 
 
 class BuildBinaries(build_ext):
-    """The binaries of tools/native/build.py, by ninja instead of by distutils' compilers."""
+    """Builds the binaries with tools/native/build.py and ninja, without distutils' compilers."""
 
     def _package(self) -> Path:
         inplace = self.inplace or self.editable_mode
@@ -51,7 +51,8 @@ class BuildBinaries(build_ext):
 
 
 class BuildPython(build_py):
-    """The package's files, without leftovers of earlier builds, and the C++ headers."""
+    """Copies the package's files, the C++ headers and those of the kernels, and removes leftovers
+    of earlier builds."""
 
     def run(self) -> None:
         if not self.editable_mode:
@@ -60,6 +61,11 @@ class BuildPython(build_py):
             for part in ("csrc", "kernels"):
                 headers = ROOT / part / "include"
                 shutil.copytree(headers, package / "include", dirs_exist_ok=True)
+            # What compiles a user's cell (treadle.Cell).
+            for header in sorted([*ROOT.glob("kernels/**/*.h"), *ROOT.glob("kernels/**/*.cuh")]):
+                copy = package / "_formula/include" / header.relative_to(ROOT)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(header, copy)
         super().run()
 
 
@@ -73,7 +79,7 @@ class Wheel(bdist_wheel):
 
 
 class Sdist(sdist):
-    """The sources, and their commit."""
+    """Adds the commit, in the file COMMIT."""
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
         super().make_release_tree(base_dir, files)

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, from one command on a machine that has one.
+# Runs everything that needs a GPU, with one command on a machine that has one.
 #
 #   benchmarks/gpu.sh OUTDIR PIECE [ARGUMENTS] [then PIECE [ARGUMENTS]]...
 #
 #   test [PYTEST ARGUMENTS]     the tests that run on CUDA (default: -n 8 -k cuda tests)
-#   sanitize [OPS]              compute-sanitizer's four tools over benchmarks/sanitize.py; beside
-#                               ops: c_api (kernels.h), algorithms (of wide layers), jax (treadle.jax)
-#   bench [RUN.PY ARGUMENTS]    benchmarks/run.py, its JSON, plot and table
-#   mutants [RUN.PY ARGUMENTS]  tests/mutants/run.py: each mutant, built and killed
-#                               (--since COMMIT: those that changed or whose file did, if the
-#                               history is there)
-#   probe FILE.py [ARGUMENTS]   one script; it finds OUTDIR in the environment
+#   sanitize [OPS]              compute-sanitizer's four tools, on benchmarks/sanitize.py; OPS may
+#                               include c_api (kernels.h), algorithms (of wide layers) and jax
+#   bench [RUN.PY ARGUMENTS]    benchmarks/run.py, which writes JSON, a plot and a table
+#   mutants [RUN.PY ARGUMENTS]  tests/mutants/run.py, which builds and kills each mutant
+#                               (--since COMMIT: only those that changed or whose file changed;
+#                               needs the git history)
+#   probe FILE.py [ARGUMENTS]   one script, with OUTDIR in its environment
 #
-# Logs go to OUTDIR; a short table comes last. The exit status is 1 if a piece failed.
-# PYTHON names the interpreter. LIMIT_S bounds the whole run in seconds.
+# Logs are written to OUTDIR; a short table is printed last. The exit status is 1 if a piece failed.
+# $PYTHON is the interpreter. $LIMIT_S limits the time of the whole run, in seconds.
 set -uo pipefail
 
 usage() {
@@ -29,8 +29,8 @@ PYTHON=${PYTHON:-python3}
 DEADLINE=$((SECONDS + ${LIMIT_S:-570}))
 export OUTDIR PYTHONUNBUFFERED=1 PYTHONPATH="$PWD/python_pkg:$PWD${PYTHONPATH:+:$PYTHONPATH}"
 export PATH="$PATH:/usr/local/cuda/bin"
-# By default the build starts as many compilers as fit in free memory, which some virtual machines
-# get only as it is used.
+# By default, the build starts as many compilers as fit in free memory. Some virtual machines are
+# given memory only when they use it, so free memory is no guide there.
 export MAX_JOBS=${MAX_JOBS:-$(nproc)}
 TABLE=()
 STATUS=0
@@ -43,7 +43,7 @@ left() {
   echo "$seconds"
 }
 
-# limited SECONDS COMMAND...: the command, ended when its time is over.
+# limited SECONDS COMMAND...: runs the command, and ends it when its time is over.
 limited() {
   local seconds
   seconds=$(left "$1")
@@ -51,7 +51,7 @@ limited() {
   timeout --kill-after=10 "$seconds" "$@"
 }
 
-# report NAME STATUS START DETAIL: one line of the last table.
+# report NAME STATUS START DETAIL: adds a line to the final table.
 report() {
   local word=ok
   [ "$2" -eq 0 ] || { word="FAILED ($2)" && STATUS=1; }
@@ -59,16 +59,16 @@ report() {
   TABLE+=("$(printf '%-20s %-12s %4d s  %s' "$1" "$word" $((SECONDS - $3)) "$4")")
 }
 
-# Uses the library that was carried here, if it loads, and compiles its _C for this Python if there
-# are a compiler and pybind11 (without _C only launch_info and plans fail). Otherwise builds all of it
-# from the sources.
+# Uses the library that was copied here, if it loads. If it has no _C for this Python, compiles one,
+# which needs a compiler and pybind11 (without _C, only launch_info and plans fail). If the library
+# does not load, builds everything from source.
 prepare() {
   local start=$SECONDS status=0 how="library carried" suffix
   if [ -e python_pkg/treadle/lib ] && "$PYTHON" -c 'import treadle' 2>"$OUTDIR/build.log"
   then
     suffix=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
     if ! "$PYTHON" -c 'import treadle._C' 2>/dev/null; then
-      # shellcheck disable=SC2016,SC2046  # $ORIGIN is the linker's word; the includes are words
+      # shellcheck disable=SC2016,SC2046  # the linker expands $ORIGIN; the includes are many words
       c++ -O2 -std=c++17 -shared -fPIC -fvisibility=hidden -I. -Ikernels/include \
         $("$PYTHON" -m pybind11 --includes) csrc/bindings.cpp \
         python_pkg/treadle/lib/libtreadle_kernels.so -l:libstdc++.so.6 \
@@ -98,7 +98,7 @@ run_test() {
   local start=$SECONDS status=0
   local arguments=("$@")
   [ $# -gt 0 ] || arguments=(-n 8 -k cuda tests)
-  # A line a test: so a run that is ended by its time has named what failed before.
+  # With -v, a run that is ended by its time limit has printed the tests that failed before.
   limited 480 "$PYTHON" -m pytest -v -ra -p no:cacheprovider -p tests.support.failures \
     "${arguments[@]}" \
     >"$OUTDIR/test.log" 2>&1 || status=$?
@@ -109,11 +109,11 @@ run_test() {
   report test "$status" "$start" "$(tail -n 1 "$OUTDIR/test.log")"
 }
 
-# sanitize_with LOGS TOOL OPS [OPTIONS]: one tool over the driver, in a log of its own.
+# sanitize_with LOGS TOOL OPS [OPTIONS]: runs one tool on sanitize.py, with a separate log.
 sanitize_with() {
   local logs=$1 tool=$2 ops=$3
   shift 3
-  # shellcheck disable=SC2086  # no op, or several
+  # shellcheck disable=SC2086  # OPS is empty, or several words
   limited 420 compute-sanitizer --tool "$tool" --error-exitcode 77 --print-limit 40 "$@" \
     "$PYTHON" benchmarks/sanitize.py $ops >"$logs/$tool.log" 2>&1
 }
@@ -121,9 +121,10 @@ sanitize_with() {
 run_sanitize() {
   local start=$SECONDS filter=() logs tool status log ours
   logs=$(mktemp -d)
-  # Kernels of other libraries are not ours to judge, and racecheck is slow on them. initcheck
-  # must see every kernel, or it takes what the others wrote for uninitialised. Only the cell and
-  # the tiles of elementwise ops have shared memory and barriers.
+  # racecheck and synccheck skip kernels of other libraries, on which racecheck is slow. By default,
+  # they run only the cell and tiled elementwise ops, which use shared memory and barriers.
+  # initcheck must see every kernel; otherwise it reports memory that the skipped ones wrote as
+  # uninitialised.
   for option in --kernel-name --kernel-regex; do
     if compute-sanitizer --help 2>/dev/null | grep -q -- "$option\b"; then
       filter=("$option" kns=treadle)
@@ -141,9 +142,9 @@ run_sanitize() {
     wait "${job[$tool]}" || status=$?
     log="$logs/$tool.log"
     ours=$(grep -c '^========= .*\bat .*treadle::' "$log")
-    # Only initcheck looks at kernels that are not ours: there, only ours count.
+    # initcheck may also report kernels of other libraries, which do not count.
     [ "$tool" = initcheck ] && [ "$status" -eq 77 ] && [ "$ours" -eq 0 ] && status=0
-    # A driver that did not reach its end has shown nothing.
+    # If sanitize.py did not reach its end, the result says nothing.
     [ "$status" -eq 0 ] && ! grep -q '^sanitize: done' "$log" && status=3
     [ "$status" -eq 0 ] || head -c 1500 "$log"
     report "$tool" "$status" "$start" \
@@ -155,7 +156,7 @@ run_sanitize() {
 
 run_bench() {
   local start=$SECONDS status=0
-  # Baselines that compile keep their caches in a folder that is thrown away: no stale code.
+  # Baselines that compile extensions get a new cache folder, so that they load no stale code.
   TORCH_EXTENSIONS_DIR=$(mktemp -d)
   export TORCH_EXTENSIONS_DIR
   limited 560 "$PYTHON" benchmarks/run.py --output "$OUTDIR" "$@" 2>&1 | tee "$OUTDIR/bench.log" ||
@@ -165,7 +166,7 @@ run_bench() {
 
 run_mutants() {
   local start=$SECONDS status=0
-  # The runner asks git for the files of the tree.
+  # The runner gets the list of files from git.
   git rev-parse --git-dir >/dev/null 2>&1 || { git init -q && git add -A; }
   limited 560 "$PYTHON" tests/mutants/run.py "$@" >"$OUTDIR/mutants.log" 2>&1 || status=$?
   tail -c 7000 "$OUTDIR/mutants.log"

@@ -2,9 +2,9 @@
 
     python benchmarks/run.py                             every suite, on the GPU if there is one
     python benchmarks/run.py --suite sine views some suites
-    python benchmarks/run.py --compare OLD.json          and what changed since then
+    python benchmarks/run.py --compare OLD.json          every suite, and what has changed
 
-Results (JSON, PNG) go to build/benchmarks; those worth keeping are committed under
+Results (JSON, PNG) are written to build/benchmarks; those worth keeping are committed under
 benchmarks/results. The exit status is 1 if an op was wrong and therefore not timed.
 """
 
@@ -28,6 +28,7 @@ from benchmarks.harness import machine, plot, report, spread  # noqa: E402
 from benchmarks.harness.cases import Plan, Row, Settings, run  # noqa: E402
 from benchmarks.recurrent import (  # noqa: E402
     cell,
+    formulas,
     jax_layer,
     layer,
     layer_overhead,
@@ -63,6 +64,7 @@ SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     "models": models.plans,
     rnn_cells.SUITE: rnn_cells.plans,
     projections.SUITE: projections.plans,
+    formulas.SUITE: formulas.plans,
     **rl.SUITES,
     "jax": jax_layer.plans,
 }
@@ -81,14 +83,14 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), default=default)
     parser.add_argument("--suite", choices=(*SUITES, *SEVERAL), nargs="+", default=["all"])
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "benchmarks")
-    parser.add_argument("--name", help="of the files in OUTPUT (default: DEVICE-SUITES)")
+    parser.add_argument("--name", help="name of the files (default: DEVICE-SUITES)")
     parser.add_argument("--compare", type=Path, metavar="OLD.json", help="an older run's results")
     parser.add_argument(
-        "--only", nargs="+", default=[""], metavar="TEXT", help="rows whose key has one in it"
+        "--only", nargs="+", default=[""], metavar="TEXT", help="rows whose key contains a TEXT"
     )
-    parser.add_argument("--gpus", type=int, default=1, help="for rows that any of them may time")
+    parser.add_argument("--gpus", type=int, default=1, help="share rows that allow it among these")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="of torch, on CPU")
-    parser.add_argument("--quick", action="store_true", help="tiny inputs, few rounds: a trial")
+    parser.add_argument("--quick", action="store_true", help="a trial: tiny inputs, few rounds")
     parser.add_argument("--list", action="store_true", help="print the rows' keys and stop")
     chosen = parser.parse_args(arguments)
     if chosen.device == "cuda" and not torch.cuda.is_available():

@@ -1,8 +1,8 @@
 """Runs every op, or the named ones, on the GPU under compute-sanitizer; see gpu.sh.
 
-Other names are `c_api`, every function of kernels.h; `algorithms`, those of recurrent_layer for
-wider layers than in the tests' cases; and `jax`, treadle.jax, if JAX is installed. Without names
-all ops and the functions of kernels.h run.
+Three other names are accepted: `c_api` runs every function of kernels.h; `algorithms` runs
+recurrent_layer by each algorithm, on wider layers than in the tests' cases; `jax` runs treadle.jax,
+if JAX is installed. Without names, all ops and `c_api` run.
 
 The inputs are those of the tests: every dtype, odd sizes, strided, misaligned, broadcast, empty;
 forward, backward, in place and into `out`. Tests check values; this only checks memory.
@@ -27,7 +27,7 @@ import treadle  # noqa: E402
 from tests.support.cases import OPS, Case, Op, outputs, requiring_grad  # noqa: E402
 from tests.support.inputs import on_hopper  # noqa: E402
 
-# Sanitizers are slow, and kernels access all integers of one width alike.
+# Only one integer dtype of each width, because sanitizers are slow and access is the same.
 DTYPES = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     *(torch.int64, torch.int16, torch.uint8),
@@ -47,7 +47,7 @@ def backward(op: Op, case: Case, dtype: torch.dtype) -> None:
 
 
 def into_arguments(op: Op, case: Case, dtype: torch.dtype) -> None:
-    """Runs the op in place, and into an `out` that is not dense, if the case allows them."""
+    """Runs the op in place, and into an `out` that is not dense, if the case allows it."""
     call = case.call("cuda", dtype)
     fresh = call.run(op.function)
     if op.has_out:

@@ -1,4 +1,4 @@
-"""Every function of treadle.jax with its gradients, for compute-sanitizer; see sanitize.py."""
+"""Runs every function of treadle.jax with its gradients, for compute-sanitizer; see sanitize.py."""
 
 from __future__ import annotations
 

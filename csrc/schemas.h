@@ -166,6 +166,11 @@ inline constexpr const char* kCompositeSchemas[] = {
     "rnn_relu.data(Tensor data, Tensor batch_sizes, Tensor hx, Tensor[] params, bool has_biases,"
     " int num_layers, float dropout, bool train, bool bidirectional, *, bool recompute=False,"
     " Tensor? reset=None, Tensor? reset_hx=None) -> (Tensor, Tensor)",
+    // Layers of any cell. hx: its states, or none for zeros.
+    "recurrent_layers(Tensor input, Tensor? batch_sizes, Tensor[] hx, Tensor[] params,"
+    " bool has_biases, int num_layers, float dropout, bool train, bool bidirectional,"
+    " bool batch_first, *, str cell, bool recompute=False, Tensor? reset=None,"
+    " Tensor[]? reset_hx=None, Tensor? lengths=None) -> Tensor[]",
     // These ops with zeros for hx, for the modules: in inference the zeros need no memory. With
     // batch_sizes, input is the data of a packed batch. The results are the same as theirs.
     "layers_from_zeros(Tensor input, Tensor? batch_sizes, Tensor[] params, bool has_biases,"

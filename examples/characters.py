@@ -1,8 +1,8 @@
-"""Teach a recurrent layer of treadle's to write: it guesses a text character by character.
+"""Train one of treadle's recurrent layers to write: it predicts a text character by character.
 
     python examples/characters.py                              learn for 2 minutes, then write
     python examples/characters.py --cell gru                   the same with another cell
-    python examples/characters.py --resume FILE --minutes 5    go on with what was saved
+    python examples/characters.py --resume FILE --minutes 5    continue from a saved file
 
 The text is on every machine with Python: licences and Python's reference (or --text FILE). A tenth
 of it is held out. The result is measured in bits per character: with b bits, the next character of
@@ -50,7 +50,7 @@ class Settings:
     dropout: float = 0.0
     learning_rate: float = 1e-2
     seed: int = 0
-    pull: float = 0.3  # on the cells of an LLTM
+    pull: float = 0.3  # the weight of the penalty on an LLTM's c
 
 
 LARGE = Settings(hidden=512, layers=2, batch=64, length=128, dropout=0.2, learning_rate=2e-3)
@@ -70,8 +70,8 @@ class Writer(nn.Module):
         self.head = nn.Linear(settings.hidden, characters)
 
     def forward(self, text: Tensor, hx: States) -> tuple[Tensor, States]:
-        # On a GPU the products run in bfloat16. An LLTM's cell state stays in float32, as start()
-        # made it: it adds up over the whole text, and bfloat16 would soon lose what is added.
+        # On a GPU the products run in bfloat16. An LLTM's cell state stays in float32, the dtype
+        # from start(): it adds up over the whole text, and bfloat16 would soon lose small addends.
         cuda = text.device.type == "cuda"
         with torch.autocast(text.device.type, torch.bfloat16, enabled=cuda):
             given = hx if self.states > 1 else hx[0]
@@ -123,13 +123,13 @@ class Training:
         self.optimizer.zero_grad()
         scores, hx = self.model(piece[:-1], self.hx)
         loss = F.cross_entropy(scores.flatten(0, 1), piece[1:].flatten())
-        # An LLTM has no forget gate: c grows without bound until tanh(c) saturates and loses what c
-        # holds. This penalty keeps c in the range where tanh still tells values apart.
+        # An LLTM has no forget gate: c grows without bound until tanh(c) saturates and no longer
+        # depends on c. This penalty keeps c in the range where tanh(c) still depends on it.
         pull = self.settings.pull * hx[1].abs().mean() if self.settings.cell == "lltm" else 0.0
         (loss + pull).backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
-        # The next piece goes on from here, but its gradients stop here.
+        # The next piece continues from these states, but its gradients stop here.
         self.hx = tuple(state.detach() for state in hx)
         self.steps = step
         return loss.detach() / math.log(2)
@@ -229,19 +229,19 @@ def train(training: Training, options: argparse.Namespace) -> None:
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
-    add("--minutes", type=float, help="stop after this time (1.75, if there is no --steps)")
-    add("--steps", type=int, help="stop after so many more steps")
-    add("--every", type=int, default=250, help="steps from one line and save to the next")
-    add("--device", choices=("cpu", "cuda"), help="else the GPU, if treadle runs on it")
-    add("--resume", type=Path, metavar="FILE", help="go on with what --output saved")
+    add("--minutes", type=float, help="stop after this time (1.75 if --steps is not given)")
+    add("--steps", type=int, help="stop after this many more steps")
+    add("--every", type=int, default=250, help="print a line and save after this many steps")
+    add("--device", choices=("cpu", "cuda"), help="default: the GPU if treadle runs on it")
+    add("--resume", type=Path, metavar="FILE", help="continue from a file that --output saved")
     out = Path(__file__).with_name("out") / "characters.pt"
-    add("--output", type=Path, metavar="FILE", help=f"what to save to; else --resume's, or {out}")
-    add("--text", type=Path, metavar="FILE", help="learn this one (UTF-8)")
+    add("--output", type=Path, metavar="FILE", help=f"where to save (--resume's file, or {out})")
+    add("--text", type=Path, metavar="FILE", help="the text to learn (UTF-8)")
     add("--write", type=int, default=500, metavar="N", help="characters to write at the end")
-    add("--temperature", type=float, default=0.7, help="of the sampling: lower is more predictable")
-    add("--cell", choices=tuple(LAYERS), help="of a new run (lltm)")
+    add("--temperature", type=float, default=0.7, help="of sampling: lower is more predictable")
+    add("--cell", choices=tuple(LAYERS), help="the cell of a new run (lltm)")
     for name in ("hidden", "layers", "seed"):
-        add(f"--{name}", type=int, help="of a new run")
+        add(f"--{name}", type=int, help="only for a new run")
     options = parser.parse_args(arguments)
     if options.resume and any(vars(options)[n] is not None for n in ("text", *OF_A_NEW_RUN)):
         parser.error(

@@ -1,4 +1,4 @@
-"""The text of characters.py: real prose that Python and the packages of requirements.txt bring."""
+"""The text of characters.py: prose that comes with Python and the packages of requirements.txt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 # Packages with much text, torch first; missing ones are skipped.
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "matplotlib", "pillow", "setuptools")
 LEAST = 20_000
-# Stands for every character that the training text has only once or twice.
+# Replaces every character that occurs only once or twice in the training text.
 RARE, RARE_COUNT = "\N{REPLACEMENT CHARACTER}", 2
 BLOCK, HELD_OUT = 20, 10
 
@@ -96,7 +96,7 @@ def paragraphs(texts: Iterable[str]) -> Iterator[str]:
 def split(text: str) -> tuple[str, str]:
     """The training text and the held-out text, which is every tenth block of paragraphs."""
     lines = text.splitlines(keepends=True)
-    # Blocks rather than lines, so that the held-out text has a context too; small texts have few.
+    # Blocks instead of lines, so that the held-out text also has context. Small texts have few.
     size = max(1, min(BLOCK, len(lines) // (4 * HELD_OUT)))
     parts: tuple[list[str], list[str]] = [], []
     for index, line in enumerate(lines):
@@ -105,13 +105,13 @@ def split(text: str) -> tuple[str, str]:
 
 
 def alphabet(text: str) -> str:
-    """The characters that a model of this text distinguishes, the one for rare characters first."""
+    """The characters that a model of this text distinguishes, RARE first."""
     counts = Counter(text)
     return RARE + "".join(sorted(c for c in counts if counts[c] > RARE_COUNT and c != RARE))
 
 
 def unigram_bits(learnt: str, text: str, characters: str) -> float:
-    """Bits per character of a guess that only knows each character's frequency."""
+    """Bits per character of a model that knows only each character's frequency."""
     known = set(characters)
     count, asked = (
         Counter(c if c in known else characters[0] for c in part) for part in (learnt, text)

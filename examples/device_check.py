@@ -10,8 +10,8 @@ import treadle
 def pick_device() -> torch.device:
     """The GPU if there is one that treadle's kernels run on, else the CPU.
 
-    Having a GPU is not enough: treadle may have been built without CUDA, or for other GPUs. A small
-    call shows that, and its error says why.
+    A GPU is not enough: treadle may have been built without CUDA, or for other GPUs. Then a small
+    call raises an error that says why.
     """
     if not torch.cuda.is_available():
         return torch.device("cpu")

@@ -1,13 +1,13 @@
-"""Teach recurrent networks of treadle's LSTM, GRU and LLTM to read handwritten digits.
+"""Train recurrent networks with treadle's LSTM, GRU and LLTM to read handwritten digits.
 
     python examples/digits.py                        train, compare with plain PyTorch, save
     python examples/digits.py --predict IMAGE.png    read one picture with what was learnt
 
 The digits are the 1,797 real ones that come with scikit-learn. The network reads a picture like a
-text, one row of 8 pixels per step, and after the eighth row names the digit. Each cell learns from
-one start in treadle and in torch: LSTM and GRU as treadle's and torch's layers, and LLTM, which
-torch does not have, as treadle's layer, which takes all rows in one call, as treadle's cell, called
-row by row, and as the same cell in plain PyTorch.
+text, one row of 8 pixels per step, and classifies the digit after the eighth row. LSTM and GRU run
+as treadle's and as torch's layers. LLTM, which torch does not have, runs as treadle's layer (one
+call for all rows), as treadle's cell (called row by row) and as the same cell in plain PyTorch. All
+versions of a cell start from the same weights.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class LayerReader(nn.Module):
 
 
 def vary(images: Tensor, random: torch.Generator) -> Tensor:
-    """The images [N, 8, 8] as other hands would write them: slightly slanted, shifted and noisy."""
+    """Varies the images [N, 8, 8], like other people's handwriting: slanted, shifted and noisy."""
     moves = torch.eye(2, 3) + 0.1 * torch.randn(len(images), 2, 3, generator=random)
     noise = 0.1 * torch.randn(images.shape, generator=random)
     shape = [len(images), 1, 8, 8]
@@ -150,7 +150,7 @@ def load_data(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Image.Ima
     train, test = train_test_split(
         range(len(pictures)), test_size=TEST_DIGITS, random_state=seed, stratify=digits.target
     )
-    # The same preparation as a picture from a file gets, so that both look alike.
+    # Prepared like a picture from a file, so that both look alike.
     images = torch.stack([torch.from_numpy(prepare(picture)) for picture in pictures])
     labels = torch.from_numpy(digits.target)
     return images[train], images[test], labels[train], labels[test], [pictures[i] for i in test]
@@ -182,7 +182,7 @@ def train(out: Path, epochs: int, seed: int) -> bool:
     print(f"{len(images)} digits to learn from, {len(test_images)} to be tested on; on {device}.")
     with tqdm(range(epochs), unit="epoch", desc="Training all", disable=None) as bar:
         for _ in bar:
-            # They alternate, so that other load on the machine slows all of them.
+            # Alternate between the networks, so that other load on the machine slows all of them.
             for training in histories.values():
                 training.epoch(images, labels)
                 training.examine(test_images, test_labels)

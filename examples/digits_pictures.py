@@ -1,4 +1,4 @@
-"""The pictures of the digits demo: what goes into the network, and the PNGs that come out."""
+"""The pictures of the digits demo: the network's input, and the PNGs of its results."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ FAINTEST = 0.25
 
 
 def prepare(picture: Image.Image) -> np.ndarray:
-    """Bring a picture of one digit, of any size, into the form of scikit-learn's: [8, 8] in 0..1.
+    """Convert a picture of one digit, of any size, to scikit-learn's form: [8, 8] in 0..1.
 
-    Light on dark and dark on light both become ink on nothing; the digit is cut out, scaled to the
-    full height, centred, and a thin pen is thickened. Raises ValueError for a blank picture.
+    The background becomes 0 and ink positive, for light on dark and for dark on light. The digit is
+    cropped, scaled to the full height and centred, and thin strokes are thickened. Raises
+    ValueError for a blank picture.
     """
     ink = find_ink(picture)
     rows = np.flatnonzero((ink > FAINTEST).any(axis=1))
@@ -45,8 +46,8 @@ def prepare(picture: Image.Image) -> np.ndarray:
 def find_ink(picture: Image.Image) -> np.ndarray:
     """The difference of every pixel from the background, [height, width] in 0..1.
 
-    The background is what most of the picture's border shows. Transparent parts count as paper,
-    which is white unless the drawing is white.
+    The background is the median brightness of the picture's border. Transparent parts count as
+    white paper, unless the drawing is white.
     """
     for paper in ("white", "black"):
         grey = to_grey(picture, paper)
@@ -91,7 +92,7 @@ def draw_curve(path: Path, histories: dict[str, tuple[Sequence[float], Sequence[
 
 
 def draw_sheet(path: Path, images: np.ndarray, read: Sequence[int], truth: Sequence[int]) -> None:
-    """Show every image [N, 8, 8] with what was read under it, the mistakes in red."""
+    """Show every image [N, 8, 8] with the predicted digit below it, mistakes in red."""
     across, step_x, step_y = 24, SIZE + 3, SIZE + 7
     down = -(-len(images) // across)
     sheet = np.zeros((down * step_y, across * step_x), dtype=np.float32)

@@ -1,12 +1,12 @@
-"""Solve a Helmholtz equation with a Siren that never sees a solution, only the equation.
+"""Solve a Helmholtz equation with a Siren that is trained on the equation, not on a solution.
 
     python examples/helmholtz.py
 
 Δu + k² u = f on the square from -1 to 1, u = 0 at its border. f is chosen so that sin(πx) sin(4πy)
 is the answer, so the network's error is known. The loss is the mean square of the residual at
 random points. It needs second derivatives of the network with respect to its coordinates, which
-Siren.jet computes in one forward pass. At the end the script times steps by jets and steps of the
-same loss by autograd, which takes derivatives of derivatives.
+Siren.jet computes in one forward pass. At the end the script times training steps by jets and by
+autograd, which differentiates the network twice.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from treadle.nn import Siren
 
 Residual = Callable[[Siren, Tensor], Tensor]
 K, WAVES = 1.0, (1, 4)
-# Waves this long need a smaller omega than a picture, or the network starts as noise.
+# Waves this long need a smaller omega than a picture; otherwise the network starts as noise.
 OMEGA, POINTS, LEARNING_RATE = 5.0, 512, 5e-3
 TARGET = 0.01
-# Δ multiplies the answer by minus this factor.
+# Δ of the answer is the answer times -SCALE.
 SCALE = (math.pi * WAVES[0]) ** 2 + (math.pi * WAVES[1]) ** 2
 
 
 def answer(x: Tensor) -> Tensor:
-    """u at places [N, 2]: [N]."""
+    """u at points [N, 2]: [N]."""
     return (math.pi * WAVES[0] * x[:, 0]).sin() * (math.pi * WAVES[1] * x[:, 1]).sin()
 
 
 def solution(net: Siren, x: Tensor) -> Jet:
-    """The network's u at places [N, 2]: [N, 1]."""
+    """The network's u at points [N, 2]: [N, 1]."""
     place = Jet.of(x)
-    # Factors that are 0 at the border, which then needs no loss.
+    # Factors that are 0 at the border, so that the border needs no loss term.
     across, along = (1 - place * place).split([1, 1])
     return net.jet(x) * across * along
 
@@ -68,7 +68,7 @@ def residual_by_autograd(net: Siren, x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def error(net: Siren, device: torch.device) -> float:
-    """The norm of u - answer divided by that of the answer, on a grid."""
+    """The norm of u - answer divided by the norm of the answer, on a grid."""
     axis = torch.linspace(-1, 1, 101, device=device)
     x = torch.cartesian_prod(axis, axis)
     exact = answer(x)
@@ -78,7 +78,7 @@ def error(net: Siren, device: torch.device) -> float:
 def take_step(
     net: Siren, optimizer: torch.optim.Optimizer, residual: Residual, points: int = POINTS
 ) -> Tensor:
-    """The loss at new random points, before the step."""
+    """Takes a step at new random points. Returns the loss before the step."""
     x = 2 * torch.rand(points, 2, device=net.net[0].weight.device) - 1
     loss = residual(net, x).square().mean()
     optimizer.zero_grad()
@@ -88,7 +88,7 @@ def take_step(
 
 
 def step_times(net: Siren, points: int, rounds: int = 20) -> list[float]:
-    """Median seconds of a step by jets and by autograd, which alternate."""
+    """Median seconds of a step by jets and of a step by autograd, measured alternately."""
     spent: list[list[float]] = [[], []]
     nets = [copy.deepcopy(net) for _ in spent]
     optimizers = [torch.optim.Adam(each.parameters(), 1e-5) for each in nets]

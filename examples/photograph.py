@@ -4,8 +4,8 @@
     python examples/photograph.py --pixels 512    another width of the picture
 
 The photograph shows Grace Hopper and comes with matplotlib. The network learns colours from
-positions, and becomes a smooth function of the position, so it has a gradient and a Laplacian. It
-learns twice from the same start: with treadle's layer and with the same layer in plain PyTorch. On
+positions. It is a smooth function of the position, so it has a gradient and a Laplacian. Two copies
+learn from the same start: one with treadle's layer and one with the same layer in plain PyTorch. On
 a GPU both are larger and learn every pixel of the file.
 """
 
@@ -154,7 +154,7 @@ def derivatives(net: treadle.nn.Siren, height: int, width: int, device: torch.de
 
 
 def own_derivatives(image: Tensor) -> Maps:
-    """The same for the photograph [H, W, 3], by differences of neighbours."""
+    """Both maps of the photograph [H, W, 3], by differences of neighbouring pixels."""
     grey = (image.cpu() @ torch.tensor(LUMINANCE)).numpy()
     return Maps.of_differences(grey)
 
@@ -177,7 +177,7 @@ def fit(out: Path, settings: Settings, device: torch.device) -> bool:
     with tqdm(total=settings.steps, unit="step", desc="Fitting with both", disable=None) as bar:
         while ours.steps < settings.steps:
             steps = min(every, settings.steps - ours.steps)
-            # They alternate, so that other load on the machine slows both of them.
+            # Alternate between the networks, so that other load on the machine slows both of them.
             for one in (ours, plain):
                 one.learn(steps)
             bar.update(steps)
@@ -228,8 +228,8 @@ def main(arguments: list[str] | None = None) -> int:
     for name, words in {
         "pixels": "width of the picture, up to 512",
         "hidden": "width of the network",
-        "steps": "of the optimizer, for each network",
-        "seed": "of the start and of the pixels' order",
+        "steps": "optimizer steps, for each network",
+        "seed": "seed of the initial weights and of the order of pixels",
     }.items():
         parser.add_argument(f"--{name}", type=int, help=words)
     options = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""The pictures of the photograph example: what is learnt, and the sheet that comes out."""
+"""The pictures of the photograph example: the photograph, and the sheet of results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Maps:
         return Maps(np.hypot(down - up, right - left) / 2, down + up + right + left - 4 * grey)
 
     def likeness(self, other: Maps) -> tuple[float, float]:
-        """The correlations of both maps with those of another picture, without its border."""
+        """The correlations of both maps with those of another picture, without the border."""
         pairs = (self.gradient, other.gradient), (self.laplacian, other.laplacian)
         inner = [[m[2:-2, 2:-2].ravel() for m in pair] for pair in pairs]
         return tuple(float(np.corrcoef(*pair)[0, 1]) for pair in inner)  # type: ignore[return-value]

@@ -1,7 +1,7 @@
 """Solve Poisson's equation for two opposite charges with a Siren, and print its error.
 
     python examples/poisson.py                      solve, and print the error
-    python examples/poisson.py --figure IMAGE.png   draw the potential and its field, too, and JSON
+    python examples/poisson.py --figure IMAGE.png   also draw potential and field, and write JSON
 
 Δu = f on the square from -1 to 1, with u given at its border. f is Δ of two Gaussian hills of
 opposite sign, so the answer and the network's error are known. One forward pass, Siren.jet, gives
@@ -33,7 +33,7 @@ SIDE = 101
 
 
 def answer(x: Tensor) -> tuple[Tensor, Tensor]:
-    """u and Δu = f at places [N, 2]: [N] each."""
+    """u and Δu = f at points [N, 2]: [N] each."""
     u, f = torch.zeros_like(x[:, 0]), torch.zeros_like(x[:, 0])
     for place, sign in CHARGES:
         square = (x - torch.tensor(place, device=x.device)).square().sum(1)
@@ -43,7 +43,7 @@ def answer(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def at_border(count: int, device: torch.device) -> Tensor:
-    """Random places on the four sides: [N, 2]."""
+    """Random points on the four sides: [N, 2]."""
     x = 2 * torch.rand(count, 2, device=device) - 1
     side = torch.randint(4, (count,), device=device)
     fixed = torch.where(side % 2 == 0, -1.0, 1.0)
@@ -51,15 +51,15 @@ def at_border(count: int, device: torch.device) -> Tensor:
 
 
 def loss(net: Siren, inside: Tensor, border: Tensor) -> Tensor:
-    """Mean squares of the equation's residual, as a share of f's largest value, and of u's error at
-    the border."""
+    """The mean square of the equation's residual, as a share of f's largest value, plus the mean
+    square of u's error at the border."""
     left = net.jet(inside, gradient=False).laplacian[:, 0] - answer(inside)[1]
     off = net(border)[:, 0] - answer(border)[0]
     return (left * WIDTH**2 / 2).square().mean() + off.square().mean()
 
 
 def solve(steps: int, seed: int, device: torch.device) -> tuple[Siren, float]:
-    """The network, and the seconds that it took."""
+    """The network, and the seconds that solving took."""
     torch.manual_seed(seed)
     net = Siren(2, HIDDEN, LAYERS, 1, True, OMEGA, OMEGA, device=device)
     optimizer = torch.optim.Adam(net.parameters(), LEARNING_RATE)
@@ -82,7 +82,7 @@ def solve(steps: int, seed: int, device: torch.device) -> tuple[Siren, float]:
 
 @torch.no_grad()
 def compare(net: Siren, device: torch.device) -> tuple[dict[str, float], Tensor, Tensor, Tensor]:
-    """Errors, as shares of the answer's norm; on a grid u and the answer [SIDE, SIDE], and ∇u."""
+    """The errors, and on a grid u and the answer, both [SIDE, SIDE], and ∇u."""
     axis = torch.linspace(-1, 1, SIDE, device=device)
     x = torch.cartesian_prod(axis, axis)
     u, (exact, f) = net.jet(x), answer(x)

@@ -1,7 +1,7 @@
 """Proximal policy optimisation for policies with a memory, shared by the examples with agents.
 
-Rows of a batch are sequences, because a policy with a memory learns from sequences: each has a
-given first state, and the policy resets where an episode begins in the middle.
+Rows of a batch are sequences, because a policy with a memory learns from sequences. Each row begins
+with a given state, and the policy resets where an episode begins in the middle of the row.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Rules:
     clip: float
     entropy: float
     epochs: int
-    parts: int  # updates per epoch, each with another part of the rows
+    parts: int  # updates per epoch, each with different rows
     norm: float = 0.5  # the maximum norm of the gradient
 
 

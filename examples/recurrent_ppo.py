@@ -1,14 +1,15 @@
-"""Teach a GRU policy to remember by PPO, on batches in which episodes begin in the middle.
+"""Train a GRU policy by PPO to remember, on batches in which episodes begin in the middle of rows.
 
     python examples/recurrent_ppo.py                     learn, in seconds
     python examples/recurrent_ppo.py --ignore-resets     the same without resets: it cannot learn
-    python examples/recurrent_ppo.py --figure IMAGE.png  all ways: their curves, and JSON beside it
+    python examples/recurrent_ppo.py --figure IMAGE.png  draw the curves of all ways, and write JSON
 
-T-mazes: the first sign in a corridor shows on which side the treasure is, all others mean nothing,
-and the corridor ends without warning. The policy's move at the end, left or right, decides. So the
-policy must remember the first sign, and only its state tells which one was first. Many mazes run
-side by side. When one ends, the next begins in the same row of the batch: there the layer resets
-(`reset`), both when playing and when learning. The last states begin the next batch.
+The mazes are T-mazes: the first sign in a corridor shows on which side the treasure is, all other
+signs mean nothing, and the corridor ends without warning. Only the policy's move at the end, left
+or right, counts. So the policy must remember the first sign, and only its state tells which sign
+was first. Many mazes run side by side. When one ends, the next begins in the same row of the batch,
+and the layer resets there (`reset`), both when playing and when learning. The next batch begins
+with the last states.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ SHORTEST, LONGEST = 8, 24
 RULES = ppo.Rules(discount=0.9, trace=0.9, clip=0.2, entropy=0.01, epochs=4, parts=4)
 LEARNING_RATE = 3e-3
 TARGET, SHOWN, SEEDS = 0.95, 10, 5
-# Where the GRU ignores resets, with the label in the figure.
+# When the GRU ignores resets, with the label in the figure.
 WAYS = {"": "with resets", "learning": "resets in playing alone", "always": "without resets"}
 
 
 class Mazes:
-    """MAZES corridors; a new one follows each that ends."""
+    """MAZES corridors. When one ends, a new one begins in its row."""
 
     def __init__(self, random: torch.Generator) -> None:
         self.random = random
@@ -81,7 +82,7 @@ class Policy(nn.Module):
 
 
 class Training:
-    """A policy, its mazes, and the share of them that each batch solved."""
+    """A policy, its mazes, and the share of mazes solved in each batch."""
 
     def __init__(self, ignore_resets: str = "", seed: int = 0) -> None:
         torch.manual_seed(seed)
@@ -150,7 +151,7 @@ def train(ignore_resets: str, seed: int, updates: int) -> Training:
 
 
 def compare(path: Path, updates: int, seed: int) -> None:
-    """Train in each way from SEEDS starts, and draw the curves: PATH, and JSON beside it."""
+    """Train in each way with SEEDS seeds, draw the curves to ``path``, and write JSON beside it."""
     curves: dict[str, list[list[float]]] = {}
     for ignore, label in WAYS.items():
         curves[label] = []
@@ -185,9 +186,9 @@ def main(arguments: list[str] | None = None) -> int:
         nargs="?",
         const="always",
         default="",
-        help="carry states on over the end of a maze: when it learns, or when it plays, too",
+        help="do not reset states at the end of a maze: when learning, or always",
     )
-    parser.add_argument("--figure", type=Path, metavar="IMAGE.png", help="draw the curves of all")
+    parser.add_argument("--figure", type=Path, metavar="IMAGE.png", help="draw curves of all ways")
     options = parser.parse_args(arguments)
     # Matrices this small gain nothing from a second thread, and wait for it on a busy machine.
     torch.set_num_threads(1)

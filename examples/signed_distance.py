@@ -1,12 +1,13 @@
 """Learn the signed distance of a heart only from points of its outline, with the eikonal loss.
 
-    python examples/signed_distance.py                      learn, and say how far off it is
-    python examples/signed_distance.py --figure IMAGE.png   draw it, too, with JSON beside it
+    python examples/signed_distance.py                      learn, and print the error
+    python examples/signed_distance.py --figure IMAGE.png   also draw it, and write JSON
 
 A signed distance u is 0 on the outline, grows by 1 per unit of length (|∇u| = 1, the eikonal
-equation) and is negative inside. The network sees points of the outline and their normals, as from
-a scanner, and random places where only the equation holds. The losses are the SIREN paper's plus a
-term of |Δu| that fades away, which keeps the start smooth (DiGS, Ben-Shabat and others, CVPR 2022).
+equation) and is negative inside. The network is trained on points of the outline and their normals,
+as from a scanner, and on random points where only the equation is known. The losses are the SIREN
+paper's plus a term of |Δu| that fades out and keeps the function smooth at first (DiGS, Ben-Shabat
+and others, CVPR 2022).
 Siren.jet computes value, gradient and Laplacian in one forward pass.
 """
 
@@ -34,7 +35,7 @@ SIDE = 121
 
 
 def outline(count: int) -> tuple[Tensor, Tensor]:
-    """Points of a heart within ±1, equally far apart on it, and normals outwards: [N, 2] each."""
+    """Equidistant points of a heart's outline within ±1, and outward normals: [N, 2] each."""
     t = torch.linspace(0, 2 * math.pi, 20001, dtype=torch.float64)
     x = 16 * t.sin() ** 3
     y = 13 * t.cos() - 5 * (2 * t).cos() - 2 * (3 * t).cos() - (4 * t).cos()
@@ -45,13 +46,13 @@ def outline(count: int) -> tuple[Tensor, Tensor]:
     at = torch.searchsorted(way, wanted) - 1
     share = ((wanted - way[at]) / (way[at + 1] - way[at]))[:, None]
     along = steps[at] / steps[at].norm(dim=1, keepdim=True)
-    # The curve runs clockwise, so that outwards is to the left.
+    # The curve runs clockwise, so the outside is on its left.
     normals = torch.stack([-along[:, 1], along[:, 0]], dim=1)
     return (curve[at] + share * steps[at]).float(), normals.float()
 
 
 def distance(x: Tensor, count: int = 2000) -> Tensor:
-    """The signed distance of places [N, 2] to the outline: [N]."""
+    """The signed distance of points [N, 2] to the outline: [N]."""
     corners = outline(count)[0].to(x)
     after = corners.roll(-1, 0)
     # Inside if a ray to the right crosses the outline an odd number of times.
@@ -64,7 +65,10 @@ def distance(x: Tensor, count: int = 2000) -> Tensor:
 
 
 def loss(net: Siren, on: Tensor, normals: Tensor, off: Tensor, done: float) -> Tensor:
-    """0 and the normals on the outline, |∇u| = 1 everywhere; ``done``: the share of learning."""
+    """The loss: u = 0 and the given normals on the outline, and |∇u| = 1 everywhere.
+
+    ``done`` is the share of the steps that have been taken.
+    """
     u = net.jet(torch.cat([on, off]))
     value, gradient = u.value[:, 0], u.gradient[:, 0]
     here, there = value.split([len(on), len(off)])

@@ -2,12 +2,12 @@
 
     python examples/torch_float16.py [--json FILE] [--hidden 256]
 
-With cuDNN 9.19, which torch 2.11 for CUDA 13 brings, results and gradients of float16 layers are
-silently wrong where the batch B is a multiple of 8 and the hidden size H is a multiple of 8 but not
-of 32, up to some H. This program compares each size with the same layer in float64, without cuDNN,
-and prints the largest error of the output and of the gradient of the input, each as a share of the
-largest value, for torch's layer and for treadle's with the same weights. Rounding to float16 gives
-only about 1e-3.
+With cuDNN 9.19, which comes with torch 2.11 for CUDA 13, results and gradients of float16 layers
+are silently wrong if the batch size B is a multiple of 8 and the hidden size H is a multiple of 8
+but not of 32, up to some H. For each size, this program compares torch's layer, and treadle's with
+the same weights, with the same layer in float64 without cuDNN. It prints the largest errors of the
+output and of the gradient of the input, each as a share of the largest value. Rounding to float16
+explains only about 1e-3.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def compare(
     autocast: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
-    """One size: the errors of torch's layer and of treadle's, each of output and gradient."""
+    """For one size, the errors of output and gradient of torch's layer and of treadle's."""
     torch.manual_seed(0)
     own = torch.float32 if autocast else dtype
     theirs = getattr(nn, cell)(FEATURES, hidden, device="cuda", dtype=own, **options)

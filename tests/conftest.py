@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
 # `-n` runs several processes, each with OpenMP threads, which must not spin while they wait.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Compiled cells are kept between runs, outside of the user's folder.
+os.environ.setdefault("TREADLE_CELLS", f"{tempfile.gettempdir()}/treadle-cells-{os.getuid()}")
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
@@ -23,15 +26,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--slow",
         choices=("all", "some", "none"),
         default="all",
-        help="slow tests: all, those that changes touch and a fourth of the others, or none",
+        help="which slow tests to run: all, those that changes affect and a quarter of the others, "
+        "or none",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slow: the function takes a worker 10 seconds or more")
+    config.addinivalue_line("markers", "slow: all cases of the function take 10 seconds or more")
     config.addinivalue_line("markers", "cuda: the test runs on a GPU")
     config.stash[LEFT_OUT] = set()
-    # Most tests use the first GPU, so each process of a run counts GPUs from another one.
+    # Most tests use the first visible GPU, so each worker puts a different GPU first.
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     count = torch.cuda.device_count()
     if count > 1:
@@ -43,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks tests, leaves out slow ones as `--slow` says, and sorts the rest."""
+    """Marks tests, deselects slow ones according to `--slow`, and sorts the rest."""
     keys = [tiers.slow_key(item.nodeid) for item in items]
     for item, key in zip(items, keys, strict=True):
         if key:
@@ -58,12 +62,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     )
     workers = int(getattr(config, "workerinput", {"workercount": 0})["workercount"])
     tests = [items[n] for n in kept]
-    # Without xdist, files run in their order.
+    # Without xdist, tests keep their order.
     items[:] = tiers.spread(tests, [keys[n] for n in kept], workers) if workers > 1 else tests
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Sends the tests that a worker left out to the process that reports."""
+    """Sends the slow tests that a worker left out to the main process."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["left_out"] = sorted(session.config.stash[LEFT_OUT])
 
@@ -89,7 +93,7 @@ def pytest_runtest_setup() -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """The number of processes for `-n auto`: each takes about 1 GB of memory."""
+    """The number of processes for `-n auto`, at most 8. Each needs about 1 GB of memory."""
     return min(len(os.sched_getaffinity(0)), 8)
 
 
@@ -101,7 +105,7 @@ def pytest_report_header() -> str | None:
 
 @pytest.fixture
 def no_slow_vmap() -> Iterator[None]:
-    """An op without a vmap rule raises instead of being looped over."""
+    """Under vmap, an op without a batching rule raises instead of running in a loop."""
     functorch = torch._C._functorch
     before = functorch._is_vmap_fallback_enabled()
     functorch._set_vmap_fallback_enabled(False)
@@ -111,13 +115,13 @@ def no_slow_vmap() -> Iterator[None]:
 
 @pytest.fixture
 def allow_tf32() -> Iterator[Callable[..., None]]:
-    """Sets whether float32 may be rounded to tf32 on a GPU in matrix products, and in LSTM and GRU,
-    which follow the switch of torch's layers; restores both afterwards."""
+    """Allows or forbids TF32 on a GPU, in matrix products and in LSTM and GRU, which follow cuDNN's
+    switch. Restores both settings after the test."""
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
 
     def allow(on: bool, in_layers: bool | None = None) -> None:
         torch.backends.cuda.matmul.allow_tf32 = on
-        # torch.testing locks torch.backends.cudnn.
+        # torch.testing makes the flags of torch.backends.cudnn read-only.
         torch._C._set_cudnn_allow_tf32(on if in_layers is None else in_layers)
 
     yield allow
@@ -135,8 +139,8 @@ def fresh_compile() -> Iterator[None]:
 
 @pytest.fixture
 def much_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """For tests that take many gigabytes: only one process of the run has it at a time."""
-    # Each worker has its own folder inside the folder of the run.
+    """A lock for tests that need many gigabytes of memory. One process holds it at a time."""
+    # Each worker's base folder lies inside that of the run.
     with (tmp_path_factory.getbasetemp().parent / "much_memory.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

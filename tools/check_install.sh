@@ -2,7 +2,7 @@
 # Tries every way of installing treadle in fresh environments: the commands of README.md,
 # `pip install -e .`, and `python -m build` (an sdist, then the wheel from it). Each time treadle is
 # imported from outside the tree.
-# Usage: tools/check_install.sh PYTHON, of an environment that has torch and requirements-dev.txt.
+# Usage: tools/check_install.sh PYTHON, from an environment with torch and requirements-dev.txt.
 set -euo pipefail
 
 python=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
@@ -16,8 +16,8 @@ export PATH="$(dirname "$python"):$PATH"
 source "$root/tools/fresh_environment.sh"
 environment() { fresh_environment "$python" "$work/$1"; }
 
-# A fresh tree begins with the objects of this one, if there are any in build/native: ninja compiles
-# only what has changed or is missing.
+# Copies the objects of this tree, if there are any in build/native, into a fresh one, so that ninja
+# compiles only what has changed or is missing.
 begin_with_objects() {
   [ -d "$root/build/native" ] || return 0
   mkdir "$1/build"
@@ -34,7 +34,7 @@ use() {
   check_binaries "$(dirname "$found")"
 }
 
-# No folder of the machine that built them, and no Python in the libraries.
+# Checks that no binary searches folders of the build machine, and that no library links Python.
 check_binaries() {
   local file path
   for file in "$1"/lib/*.so "$1"/lib/*/*.so "$1"/_C*.so; do

@@ -1,11 +1,11 @@
 """Checks rules that a compiler does not: includes between folders, and launches of kernels.
 
 - A family (kernels/<family>, csrc/<family>) includes itself and `common`, no other family.
-- kernels/ includes CUDA, the standard library and itself, never torch or csrc/: it is
-  libtreadle_kernels.so, and csrc/ the library of one torch version.
+- kernels/ includes CUDA, the standard library and itself, never torch or csrc/, because
+  libtreadle_kernels.so must work with every torch version.
 - Only kernels/jax includes kernels.h and XLA's interface.
-- Every kernel begins with begin_kernel(): it may be launched before the previous one has ended, and
-  must wait. A kernel that follows a launch of its own kind may first do independent work.
+- Every kernel begins with begin_kernel(), because it may start before the previous one has ended,
+  and must wait. A kernel that follows a launch of its own kind may first do independent work.
 - Kernels are launched only in kernels/common/launch.cuh; csrc/ has no device code.
 - Every launch, and every call of a `cudaError_t launch...` function, passes a stream, and its
   error is returned or checked.
@@ -70,7 +70,7 @@ def statement_before(text: str, position: int) -> str:
 
 
 def check_launches(path: Path, code: str, launchers: set[str]) -> Iterator[tuple[int, str]]:
-    """Each launch in `code` without a stream, or whose error is dropped."""
+    """Launches in `code` that pass no stream, or whose error is dropped."""
     for match in RAW_LAUNCH.finditer(code):
         if path != LAUNCHER:
             yield match.start(), f"kernels are launched through {LAUNCHER} only"
@@ -95,7 +95,7 @@ def check_launches(path: Path, code: str, launchers: set[str]) -> Iterator[tuple
 
 
 def rooms_open_to(path: Path) -> tuple[str, ...]:
-    """The folders whose headers `path` may include; () is any."""
+    """The folders whose headers `path` may include; () means any."""
     top, room = path.parts[:2]
     if (top, room) == ("kernels", "jax"):
         return ("treadle/kernels.h", "xla/ffi/api/")
@@ -111,7 +111,7 @@ def rooms_open_to(path: Path) -> tuple[str, ...]:
 
 
 def check_includes(path: Path, text: str) -> Iterator[tuple[int, str]]:
-    """Each include in `text` of another family, or from kernels/ of torch or csrc/."""
+    """Includes in `text` that break a rule, such as those of another family."""
     rooms = rooms_open_to(path)
     for match in INCLUDE.finditer(text):
         bracket, header = match.groups()

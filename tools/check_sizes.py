@@ -1,4 +1,4 @@
-"""Checks sizes: a file has at most 450 lines, a function of the product 60.
+"""Checks sizes: a file has at most 450 lines, and a function of the product at most 60.
 
 A `__global__` function may be longer, because splitting it would cost registers. In tests/ a
 function may be a table of cases.
@@ -25,7 +25,7 @@ def is_kernel(lines: list[str], start: int) -> bool:
 
 
 def check_file(path: Path, text: str) -> list[str]:
-    """Whatever is too long in one file, as "path:line: rule"; `path` is relative to the
+    """Everything that is too long in one file, as "path:line: rule"; `path` is relative to the
     repository."""
     lines = text.splitlines()
     found = []

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests a wheel as users install it: a fresh environment for each torch, without a compiler, a toolkit
-# or our sources.
-# Usage: tools/check_wheel.sh WHEEL PYTHON..., each of an environment that has torch, pytest and
+# Tests a wheel the way users install it: in a fresh environment for each torch, without a compiler,
+# a toolkit or our sources.
+# Usage: tools/check_wheel.sh WHEEL PYTHON..., each from an environment with torch, pytest and
 # pytest-xdist. `LAWS` selects the tests of invariants (tests/laws): gradients (the default), few
 # (third derivatives, which run every op and its derivatives), or all, which needs what
 # requirements-dev.txt lists.
@@ -17,12 +17,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1
 
 source "$root/tools/fresh_environment.sh"
 
-# Only the tests: treadle is imported from where it was installed.
+# The tree has only the tests, so treadle is imported from where it was installed.
 mkdir "$work/tree"
 (cd "$root" && git ls-files -z tests pyproject.toml | tar c --null -T -) | tar x -C "$work/tree"
 
-# every_law HOME: tests/laws with compilers on the PATH, which torch.compile needs. The tree has the
-# installed package in place of python_pkg.
+# every_law HOME: runs tests/laws with compilers on the PATH, which torch.compile needs. The tree
+# has the installed package in place of python_pkg.
 every_law() {
   rm -rf "$work/whole"
   mkdir "$work/whole"
@@ -45,7 +45,7 @@ for python in "$@"; do
   found=$(cd "$work" && "${run[@]}" -c 'import treadle; print(treadle.__file__)')
   [[ $found == "$home"/* ]] || fail "treadle was imported from $found"
   (cd "$work" && "${run[@]}" -m treadle | tail -n 1)
-  # The library for torch without CUDA, in a torch that says it has none: no registry has a real one.
+  # Tests the library for torch without CUDA. No registry has such a torch, so this fakes one.
   (cd "$work" && "${run[@]}" -c 'import torch
 torch.version.cuda = None
 from treadle import __main__, _build
@@ -63,7 +63,7 @@ raise SystemExit(__main__.main())' | tail -n 1)
   last=$home
 done
 
-# The torch of an environment changes: the wheel has a library for the other one, too.
+# If the torch of an environment changes, the wheel must have a library for the new one.
 if [ $# -gt 1 ]; then
   say "the last environment with the first one's torch"
   see_packages_of "$1" "$last"

@@ -1,4 +1,4 @@
-"""Checks words: the glossary of CONTRIBUTING.md, over comments, docstrings, messages and pages.
+"""Checks comments, docstrings, messages and pages against the glossary of CONTRIBUTING.md.
 
 A rule is a pattern for one sense of a word, often in some folders only: `split` is fine unless it
 means fp16x2. Names are skipped: text in backquotes, and words with `_` or `/`. Lines of prose in
@@ -22,7 +22,7 @@ CPP = (".h", ".hpp", ".cuh", ".cu", ".cpp", ".c")
 PYTHON = (".py", ".pyi")
 HASH = (".sh", ".toml", ".cmake", ".yml", ".yaml", ".txt")
 HASH_NAMES = ("Makefile", "run")
-# The checker and its test name the words that they refuse.
+# The checker and its test contain the words that they refuse.
 LEFT_OUT = ("tools/check_words.py", "tests/package/test_words.py")
 LINE_LENGTH = 100
 MESSAGE_WORDS = 3  # a string with fewer words is a name or a key
@@ -135,7 +135,7 @@ def comments(path: Path, text: str) -> Iterator[tuple[int, str]]:
 
 
 def joined(found: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Comments of adjacent lines as one."""
+    """Joins comments of adjacent lines."""
     block: list[str] = []
     first = 0
     for line, text in found:
@@ -193,7 +193,7 @@ def messages(path: Path, text: str) -> Iterator[tuple[int, str]]:
 
 
 def page(text: str) -> str:
-    """A page without its code and without the glossary's own rows, with as many lines."""
+    """A page without its code and without the glossary's own rows, with as many lines as before."""
     own = {f"| {rule.old} | {rule.new} |" for rule in RULES}
     text = "\n".join("" if line in own else line for line in text.split("\n"))
     return re.sub(r"^ *```.*?^ *```", dots, text, flags=re.S | re.M)

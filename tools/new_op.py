@@ -1,6 +1,6 @@
 """Write the skeleton of an elementwise op of one tensor: `make new-op NAME=relu2`.
 
-Two new files and a few lines in eleven others, in the style of sine and cosine. They compile as
+It writes two new files and a few lines in eleven others, like those of sine. They compile as
 they are, and the tests of the new op fail until you write its formula in four places, which are
 printed at the end. docs/write_an_op.md explains them. The texts are in tools/new_op_files.py and
 tools/new_op_texts.py.
@@ -92,7 +92,7 @@ def insert(text: str, mark: str, lines: str, *, before: bool, path: str) -> str:
 
 
 def sorted_into(text: str, name: str) -> str:
-    """A Python module whose __all__ has two more names."""
+    """Adds the names to the sorted __all__ of a Python module."""
     found = re.search(r"^__all__ = \[\n(.*?)^\]\n", text, re.M | re.S)
     if found is None:
         raise Refused("a module must have a list __all__ of a name a line, got none")
@@ -118,7 +118,7 @@ def planned(name: str, root: Path) -> dict[str, str]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("name", help="of the op, everywhere: relu2")
+    parser.add_argument("name", help="name of the op, such as relu2")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1])
     options = parser.parse_args(arguments)
     try:

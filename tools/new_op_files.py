@@ -1,4 +1,4 @@
-"""The new files that tools/new_op.py writes; names as in tools/new_op_texts.py."""
+"""The new files that tools/new_op.py writes; @NAME@ and @CAMEL@ as in tools/new_op_texts.py."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ _@NAME@_ = torch.ops.treadle.@NAME@_.default
 
 
 def @NAME@(x: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """``f(x)``. TODO: say what f is, and what this stands for in torch.
+    """``f(x)``. TODO: say what f is, and which function of torch this replaces.
 
     Args:
         x: [...] of any integer or floating-point dtype.
-        out: written and returned if given, resized if its shape does not fit. No autograd.
+        out: written and returned if given, resized if its shape does not fit. Not differentiable.
 
     Returns:
         [...].

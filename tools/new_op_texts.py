@@ -82,7 +82,7 @@ def @NAME@_backward(grad: Tensor, x: Tensor) -> Tensor:
 
     Args:
         grad: [...], the gradient of the result of ``@NAME@(x)``.
-        x: [...], what ``@NAME@`` was given.
+        x: [...], the argument of ``@NAME@``.
 
     Returns:
         [...].

@@ -1,7 +1,7 @@
 """Writes kernels/math/sine_tables.h: factors of x that give its position within a turn.
 
     python tools/sine_tables.py           prints the file
-    python tools/sine_tables.py --write   and writes it
+    python tools/sine_tables.py --write   writes it
 
 A float is x = m 2^e with an integer m, and sin(x) depends only on x / pi modulo 2. So 1 / pi may be
 replaced by (2^e / pi modulo 2) / 2^e, a number for each exponent. A few digits of this number
@@ -19,7 +19,7 @@ from pathlib import Path
 import mpmath
 
 HEADER = Path(__file__).resolve().parents[1] / "kernels" / "math" / "sine_tables.h"
-SCALE = 60  # what a bfloat16 is divided by, as a power of two: its table stays in float's range
+SCALE = 60  # bfloat16 numbers are divided by 2^60, so that their table is in float's range
 BITS = 1400  # more digits than the largest double needs
 
 OPENING = """\
@@ -48,8 +48,8 @@ struct alignas(2 * sizeof(T)) HalfTurns {
   T high, low;
 };
 
-// Small: 1 / pi itself. The tables are for large numbers, by their bits from the 23rd on: the
-// biased exponent and, of a float, the sign.
+// kFloatSmall and kBFloat16Small: 1 / pi itself. The tables are for large numbers, and are indexed
+// by bits 23 and up of the number: the biased exponent and, for a float, the sign.
 """
 
 
@@ -91,10 +91,10 @@ def split(turns: Fraction, last: int, bits: int) -> tuple[Fraction, Fraction]:
 def float_rows() -> Iterator[tuple[Fraction, Fraction]]:
     """For |x| = m 2^e, m < 2^24, e from -6 on: doubles whose sum times x is x / pi modulo 2.
 
-    The first ends at 2^-40: m times it, less the nearest integer, is a double, so that one fma is
-    exact. The second is below it, so that rounding to an integer needs only the first, and ends so
-    late that at most 2^-69 is lost. No float is closer to a multiple of pi / 2 than 2^-31 of a half
-    turn.
+    The last bit of the first is 2^-40: m times it, minus the nearest integer, is a double, so one
+    fma is exact. The second is below that bit, so rounding to an integer needs only the first. It
+    has enough bits that at most 2^-69 is lost. No float is closer to a multiple of pi / 2 than
+    2^-31 of a half turn.
     """
     for e in range(-6, 106):
         turns = modulo_two(power(e) * inverse_pi())
@@ -118,7 +118,7 @@ def inverse_pi_in_two(digits: int, bits: int) -> tuple[Fraction, Fraction]:
 def words() -> Iterator[int]:
     """The binary digits of 1 / (2 pi), 64 at a time, the first word before the point.
 
-    The largest double is m 2^971; it needs the 192 digits from there on.
+    The largest double is m 2^971; it needs the 192 digits from that position on.
     """
     for word in range(20):
         yield int(inverse_pi() / 2 * power(64 * word)) & (2**64 - 1)
@@ -176,7 +176,7 @@ def text() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--write", action="store_true", help=f"into {HEADER.name}")
+    parser.add_argument("--write", action="store_true", help=f"write {HEADER.name}")
     if parser.parse_args().write:
         HEADER.write_text(text())
     else:

@@ -4,8 +4,8 @@
 
 A torch that is not installed here is fetched without dependencies, because the build only compiles
 against it. Each further torch minor costs only the compilation of csrc/; kernels are compiled once.
-The last step asks auditwheel for the oldest C library that the binaries run with, and names the
-wheel after it.
+The last step asks auditwheel for the oldest C library that the binaries run with, and puts it into
+the wheel's name.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ TORCHES = ("2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0")
 # The GPUs that torch 2.11 supports, and newer ones through PTX.
 ARCHS = "7.5;8.0;9.0;10.0;12.0+PTX"  # GPUs of 8.6 and 8.9 run the code for 8.0
 LARGEST = 60 << 20
-# Libraries that auditwheel must not copy into the wheel: torch and its packages bring them, or the
-# wheel contains them already.
+# Libraries that auditwheel must not copy into the wheel: torch and its packages provide them, or
+# the wheel already contains them.
 NOT_OURS = (
     *("libtorch*", "libc10*", "libcudart.so.*", "libcublas*", "libgomp.so.*"),
     "libtreadle_kernels.so",
@@ -110,7 +110,7 @@ def main() -> int:
     parser.add_argument(
         "--for-checking",
         action="store_true",
-        help="take kernels of TREADLE_CHECK_BUILD=1: no release",
+        help="allow kernels of TREADLE_CHECK_BUILD=1; not for a release",
     )
     arguments = parser.parse_args()
     if cuda.for_checking() and not arguments.for_checking:

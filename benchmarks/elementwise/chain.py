@@ -1,8 +1,8 @@
 """A chain of small launches, each of which reads the result of the one before.
 
-On GPUs of sm_90 or newer a kernel may start before the previous one has ended. The suite times that
-in a CUDA graph, and the same graph in which each launch waits for the end of the previous one. Both
-use the same library, so this also tests a wheel.
+On GPUs of sm_90 or newer, a kernel may start before the previous one has ended. The suite times a
+CUDA graph of such launches, and the same graph in which each launch waits for the end of the
+previous one. Both use the same library, so the suite also works with an installed wheel.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def chain_case(settings: Settings, size: int) -> Case:
             raise Refused(f"{wrong} of {size} elements are not the sum of {LINKS} ones")
         return 0.0
 
-    # GPUs before sm_90 do not support this.
+    # On GPUs before sm_90, launches never overlap.
     target = (
         Target(f"less than with {APART}", lambda medians: medians[APART]) if overlapping else None
     )

@@ -1,7 +1,7 @@
 """The elementwise ops on dense tensors: the cases that suites share, and two suites.
 
 "dense" times tensors of 1 GiB on CUDA. "sizes" times every op in the L2 cache on CUDA, and add and
-scale over many sizes on the CPU; sine.py has the other ops on the CPU.
+scale over many sizes on the CPU; sine.py times the other ops on the CPU.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ def drawn(count: int, device: str, dtype: torch.dtype, argument: str = "1") -> T
 
 def repeated(count: int, device: str, dtype: torch.dtype, argument: str = "1") -> Tensor:
     """Like `drawn`, but repeats one chunk of random numbers: drawing all of them would take longer
-    than the timed op, and `verify` needs the truth of only one chunk."""
+    than the timed op, and `verify` then needs the float64 result of only one chunk."""
     block = drawn(min(count, CHUNK[device]), device, dtype, argument)
     return block.repeat(count // len(block))
 
 
 def plans(settings: Settings) -> Iterator[Plan]:
-    """1 GiB a tensor on CUDA. The CPU's dense rows are in the suite "sizes"."""
+    """Tensors of 1 GiB on CUDA. The CPU's dense rows are in the suite "sizes"."""
     if settings.device == "cpu":
         return
     for op in EXACT:
@@ -102,7 +102,7 @@ def large_case(
     target: Target | None,
     all_baselines: bool = False,
 ) -> Case:
-    """1 GiB a tensor, dense, against torch, a device copy and, optionally, the compilers."""
+    """Dense tensors of 1 GiB, timed against torch, a device copy and, optionally, the compilers."""
     size = (1 << 20) if settings.quick else GIB
     elements = size // dtype.itemsize
     x = drawn(elements, settings.device, dtype, argument)

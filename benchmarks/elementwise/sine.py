@@ -18,8 +18,8 @@ from benchmarks.elementwise.overhead import twin_name
 from benchmarks.harness.cases import Case, Plan, Settings, Target, at_least
 
 PERIODIC = ("sine", "cosine")
-# CUDA: the target for each argument as a share of a copy's speed or, in float64, where arithmetic
-# is the limit, of torch's. None: no target.
+# The target on CUDA for each argument, as a share of a copy's speed. In float64, where arithmetic
+# is the limit, it is a share of torch's speed. None: no target.
 SHARES: dict[torch.dtype, dict[str, float | None]] = {
     torch.float32: {"1": 0.97, "30": 0.97, "1e3": 0.97, MIXTURE: 0.97, "1e6": 0.92, "1e30": 0.92},
     torch.bfloat16: {"1": 0.97, "30": 0.97, "1e3": 0.97, MIXTURE: 0.97, "1e6": 0.97, "1e30": 0.90},
@@ -50,7 +50,7 @@ def target(op: str, dtype: torch.dtype, argument: str) -> Target | None:
 
 
 def argument_case(settings: Settings, op: str, dtype: torch.dtype, argument: str) -> Case:
-    # The compilers use libdevice's sine, as torch does, so one argument is enough.
+    # The compilers use libdevice's sine, like torch, so timing them with one argument is enough.
     baselines = argument == "1"
     reach = target(op, dtype, argument)
     case = large_case(settings, op, dtype, argument, target=reach, all_baselines=baselines)

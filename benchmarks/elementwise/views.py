@@ -24,7 +24,7 @@ Args = tuple[Any, ...]
 
 
 class Maker:
-    """Random tensors of rows × columns elements in the layout that the method names."""
+    """Makes random tensors of rows × columns elements. Each method is named after its layout."""
 
     def __init__(self, device: str, rows: int, columns: int) -> None:
         self.device, self.rows, self.columns = device, rows, columns
@@ -150,7 +150,7 @@ class View(NamedTuple):
 
 
 def views() -> Iterator[View]:
-    """First the views that are shown in tables by layout, then the others."""
+    """Yields the views that tables show by layout, then the others."""
     for layout, (a, b, dtypes) in BINARY.items():
         for dtype in dtypes:
             name = ", ".join(["add", layout, *filter(None, [SHORT.get(dtype)])])
@@ -229,7 +229,7 @@ def view_case(settings: Settings, view: View, count: int | None = None) -> Case:
     }
     if settings.device == "cuda":
         facts["mean_target"] = MEAN | {"part": "views"}
-    # On the CPU torch rounds a half type once in whole vectors and twice in strided tensors.
+    # On the CPU, torch rounds half types once in full SIMD vectors but twice in strided tensors.
     halves = any(t.dtype in (BFLOAT, HALF) for t in tensors)
     return Case(
         op=view.op,

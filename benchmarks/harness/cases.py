@@ -56,7 +56,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Target:
-    """A target: `limit` computes, from the medians (µs), the most that treadle may take."""
+    """A target: `limit` computes the longest time that treadle may take from all medians (µs)."""
 
     text: str
     limit: Callable[[dict[str, float]], float]
@@ -69,7 +69,7 @@ def both(one: Target, other: Target) -> Target:
 
 
 def at_least(share: float, name: str) -> Target:
-    """The target: at least a share of the speed of `name`, which moves the same number of bytes."""
+    """A target of at least `share` times the speed of `name`, which moves as many bytes."""
     return Target(f"at least {share:g} × {name}'s speed", lambda medians: medians[name] / share)
 
 
@@ -77,14 +77,14 @@ def at_least(share: float, name: str) -> Target:
 class Case:
     op: str  # its name in treadle.reference
     functions: dict[str, Callable[..., Any]]  # "treadle" and baselines that compute the same
-    # Sets of arguments that alternate. Gradients are timed, too, if an argument requires grad.
+    # Sets of arguments that alternate. Gradients are also timed if an argument requires grad.
     inputs: list[tuple[Any, ...]]
     timer: Wall | Events
-    # Timed as well, but they compute something else.
+    # Functions that compute something else, timed for comparison.
     yardsticks: Mapping[str, Calls] = field(default_factory=dict)
     target: Target | None = None
     bits: bool = False  # must equal torch bit by bit
-    # Replaces `verify` on the first inputs: called with a function and, for ours, poison=True.
+    # Replaces `verify` on the first inputs; called with a function and, for ours, poison=True.
     check: Callable[..., float] | None = None
     # Replaces `check` for the baselines in `functions`.
     check_baseline: Callable[..., float] | None = None
@@ -95,7 +95,7 @@ class Case:
     notes: list[str] = field(default_factory=list)
 
     def row(self, key: str) -> Row:
-        """Verify and time. A wrong op is not timed: its row says "refused"."""
+        """Verify and time. A wrong op is not timed; its row has "refused", with the reason."""
         row: Row = {"key": key, "op": self.op, **self.facts, "notes": list(self.notes)}
         row["timer"] = self.timer.name
         if self.threads is not None:
@@ -122,7 +122,7 @@ class Measured(Protocol):
 class Plan:
     """A case that is built later, because its inputs may be gigabytes."""
 
-    key: str  # "cuda/elementwise/scale/float32": a row's name from one run to the next
+    key: str  # such as "cuda/elementwise/scale/float32"; identifies a row across runs
     build: Callable[[], Measured]
     on_any_gpu: bool = False  # the host may serve other GPUs at the same time
 
@@ -172,8 +172,8 @@ def watched(row: Row) -> Iterator[None]:
 
 
 def run(plan: Plan) -> Row:
-    """Build, verify and measure one case. A failure becomes a row that reports it, and the run goes
-    on."""
+    """Build, verify and measure one case. A failure becomes a row that reports it, so the run
+    continues."""
     try:
         return plan.build().row(plan.key)
     except RuntimeError as problem:
@@ -183,8 +183,8 @@ def run(plan: Plan) -> Row:
 
 
 def _verified(case: Case, row: Row) -> dict[str, Callable[..., Any]]:
-    """The functions with right results. A baseline that fails is left out with a note; if its
-    result is wrong, `baseline_wrong` names it, and it is not timed."""
+    """The functions to time. A baseline that fails is left out with a note in the row; if its
+    result is wrong, `baseline_wrong` lists it as well."""
     check = case.check or partial(verify, op=case.op, args=case.inputs[0])
     bits = {"bits": True} if case.bits else {}
     try:
@@ -268,7 +268,7 @@ def _judged(target: Target | None, medians: dict[str, float]) -> Row:
 
 
 def fastest_of(*names: str) -> Callable[[dict[str, float]], float]:
-    """The fastest time of these names; infinite if none was timed, as in a quick run."""
+    """The shortest time of these names; infinite if none was timed, as in a quick run."""
     return lambda medians: min(
         (medians[name] for name in names if name in medians), default=math.inf
     )

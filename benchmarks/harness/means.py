@@ -1,7 +1,7 @@
-"""By how much a row missed its target, and targets for the geometric mean of many rows.
+"""How much rows exceed their targets, and targets for the geometric mean of many rows.
 
-The rows are dicts as in a JSON file of results, because the scripts that write the pages use these
-functions, too.
+The rows are dicts as in a JSON file of results, because the scripts that write the pages also use
+these functions.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     halves = [group for group, rows in panels.items() if "series" in rows[0]]
     pointed = [group for group in panels if group not in halves]
     heights = [0.9 + 0.26 * len(panels[group]) for group in pointed]
-    # Two half-width panels are side by side, and as high as the higher one needs.
+    # Two half-width panels share a row, which is as high as the higher one.
     pairs = [halves[i : i + 2] for i in range(0, len(halves), 2)]
     heights += [max(height(panels[group]) for group in pair) for pair in pairs]
     figure = plt.figure(figsize=(11, 0.6 + sum(heights)), layout="constrained")

@@ -31,7 +31,7 @@ def size(count: float) -> str:
 
 
 def cells(row: Row) -> list[str]:
-    """One line of the table: the times are medians, the spread is half of the quartiles' range."""
+    """One line of the table. Times are medians; the spread is half the interquartile range."""
     if "refused" in row:
         return [row["label"], "REFUSED", "", row["refused"], *[""] * 7]
     if "memory" in row:
@@ -138,8 +138,8 @@ def summary(rows: list[Row]) -> list[str]:
 def compare(old: dict[str, Any], new: dict[str, Any]) -> list[list[str]]:
     """One line for each row that both runs timed: key, both times, new over old, and a verdict.
 
-    Ratios to the fastest baseline are shown as well: they are comparable across machines, times are
-    not.
+    Ratios to the fastest baseline are shown as well, because times are not comparable across
+    machines.
     """
     before = {row["key"]: row for row in old["rows"] if "times" in row}
     lines = []
@@ -173,7 +173,7 @@ def print_comparison(old: dict[str, Any], new: dict[str, Any]) -> None:
 
 
 def show(title: str, columns: list[str], lines: list[list[str]]) -> None:
-    """A table by rich if stdout is a terminal and rich is installed, otherwise plain text."""
+    """Prints a table with rich if stdout is a terminal and rich is installed, else plain text."""
     if sys.stdout.isatty():
         try:
             from rich.console import Console

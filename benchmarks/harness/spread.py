@@ -1,4 +1,4 @@
-"""Measures rows on several GPUs of one machine at a time, with a process for each.
+"""Measures rows on several GPUs of one machine at the same time, with one process per GPU.
 
 This is for rows of device time whose baselines take minutes to compile. The candidates of a row are
 still interleaved in one process on one GPU.
@@ -15,7 +15,7 @@ from multiprocessing.queues import Queue
 from benchmarks.harness.cases import Plan, Row, run
 
 Plans = Callable[[], list[Plan]]
-_known: dict[str, Plan] = {}  # of a process
+_known: dict[str, Plan] = {}  # the plans of this process
 
 
 def _start(gpus: Queue[str], plans: Plans) -> None:
@@ -28,13 +28,13 @@ def _measure(key: str) -> Row:
 
 
 def visible(count: int) -> list[str]:
-    """The first GPUs of those that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    """The first `count` GPUs that this process may use, in the notation of CUDA_VISIBLE_DEVICES."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count))))
     return named.split(",")[:count]
 
 
 def measure(keys: list[str], plans: Plans, gpus: list[str]) -> Iterator[Row]:
-    """The rows of these keys, in order of completion. `plans` is pickled, and called in each
+    """Yields the rows of these keys, in order of completion. `plans` is pickled and called in each
     process."""
     context = multiprocessing.get_context("spawn")
     names: Queue[str] = context.Queue()

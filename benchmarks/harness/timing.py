@@ -1,4 +1,4 @@
-"""Timers, which interleave the candidates, round by round, and keep every round's time.
+"""Timers that interleave the candidates round by round and keep the time of every round.
 
 A machine's clock frequency and load drift, so candidates must be measured at the same time. Times
 are always microseconds per call.
@@ -91,15 +91,15 @@ class Host(Wall):
 class Events:
     """CUDA events around queued calls: the device's time without the host's.
 
-    A kernel that only waits goes first. While it runs the host puts all calls into the queue, so
-    the device is never idle between two of them, as in a program that keeps it busy.
+    A kernel that only waits is launched first. While it runs, the host enqueues all calls, so the
+    device is never idle between two of them, as in a program that keeps it busy.
     """
 
     name = "device"
 
     def __init__(self, effort: Effort, most: int = 32) -> None:
         self.effort = effort
-        self.most = most  # calls per sample: the queue takes about a thousand launches
+        self.most = most  # calls per sample; the queue has a capacity of about a thousand launches
 
     def sampler(self, calls: Calls) -> Callable[[], float]:
         turns = cycle(calls)
@@ -130,8 +130,8 @@ class Events:
 
 
 def measure(timer: Wall | Events, candidates: dict[str, Calls]) -> dict[str, list[float]]:
-    """Microseconds per call, for each candidate and round; the rounds are in the same order for
-    all."""
+    """Microseconds per call, for each candidate and round. All candidates list the rounds in the
+    same order."""
     effort = timer.effort
     samplers = {name: timer.sampler(calls) for name, calls in candidates.items()}
     order = list(samplers)
@@ -146,7 +146,7 @@ def measure(timer: Wall | Events, candidates: dict[str, Calls]) -> dict[str, lis
         for turn in range(most):
             if turn >= least and time.perf_counter() > end:
                 break
-            # The first candidate runs with other cache contents and clocks than the second.
+            # In each round, the first candidate sees other cache contents and clocks than the next.
             shuffle.shuffle(order)
             for name in order:
                 found[name].append(samplers[name]())

@@ -1,4 +1,4 @@
-"""Verifies results before timing: the rule of the tests, on the benchmark's own inputs."""
+"""Verifies results before timing, by the rule of the tests, on the benchmark's own inputs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 
 from treadle import reference
 
-# A baseline's result is wrong if its error is this share of its largest value: rounding in half
-# types stays far below that over the few steps that are compared.
+# A baseline's result is wrong if its error exceeds this share of the largest value. Rounding in
+# half types stays far below that over the few steps that are compared.
 FAR_OFF = 0.1
 # Elements compared at a time: float64 copies of gigabytes would not fit in memory.
 CHUNK = {"cpu": 1 << 20, "cuda": 1 << 24}
@@ -50,7 +50,7 @@ def evaluate(function: Callable[..., Any], args: tuple[Any, ...]) -> list[Tensor
     wanted = leaves(args)
     if not wanted:
         return list(results)
-    # Runs on the results' own device: a CPU would take seconds for a GPU's batch.
+    # Cotangents are drawn on the results' device; a CPU would take seconds for a GPU's batch.
     device = results[0].device
     generator = torch.Generator(device).manual_seed(5)
     cotangents = [
@@ -69,7 +69,7 @@ def exact(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def pieces(args: tuple[Any, ...], got: list[Tensor]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Arguments and their results; long vectors come in chunks."""
+    """Yields arguments and their results, long vectors in chunks."""
     tensors = [t for t in (*args, *got) if isinstance(t, Tensor)]
     if leaves(args) or any(t.shape != tensors[0].shape or t.dim() != 1 for t in tensors):
         yield args, got
@@ -100,10 +100,10 @@ def verify(
 ) -> float:
     """The largest error divided by its limit; raises Refused if it exceeds 1.
 
-    The limit is twice the error of the plain PyTorch composition in the same dtype, three times
-    for gradients, and eight roundings of the largest value. With `bits`, results must also equal
-    that composition's exactly. The composition is `treadle.reference`'s function of the op's name,
-    or `plain`.
+    The limit is twice (for gradients three times) the error of the plain PyTorch composition in the
+    same dtype, plus eight roundings of the largest value. With `bits`, results must also equal
+    the composition's exactly. The composition is `plain` or, by default, the function of
+    `treadle.reference` with the op's name.
     """
     plain = plain or getattr(reference, op)
     if poison:
@@ -113,7 +113,7 @@ def verify(
         whole = evaluate(function, args)
     worst, first = 0.0, None
     for part, got in pieces(args, whole):
-        # Repeated inputs need the truth only once, because equal results are equally accurate.
+        # A chunk that repeats the first one's inputs and results has the same error.
         if first is None:
             first = (*part, *got)
         elif same(first, (*part, *got)):

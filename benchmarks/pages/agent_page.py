@@ -18,7 +18,7 @@ Record = dict[str, Any]
 
 
 def records() -> list[tuple[str, Record]]:
-    """Name and content of the record of each kind of machine that has one, a GPU first."""
+    """The names and contents of the records that exist, the GPU's first."""
     paths = [FIGURES / f"agent_{device}.json" for device in ("cuda", "cpu")]
     return [(path.name, json.loads(path.read_text())) for path in paths if path.exists()]
 
@@ -56,7 +56,7 @@ def success(found: list[tuple[str, Record]]) -> Iterator[str]:
 
 
 def training(found: list[tuple[str, Record]]) -> Iterator[str]:
-    """How long the agent of each machine learnt, and how well it reads."""
+    """For each machine, how long training took and how well the agent reads digits."""
     for name, record in found:
         settings, seconds = record["settings"], record["seconds"]
         frames = settings["updates"] * settings["rows"] * settings["steps"]
@@ -91,7 +91,7 @@ def ways(found: list[tuple[str, Record]]) -> Iterator[str]:
 
 
 def speed(found: list[tuple[str, Record]]) -> Iterator[str]:
-    """Frames per second of each way to run the loop, and the time of host and device alone."""
+    """Frames per second of each way to run the loop, and the times of host and device."""
     for name, record in found:
         yield f"{where(name, record)}:"
         yield ""

@@ -1,6 +1,6 @@
-"""The generated blocks of docs/jets.md and docs/dev/jets_numbers.md: `make readme-numbers`.
+"""Writes the generated blocks of docs/jets.md and docs/dev/jets_numbers.md.
 
-Their rows are the committed results of the suite jets, those of a GPU first.
+`make readme-numbers` runs it. The rows are the committed results of the suite jets, GPUs first.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The blocks of docs/language_model.md and docs/dev/language_model_numbers.md.
 
-`make readme-numbers` writes them from what the examples wrote to docs/figures.
+`make readme-numbers` writes them from the files that the examples wrote to docs/figures.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def lines_of(record: Row) -> Iterator[str]:
     runs = record["runs"]
     if runs:
         bits = [f"{runs[side]['held_out']:.3f}" for side in sides]
-        yield line("bits a byte of held-out text, after training", *bits)
+        yield line("bits per byte of held-out text, after training", *bits)
         yield line("seconds of training", *(f"{runs[side]['seconds']:.0f}" for side in sides))
 
 
@@ -79,7 +79,7 @@ def language_model(files: list[tuple[Path, Row]]) -> Iterator[str]:
 
 
 def apart(record: Row) -> str:
-    """The largest relative difference of two models' losses."""
+    """The largest relative difference between two models' losses."""
     losses = record["losses"]
     most = max(abs(a - b) / abs(a) for a, b in zip(*losses.values(), strict=True))
     return f"at most {most:.0e} in {len(next(iter(losses.values())))} steps"
@@ -122,7 +122,7 @@ def drop_in(files: list[tuple[Path, Row]]) -> Iterator[str]:
     for path, record in files:
         yield f"{where(path, record['machine'])}."
     yield ""
-    yield f"Pairs are {' / '.join(files[0][1]['losses'])}; a time is the median."
+    yield f"Pairs are {' / '.join(files[0][1]['losses'])}; times are medians."
     yield ""
 
 

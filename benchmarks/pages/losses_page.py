@@ -1,6 +1,6 @@
 """The block of docs/recurrent.md about what cells learn, from docs/figures/recurrent_losses.json.
 
-`make readme-numbers` writes it, with that of rl_page.py.
+`make readme-numbers` writes it, together with the blocks of rl_page.py.
 """
 
 from __future__ import annotations

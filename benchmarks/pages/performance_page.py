@@ -45,8 +45,8 @@ CELLS, MODELS, WIDE = "sweep_cells", "models", "sweep_wide"
 OTHER_GPUS = "sweep_other_gpus"
 NONE_YET = targets_page.NONE_YET
 NO_MODELS = "They have not been measured yet: `benchmarks/gpu.sh OUTDIR bench --suite models`."
-# Ratios of times. Two runs of one program differ by less than the first; a CPU's rows are listed
-# singly only above the second.
+# Ratios of times. Two runs of one program differ by less than SLOWER; a CPU's rows are listed
+# individually only above MUCH_SLOWER.
 SLOWER, MUCH_SLOWER = 1 + targets_page.NOISE, 1.2
 MOST_OF_A_SUITE = 2
 SINE_DTYPES = ("float32", "bfloat16")
@@ -99,14 +99,15 @@ def first_gpu(all_machines: Iterable[Machine]) -> Machine | None:
 
 
 def headed(machine: Machine, keys: str | tuple[str, ...]) -> str:
-    """The machine, and the files that have such rows."""
+    """The machine, and links to its files with rows of these keys."""
     _, facts, _ = machine
     files = next(iter(runs([machine], keys)), ([], []))[0]
     return f"{name(facts)}, {links((path for path, _ in files), PAGE.parent)}:"
 
 
 def layers(all_machines: list[Machine]) -> Iterator[str]:
-    """LSTM and GRU over shapes, in µs per step against torch's; and a sentence about many rows."""
+    """A table of LSTM and GRU by shape, in µs per step, ours / torch's; then one sentence about
+    large batches."""
     machine = first_gpu(all_machines)
     if machine is None or not of(machine[2], CELLS):
         yield NONE_YET
@@ -158,7 +159,7 @@ def call(row: Row | None) -> str:
 
 
 def models(all_machines: list[Machine]) -> Iterator[str]:
-    """Stacks of public models, on the first GPU that ran them."""
+    """Recurrent stacks of public models, on the first GPU that ran them."""
     for machine in all_machines:
         rows = [row for row in of(machine[2], MODELS) if "what" in row]
         if not rows or machine[1]["device"] != "cuda":
@@ -179,8 +180,8 @@ def models(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def slower(all_machines: list[Machine]) -> Iterator[str]:
-    """The rows that lost to a baseline; of a CPU's many rows, and of a suite's, only the worst are
-    listed singly."""
+    """The rows that are slower than a baseline. Of each suite, and of a CPU's rows, only the worst
+    are listed individually."""
     yield from table("machine", "row", "treadle, µs", "baseline, µs", "treadle / baseline")
     rest = []
     for _, facts, rows in all_machines:
@@ -207,7 +208,8 @@ def slower(all_machines: list[Machine]) -> Iterator[str]:
     yield ""
     yield (
         f"Slower than the fastest baseline by more than 3 %: {'; '.join(rest)}. The table lists "
-        f"the {MOST_OF_A_SUITE} worst rows of each suite; [dev/targets.md](dev/targets.md) has all."
+        f"the {MOST_OF_A_SUITE} worst rows of each suite; [dev/targets.md](dev/targets.md) has "
+        "them all."
     )
 
 
@@ -292,7 +294,7 @@ def jets(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def measured_on(all_machines: list[Machine]) -> Iterator[str]:
-    """Each machine and its folder, whose files have the commit of each measurement."""
+    """Each machine and its folder, whose files record the commit of each measurement."""
     for paths, facts, rows in all_machines:
         busy = sum(bool(row.get("busy")) for row in rows)
         note = f", {busy} while other programs ran" if busy else ""
@@ -334,8 +336,8 @@ def order(what: str) -> tuple[int, ...]:
 
 
 def draw(machine: Machine, path: Path) -> None:
-    """One heat map per cell: shapes by row, dtypes and modes by column; colour and number are the
-    speed."""
+    """Draws one heat map per cell, with a row per shape and a column per dtype and mode. Colours
+    and numbers show the speed."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,10 +1,10 @@
-"""The planner's blocks of docs/recurrent.md, and its picture: which algorithm runs where.
+"""The planner's blocks of docs/recurrent.md, and its picture: which algorithm runs for which sizes.
 
     python benchmarks/pages/planner_page.py                 docs/figures/planner.png
     python benchmarks/pages/planner_page.py --output DIR    the same file in another folder
 
-Nothing here is measured: the library's planner answers for an H200. `make readme-numbers` writes
-the blocks.
+Nothing is measured: the library's planner is called with the properties of an H200. `make
+readme-numbers` writes the blocks.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def fits(cell: str, algorithm: str, hidden: int, element: int, backward: bool) -
 
 
 def widest(cell: str, algorithm: str, element: int, backward: bool) -> str:
-    """The largest H, by bisection: if one H fits, smaller ones do."""
+    """The largest H that fits, by bisection: if one H fits, so do all smaller ones."""
     low, high = 0, WIDEST + 64
     while high - low > 64:
         middle = (low + high) // 128 * 64
@@ -89,7 +89,7 @@ def widest(cell: str, algorithm: str, element: int, backward: bool) -> str:
 
 
 def limits() -> Iterator[str]:
-    """The widest layers that each algorithm takes."""
+    """A table of the largest H that each algorithm supports."""
     yield from table("largest H", *PASSES)
     for algorithm in ("cluster", "grid"):
         for cell in ("lstm", "gru"):
@@ -98,7 +98,7 @@ def limits() -> Iterator[str]:
 
 
 def switches(cell: str, hidden: int, element: int, backward: bool) -> str:
-    """The algorithm for one row, and the batches from which others run."""
+    """The algorithm for a batch of one row, and the batch sizes from which others run."""
     parts: list[str] = []
     last = ""
     for batch in BATCHES:
@@ -131,7 +131,7 @@ def draw(path: Path, points: int = 96) -> None:
 
     names = list(COLOUR)
     spread = [8 * (3072 / 8) ** (n / (points - 1)) for n in range(points)]
-    # Above 64 only multiples of 64, as in models: `tiles` takes no others.
+    # Above 64, only multiples of 64, as in models, because `tiles` supports no others.
     widths = sorted({round(h) if h < 64 else round(h / 64) * 64 for h in spread})
     batches = sorted({round(8192 ** (n / (points - 1))) for n in range(points)})
     figure, panels = plt.subplots(2, 2, figsize=(8.4, 6.2), sharex=True, sharey=True)

@@ -1,15 +1,15 @@
-"""Write the numbers of README.md and docs/*.md from committed files: `make readme-numbers`.
+"""Write the numbers in README.md and docs/*.md from committed files: `make readme-numbers`.
 
     python benchmarks/pages/readme_numbers.py          rewrite the blocks between the comment lines
-    python benchmarks/pages/readme_numbers.py --check  fail if a block is not what it would write
+    python benchmarks/pages/readme_numbers.py --check  fail if a block is out of date
 
 README.md has four lines about the GPU with the most rows. Everything else is in docs/performance.md
 (performance_page.py), docs/dev/targets.md (targets_page.py, sweep_page.py), docs/recurrent.md
 (rl_page.py), docs/sine.md (sine_page.py), docs/sine_linear.md (sine_linear_page.py), docs/jets.md
 (jets_page.py), docs/interop.md (jax_page.py), docs/language_model.md (lm_page.py), docs/agent.md
 (agent_page.py), docs/dev/scaling.md (scale_page.py), docs/other_gpus.md (other_gpus_page.py) and
-docs/training_step.md (training_step_page.py). The pages of jets, language_model and agent have all
-numbers on docs/dev/*_numbers.md.
+docs/training_step.md (training_step_page.py). All numbers about jets, language models and the agent
+are in docs/dev/*_numbers.md.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def sine(rows: list[Row]) -> Iterator[str]:
 
 
 def siren(rows: list[Row]) -> Iterator[str]:
-    """Time and memory of training steps with a loss of the Laplacian, relative to plain PyTorch's.
-    Jets compute it if that was measured, otherwise autograd does."""
+    """Time and memory of training steps with a loss on the Laplacian, relative to plain PyTorch's.
+    The rows in which jets compute the Laplacian are used if there are any, otherwise autograd's."""
     for keys, eager, by in (
         (jets_page.KEYS, jets_page.EAGER, " of `Siren.jet`"),
         (sine_linear_page.NETWORK, sine_linear_page.EAGER, ""),
@@ -153,7 +153,7 @@ PAGES: dict[Path, Callable[[str, list[Machine]], str]] = {
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="change nothing; 1 if out of date")
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if out of date")
     chosen = parser.parse_args(arguments)
     found, stale = machines(), False
     for path, make in PAGES.items():

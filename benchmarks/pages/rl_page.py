@@ -3,7 +3,7 @@
     python benchmarks/pages/rl_page.py                 draw the picture, in docs/figures
     python benchmarks/pages/rl_page.py --output DIR    the same file in another folder
 
-`make readme-numbers` writes the block, and beside it those of losses_page.py and planner_page.py.
+`make readme-numbers` writes the block, and those of losses_page.py and planner_page.py.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def over(row: Row, name: str) -> str:
 
 
 def table_of(rows: list[Row]) -> Iterator[str]:
-    """A table of treadle's µs per step, bold if the target was missed, and the others' times."""
+    """A table of treadle's µs per step, in bold if the target was missed, and of the other
+    candidates' times divided by treadle's."""
     names = ("without resets", "cut, padded, packed", "loop of cells", "TorchRL's Triton")
     yield from table("B, T, H", "treadle", *names)
     for row in rows:
@@ -120,7 +121,7 @@ def machine_line(files: list[File], folder: Path) -> str:
 
 
 def figures(machines: Iterable[Machine]) -> Iterator[str]:
-    """The lines for users: one for each cell, dtype and mode."""
+    """The lines for docs/recurrent.md: one for each cell, dtype and mode."""
     measured = runs(machines, KEYS)
     if not measured:
         yield NONE_YET

@@ -37,7 +37,7 @@ NODE = 8
 NVLINK = 900e9 / 2
 NETWORK = 400e9 / 8
 MEMORY = 141e9
-# The share of these speeds that is reached: our assumption.
+# We assume that this share of these speeds is reached.
 REACHED = 0.8
 # NCCL 2.30 assumes these latencies (src/graph/tuning.cc, protocol Simple): to begin, and for a step
 # within a node and between nodes.
@@ -47,7 +47,7 @@ BETWEEN = 14e-6
 # The model: layers as wide as their input, between an embedding of bytes and a linear layer that
 # predicts bytes.
 LAYERS, VOCABULARY, GATES = 4, 256, 4
-GRADIENT = 4  # bytes: weights in float32, as autocast and FSDP2's reduce_dtype keep them
+GRADIENT = 4  # bytes per element: float32, as with autocast or FSDP2's reduce_dtype
 HALF = 2
 SHAPES = ("16,512,512", "64,512,512", "16,256,1024", "64,256,1024", "256,256,1024", "64,256,2048")
 GPUS = (8, 64, 512)

@@ -27,7 +27,7 @@ def in_source(file: str, pattern: str) -> str:
 
 
 def near(file: str, name: str) -> float:
-    """A kNear of the sources, the limit up to which pi is subtracted in parts."""
+    """A constant kNear of the sources: the magnitude up to which pi is subtracted in parts."""
     return float.fromhex(in_source(file, rf"\bkNear{name} = (0x[\w.+-]+?)f?;"))
 
 
@@ -40,7 +40,7 @@ def power(x: float) -> str:
 
 
 def entries(name: str) -> int:
-    """The number of exponents in a table; a float's are listed for both signs."""
+    """The number of exponents in a table; the table for float has each with both signs."""
     table = in_source("sine_tables.h", rf"(?s)k{name}HalfTurns\[\d+\] = (\{{.*?\n\}});")
     found = len(re.findall(r"\{-?0x", table))
     return found // 2 if name == "Float" else found
@@ -100,7 +100,7 @@ def nearest() -> Iterator[str]:
     found = figures()["nearest"]
     lost = -math.log2(found["distance"])
     yield (
-        f"The float32 that comes nearest to a multiple of pi/2 is {found['x']:.10g}: "
+        f"The float32 nearest to a multiple of pi/2 is {found['x']:.10g}, "
         f"only {found['distance']:.2g} away."
     )
     yield (
@@ -130,7 +130,7 @@ def by_argument(rows: list[Row]) -> list[Row]:
 
 
 def speed_table(timed: list[Row]) -> Iterator[str]:
-    """A copy's time divided by treadle's and by torch's, so more is better."""
+    """A copy's time divided by treadle's and by torch's, so larger is better."""
     arguments = sorted({row["argument"] for row in timed}, key=magnitude)
     yield from table("arguments: this × N(0,1)", *arguments)
     for op, dtype in dict.fromkeys((row["op"], row["dtype"]) for row in timed):

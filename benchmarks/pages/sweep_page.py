@@ -70,7 +70,7 @@ def cell(row: Row | None, *names: str, value: str = "us_per_step") -> str:
 
 
 def target_tables(rows: list[Row]) -> Iterator[str]:
-    yield f"Targets, µs a step, treadle / {LSTM}:"
+    yield f"Targets, µs per step, treadle / {LSTM}:"
     yield ""
     columns = [name for mode in MODES for name in (f"target, {mode}", mode)]
     yield from table("B, T, H", "", *columns)
@@ -90,7 +90,7 @@ def shapes(rows: list[Row]) -> Iterator[str]:
     for mode in MODES:
         if mode != MODES[0]:
             yield ""
-        yield f"All shapes, {mode}, µs a step, treadle / {LSTM}:"
+        yield f"All shapes, {mode}, µs per step, treadle / {LSTM}:"
         yield ""
         yield from table("B, T, H", *digits)
         for what in distinct(rows, "what"):
@@ -115,8 +115,11 @@ def choice(row: Row | None) -> str:
 
 
 def planner(rows: list[Row]) -> Iterator[str]:
-    yield "The planner's choice (for forward): its time over the best of the algorithms that can be"
-    yield "forced here, and in brackets the others' over that one:"
+    yield (
+        "The planner's choice (for the forward pass), with its time divided by that of the best "
+        "algorithm that can be forced here; in brackets, the other algorithms' times divided by "
+        "the same:"
+    )
     yield ""
     columns = [(digits, mode) for digits in distinct(rows, "digits") for mode in MODES]
     yield from table("B, T, H", *(f"{digits}, {mode}" for digits, mode in columns))
@@ -141,7 +144,7 @@ def beside_torch(row: Row | None) -> str:
 
 
 def many_rows(rows: list[Row]) -> Iterator[str]:
-    yield "Many rows, µs a step, treadle / torch's layer (of the LLTM nn.LSTM):"
+    yield "Many rows, µs per step, treadle / torch's layer (nn.LSTM for the LLTM):"
     yield ""
     columns = [(digits, mode) for digits in distinct(rows, "digits") for mode in MODES]
     yield from table("cell", "B, T, H", *(f"{digits}, {mode}" for digits, mode in columns))
@@ -173,7 +176,7 @@ def figures(machines: Iterable[Machine]) -> Iterator[str]:
             yield f"**{facts['gpu']}**: {versions}; {facts['date'][:10]}; {link}."
             yield ""
         if index == 0 and of(rows, "sweep_shapes"):
-            yield f"![µs a step over shapes, treadle and {LSTM}](../figures/{PICTURE.name})"
+            yield f"![µs per step over shapes, treadle and {LSTM}](../figures/{PICTURE.name})"
             yield ""
         for suite, lines in TABLES.items():
             own = of(rows, suite)
@@ -183,8 +186,8 @@ def figures(machines: Iterable[Machine]) -> Iterator[str]:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Ours and nn.LSTM's µs per step: one panel per dtype and mode, one line per shape, targets as
-    ticks."""
+    """Draws the µs per step of treadle and nn.LSTM, with one panel per dtype and mode, one line per
+    shape, and targets as ticks."""
     import matplotlib
 
     matplotlib.use("Agg")

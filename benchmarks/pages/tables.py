@@ -28,7 +28,7 @@ def _read(path: Path, written: int) -> Any:
 
 
 def read(path: Path) -> Any:
-    """A file of results, parsed once in a process: pages read the same ones."""
+    """Parses a file of results, once per process, because many pages read the same files."""
     return _read(path, path.stat().st_mtime_ns)
 
 
@@ -36,7 +36,7 @@ def machines() -> list[Machine]:
     """Files, facts and rows of every machine and device, sorted: GPUs first, then those with more
     rows, then the newest.
 
-    If two files of a folder timed the same row, the newer one counts. Trials are left out.
+    If two files of a folder timed the same row, the newer one counts. Quick runs are left out.
     """
     merged: dict[tuple[str, str], list[tuple[str, Path, Facts]]] = {}
     for path in sorted(RESULTS.glob("*/*.json")):

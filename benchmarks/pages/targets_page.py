@@ -1,6 +1,7 @@
 """The blocks of docs/dev/targets.md, from all committed results: missed targets, then summaries.
 
-A line of a summary is a group of rows. Ratios are treadle's time over the fastest baseline's.
+Each line of a summary is for a group of rows. Ratios are treadle's time over the fastest
+baseline's.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ NOISE = 0.03
 LAYER = "lltm layer"
 SWEEP = "lltm layer sweep (baselines: its algorithms, forced)"
 
-# Groups of single ops that share a line.
+# Patterns of group names, and the line of all groups that match.
 LINES = {
     r"^(vector_add|scale|sine|cosine)$": "elementwise",
     r"^\w+ of large arguments$": "sine and cosine of large arguments",
@@ -73,7 +74,7 @@ def targets(rows: list[Row]) -> str:
 
 
 def lines(rows: list[Row]) -> Iterator[str]:
-    """The table of treadle's times divided by the fastest baseline's, so less is better."""
+    """The table of treadle's times divided by the fastest baseline's, so smaller is better."""
     yield from table(
         "what", "rows", "time / fastest baseline's: median", "best", "worst", "targets reached"
     )

@@ -146,7 +146,7 @@ def wall_case(settings: Settings, backward: bool) -> Case:
 
 
 def device_case(settings: Settings, dtype: torch.dtype, backward: bool) -> Case:
-    # tf32 would make float32 another op, so it is off, which is torch's default.
+    # tf32 would change what is computed, so it is off, which is torch's default.
     torch.backends.cuda.matmul.allow_tf32 = False
     sizes = SMALL if settings.quick else LARGE
     functions, notes = _functions(settings, dtype)
@@ -184,8 +184,8 @@ def _target(dtype: torch.dtype) -> Target:
 
 
 def _yardsticks(sizes: Sizes, inputs: list[Any]) -> dict[str, Any]:
-    """Only the matrix product; a copy of as many bytes as the pointwise part moves; an empty
-    kernel."""
+    """The matrix product without the rest, a copy that moves as many bytes as the pointwise part,
+    and an empty kernel."""
     b, _, h = sizes
     copies = []
     for *_, old_cell in inputs:

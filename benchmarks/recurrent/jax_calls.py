@@ -2,7 +2,7 @@
 torch's own layer in float64.
 
 Every layer is a function of x [T, B, I], states (h0, and c0 of LSTM) [B, H] and parameters, and
-gives the output and the last states. Parameters are torch's, except in flax, which has its own.
+returns the output and the last states. Parameters are torch's, except in flax, which has its own.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Candidate:
 
     def first_steps(self) -> list[Tensor]:
         """The first outputs of the same compiled call and, in training, their gradients. Later
-        steps do not affect these; they must be finite, and the last output must be the last h."""
+        steps do not affect these. All results must be finite, and the last output must be h_n."""
         given = self.given
         more = (given.first_grads,) if self.training else ()
         found = self.run(given.x, given.states, self.params, *more)
@@ -220,9 +220,9 @@ def check(
     plain: Callable[[], list[Tensor]],
     poison: bool = False,
 ) -> float:
-    """The largest error divided by its limit. All candidates may have a plain layer's rounding
-    errors. Ours, marked by `poison`, must also satisfy the tests' rule, with lax.scan in the same
-    dtype as the composition."""
+    """The largest error divided by its limit. All candidates may have the rounding errors of a
+    plain layer. Ours, marked by `poison`, must also satisfy the tests' rule, with lax.scan in
+    the same dtype as the composition."""
     found, worst = candidate.first_steps(), 0.0
     others = plain() if poison else found
     for index, (value, other, truth) in enumerate(zip(found, others, truths, strict=True)):

@@ -32,7 +32,7 @@ class Shape:
     t: int
     i: int
     h: int
-    name: str  # in keys and labels, also of trials, which run smaller sizes
+    name: str  # in keys and labels, also of quick runs, which use smaller sizes
 
     @staticmethod
     def of(sizes: tuple[int, ...], quick: bool) -> Shape:
@@ -51,9 +51,9 @@ def arguments(
     layers: int = 1,
     both: bool = False,
 ) -> Args:
-    """input, h0, c0, weight_ih, weight_hh, bias; weights as nn.LSTM draws them.
+    """input, h0, c0, weight_ih, weight_hh, bias. Weights are drawn like those of nn.LSTM.
 
-    The gradients are those of the input and of all parameters. The last three repeat for each layer
+    With `backward`, the input and all parameters require grad. The last three repeat for each layer
     and, with `both`, each direction.
     """
     b, t, i, h = shape.b, shape.t, shape.i, shape.h
@@ -142,7 +142,7 @@ def without_cudnn(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def plain_layer(cell: str, dtype: torch.dtype, train: bool) -> Callable[..., Any]:
     """The layer that treadle's is compared with. In float32 that is cuDNN, which is correct there
-    and rounds the products of all steps as treadle does; in half types it is torch's layer without
+    and rounds the products of all steps like treadle; in half types it is torch's layer without
     cuDNN."""
     own = torch_layer(cell, train)
     return own if dtype == torch.float32 else without_cudnn(own)
@@ -179,9 +179,9 @@ def as_tf32(x: Tensor) -> Tensor:
 
 
 def in_two_products(input: Tensor, hx: Any, params: Any, *_: Any) -> tuple[Tensor, ...]:
-    """One plain layer that computes the input's part of the gates by one product, as ours and cuDNN
-    do: in float32 cuBLAS is less accurate for many rows than for the few of one step. If tf32 is
-    allowed, operands are rounded here, because cuBLAS rounds depending on size."""
+    """One plain layer that computes the input's part of the gates by one product, like ours and
+    cuDNN: in float32, cuBLAS is less accurate for many rows than for the few of one step. If tf32
+    is allowed, operands are rounded here, because cuBLAS rounds depending on size."""
     (h, c), (weight_ih, weight_hh, bias), found = (t[0] for t in hx), params, []
     rounds = input.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
     read = as_tf32 if rounds else lambda x: x

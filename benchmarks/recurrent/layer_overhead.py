@@ -193,7 +193,7 @@ def step_case(settings: Settings, kind: Kind, clock: str) -> Case:
     for name in (GRU, LSTM):
         other = Acting(getattr(nn, name[3:])(*sizes, **options).requires_grad_(False))
         yardsticks[name] = calls(other, [(x[0],)])
-    # A separate module, because converting one back and forth moves its parameters.
+    # A separate module, because converting its dtype and back moves its parameters.
     twin = getattr(treadle.nn, cell)(*sizes, **options).requires_grad_(False)
     twin.load_state_dict(net.state_dict())
     timer: Wall | Host = settings.host() if clock == "host" else settings.wall()

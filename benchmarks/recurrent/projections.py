@@ -127,7 +127,7 @@ def arguments(kind: Kind, layer: nn.Module) -> tuple[Tensor, ...]:
 
 
 def called(layer: Callable[..., Any], given: bool) -> Callable[..., Any]:
-    """The module as a function of all arguments; its parameters are those among them."""
+    """The module as a function of arguments that end with its own parameters."""
 
     def call(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         output, states = layer(x, (rest[0], rest[1]) if given else None)

@@ -4,7 +4,7 @@ Shapes are B, T, H, and I is H. A row has resets at a share of its steps: 3 %, a
 or half of them. The baselines are torch's layer on rows that are split, padded, packed and
 rejoined, as TorchRL does; a loop over torch's cell with masks; and, for one size, TorchRL's kernels
 in Triton (rl_triton.py). Times are of the whole call, as in layer.py. The target is our own time
-without resets; the suite `rl_shapes` times only that, over the shapes of sweep.py up to H 512.
+without resets; the suite `rl_shapes` only times treadle, over the shapes of sweep.py up to H 512.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Three ways to run a layer over rows that hold several episodes, which rl.py compares.
+"""Three ways to run a layer over rows with several episodes, which rl.py compares.
 
 Each is a function of x [T, B, I], h0, c0 if the cell has one, and the parameters of torch's module.
-It is made for marks [T, B], True where an episode begins, and takes the first ones if x is shorter.
+It is made for marks [T, B], True where an episode begins, and uses the first ones if x is shorter.
 """
 
 from __future__ import annotations

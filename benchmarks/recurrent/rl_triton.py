@@ -40,9 +40,9 @@ DTYPE = torch.bfloat16
 
 
 def triton(cell: str, marks: Tensor) -> Call:
-    """Their layer with resets, called as its module calls it: in float32, with bfloat16 products.
+    """TorchRL's layer with resets, called as in its module: in float32, with bfloat16 products.
 
-    It takes [B, T, I], and a state for every step at which an episode may begin. Calls with fewer
+    It expects [B, T, I], and a state for every step at which an episode may begin. Calls with fewer
     steps are padded, so that only one number of steps is tuned.
     """
     run, count = getattr(theirs, f"{cell}_triton"), STATES[cell]

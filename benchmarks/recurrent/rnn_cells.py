@@ -1,7 +1,7 @@
 """treadle.nn.LSTMCell, GRUCell and RNNCell against torch's: wall time of a step in a loop.
 
-A row is a call of the module with I = H, forward or forward and backward; both modules hold the
-same parameters. Wall time, since a cell is called once a step and the host sets the pace.
+A row is a call of the module with I = H, forward or forward and backward; both modules share
+their parameters. Wall time, because a cell is called once per step and the host limits the speed.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def arguments(kind: Kind, cell: nn.Module) -> tuple[Tensor, ...]:
 
 
 def called(cell: Callable[..., Any]) -> Callable[..., Any]:
-    """The module as a function of all arguments; its parameters are those among them."""
+    """The module as a function of arguments that end with its own parameters."""
 
     def call(x: Tensor, *rest: Tensor) -> Any:
         states = rest[:-4]

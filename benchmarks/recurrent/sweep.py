@@ -68,7 +68,7 @@ def kinds(
     form: Form,
     cell: str = "lltm",
 ) -> Iterator[Sweep]:
-    """Inference and training of all shapes. A quick run takes two of them, and the CPU none."""
+    """Inference and training of all shapes. A quick run uses two, and the CPU none."""
     if settings.device == "cpu":
         return
     for sizes in shapes[:2] if settings.quick else shapes:

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN over the shapes of sweep.py, on CUDA: against torch's, by each algorithm."""
+"""LSTM, GRU and RNN over the shapes of sweep.py, on CUDA: against torch's, and by algorithm."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
 
 
 def cells_case(settings: Settings, kind: Sweep, suite: str = "sweep_cells") -> Case:
-    """A case of the layer and of torch's own."""
+    """A case of the layer against torch's own."""
     sample, seconds, rounds = EFFORT[suite]
     made = layer.cell_case(settings, kind)
     made.timer = settings.wall(sample, seconds=seconds, warmup=0.02, rounds=rounds)

@@ -2,7 +2,7 @@
 
 The model is Dreamer's with a Gaussian state: a step computes the GRU's state from the last action
 and sample, a prior from the state, a posterior from the state and the observation's features, and
-draws the next sample from it. So no kernel can run all steps. All ways have the same
+draws the next sample from it. So no kernel can run all steps. All candidates share their
 parameters: a loop over torch's cell, the same loop compiled step by step, a loop over treadle's
 layer, and `make_training_step` of the whole loop (treadle) or of one step.
 """
@@ -64,7 +64,7 @@ class OneStep(nn.Module):
 
 
 def our_cell(cell: nn.GRUCell) -> nn.Module:
-    """treadle's cell, where this build has one, with the parameters of torch's."""
+    """treadle's cell, if this version has one, with the parameters of torch's."""
     if not hasattr(treadle.nn, "GRUCell"):
         return OneStep(cell)
     kind = {"device": cell.weight_hh.device, "dtype": cell.weight_hh.dtype}
@@ -109,7 +109,7 @@ def looped(
 
 
 def plans(settings: Settings) -> Iterator[Plan]:
-    """All rows on CUDA; on the CPU, where a step only calls the function, rows of a quick run."""
+    """All rows on CUDA. On the CPU, where a step only calls the function, only in a quick run."""
     if settings.device == "cpu" and not settings.quick:
         return
     for dtype in DTYPES:
@@ -175,7 +175,7 @@ def case(settings: Settings, dtype: torch.dtype) -> Case:
         timer=settings.wall(seconds=0.3, warmup=0.05, rounds=(5, 51)),
         yardsticks={name: calls(function, [args]) for name, function in beside.items()},
         target=at_most(OF_LOOP, LOOP) if settings.device == "cuda" else None,
-        # The loop runs the same kernels on the same numbers, so rounding errors grow alike.
+        # The loop runs the same kernels on the same numbers, so rounding errors grow equally.
         check=partial(verify, op=SUITE, args=args, plain=beside_of(ours, plain, beside[OUR_LOOP])),
         check_baseline=checked,
         check_yardsticks={name: partial(checked, function) for name, function in beside.items()},

@@ -33,7 +33,7 @@ Derive = Callable[[Wanted, Tensor, Params], Derivatives]
 
 
 class Jets(nn.Module):
-    """Makes Siren.jet a forward, so that functional_call can pass parameters."""
+    """Calls Siren.jet in forward, so that functional_call can pass parameters."""
 
     def __init__(self, widths: tuple[int, ...]) -> None:
         super().__init__()

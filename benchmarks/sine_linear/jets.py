@@ -1,4 +1,4 @@
-"""Derivatives of SIRENs by jets: training steps with a loss of the Laplacian or of the gradient,
+"""Derivatives of SIRENs by jets: training steps with a loss on the Laplacian or on the gradient,
 and value, gradient and Laplacian without training; and the peak memory of a step.
 
 The baselines are autograd applied twice, to plain PyTorch and to treadle's layers; torch.func's
@@ -34,7 +34,7 @@ FUNC, COMPILED, TORCH_JET = "torch.func", "torch.func, compiled", "torch-jet"
 LAPLACIAN, EIKONAL, NO_TRAINING = "Laplacian", "eikonal", "no training"
 POINTS = {"cuda": 1 << 18, "cpu": 1 << 14}
 COORDINATES = {LAPLACIAN: 2, EIKONAL: 3, NO_TRAINING: 2}
-# The maximum milliseconds of a step with a loss of the Laplacian on an H200.
+# The maximum milliseconds of a step with a loss on the Laplacian, on an H200.
 MOST = {
     "256×3/bfloat16": 6.0,
     "256×3/float32, tf32": 12.0,
@@ -50,7 +50,7 @@ MOST_MEMORY = 0.5
 
 @dataclass(frozen=True)
 class Task:
-    name: str  # in keys and labels, also of trials, which run smaller sizes
+    name: str  # in keys and labels, also of quick runs, which use smaller sizes
     width: int
     hidden: int
     digits: str
@@ -162,7 +162,7 @@ def target(task: Task, device: str) -> Target | None:
         least = half if task.dtype == torch.bfloat16 else single
     elif task.what != LAPLACIAN:
         return None
-    # tf32 only has a target in ms, because its baseline is float32 without TF32.
+    # tf32 only has a target in ms, because the baseline that LEAST refers to is without TF32.
     if task.digits.endswith("tf32"):
         least = None
     share = None

@@ -1,7 +1,7 @@
 """sine_linear: one layer of a SIREN against plain PyTorch and torch.compile.
 
 CUDA: device time of large batches, wall time of a small one. CPU: wall time. Weights and inputs are
-a SIREN's: the inputs are sines of a previous layer.
+like a SIREN's: the inputs are sines of a previous layer.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ AUTOTUNED = "torch.compile, max-autotune"
 # float32 without tf32: above this width tuning takes minutes and still selects cuBLAS.
 MOST_TUNED = 256
 UNTUNED = f"{AUTOTUNED} left out: it tunes for minutes, and cuBLAS was twice its best at width 512"
-# Targets as shares of the faster compiler's speed, and the width at which half types are timed in
-# both passes.
+# Targets as shares of the faster compiler's speed. The second is for both passes in half types, up
+# to HALF_WIDTH.
 OF_COMPILED, OF_COMPILED_HALF, HALF_WIDTH = 0.97, 1.3, 256
 OF_PLAIN, OF_PLAIN_SMALL, OF_PLAIN_CPU = 1.3, 1.5, 1.1
 

@@ -1,7 +1,7 @@
-"""Training steps of whole SIRENs: forward, loss, backward; and with a loss of the Laplacian.
+"""Training steps of whole SIRENs: forward, loss, backward; and with a loss on the Laplacian.
 
 The baselines are the same net in plain PyTorch, eager and compiled. torch.compile does not support
-double backward, so the loss of the Laplacian has no compiled baseline. Memory is the peak of a step
+double backward, so the loss on the Laplacian has no compiled baseline. Memory is the peak of a step
 minus the memory in use before it.
 """
 
@@ -39,7 +39,7 @@ OF_MEMORY = {torch.float32: 0.8, torch.bfloat16: 1.0}
 
 @dataclass(frozen=True)
 class Net:
-    name: str  # in keys and labels, also of trials, which run smaller sizes
+    name: str  # in keys and labels, also of quick runs, which use smaller sizes
     width: int
     hidden: int
     dtype: torch.dtype

@@ -1,5 +1,5 @@
 // Sets flush-to-zero in every thread that computes ATen's matrix products, and restores it:
-// saturated gates leave h and gradients so small that sums of their products are subnormal.
+// when gates saturate, h and gradients can be so small that sums of their products are subnormal.
 //
 // A new thread inherits the mode of the thread that makes it, and OpenMP keeps the threads that it
 // makes. So either no thread can be made while the caller flushes, or the pool is reset by a

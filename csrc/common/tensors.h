@@ -67,7 +67,7 @@ inline Tensor cast(const Tensor& t, ScalarType dtype) {
   return t.defined() && t.scalar_type() != dtype ? t.to(dtype) : t;
 }
 
-// Elements start .. start + size along `dim`. Sizes must be real; columns() takes symbolic ones.
+// Elements start .. start + size along `dim`. Sizes must be real; columns() accepts symbolic ones.
 inline Tensor part(const Tensor& t, int64_t dim, int64_t start, int64_t size) {
   return t.size(dim) == size ? t : t.narrow(dim, start, size);
 }

@@ -1,6 +1,6 @@
 """Draws README.md's picture: front_page.png.
 
-    python docs/figures/front_page.py the picture beside this file
+    python docs/figures/front_page.py                 the picture beside this file
     python docs/figures/front_page.py --output DIR    the same in another folder
 
 Left: times of a training step of treadle.nn.LSTM and GRU and of torch's, over H, from the committed
@@ -45,7 +45,7 @@ SETTINGS = photograph.Settings(pixels=256, hidden=256, layers=3, batch=4096, ste
 
 
 def steps_of_layer(cell: str) -> dict[tuple[str, str], dict[int, float]]:
-    """µs per training step of one layer with B = 16: by (who, dtype), then by H."""
+    """µs per step in training of one layer with B = 16: by (who, dtype), then by H."""
     found: dict[tuple[str, str], dict[int, float]] = {}
     for row in json.loads(RESULTS.read_text())["rows"]:
         shown = (row.get("suite"), row["op"], row.get("mode")) == ("sweep_cells", cell, "training")

@@ -5,10 +5,10 @@ docs/recurrent.md.
     python docs/figures/recurrent_losses.py --output DIR    the same file in another folder
     python docs/figures/recurrent_losses.py --quick         tiny, as the tests run it
 
-It takes some minutes of one processor. `waves` are sequences of a sine wave and the program of
-PyTorch's example time_sequence_prediction: two layers of 51 units guess the next value in float64,
-LBFGS trains them. `characters` is examples/characters.py with 160 units; an LLTM also without the
-penalty on c that that example adds to the loss.
+It runs for some minutes on one core. `waves` is the program of PyTorch's example
+time_sequence_prediction: two layers of 51 units, trained by LBFGS, predict the next value of sine
+waves in float64. `characters` is examples/characters.py with 160 units. LLTM is trained with and
+without the penalty on c that this example adds to the loss.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ QUICK_WAVES, QUICK_TEXT = {"rows": 5, "length": 20, "looks": [1]}, {"steps": 2, 
 
 
 class Waves(nn.Module):
-    """The next value of each sequence: [T, B, 1] to [T, B, 1], and the states."""
+    """Predicts the next value of each sequence: [T, B, 1] to [T, B, 1], and the states."""
 
     def __init__(self, cell: str) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Waves(nn.Module):
 
 
 def waves(rows: int, length: int) -> Tensor:
-    """[T, B, 1]: sines of period 126 that begin anywhere."""
+    """[T, B, 1]: sines of period 126 with random phases."""
     begins = np.random.RandomState(2).randint(-80, 80, (1, rows))
     return torch.from_numpy(np.sin((np.arange(length)[:, None] + begins) / 20)).unsqueeze(-1)
 
@@ -110,7 +110,7 @@ def all_rows(of_waves: dict[str, Any], of_text: dict[str, Any], text: str) -> It
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "figures", metavar="DIR")
-    parser.add_argument("--quick", action="store_true", help="tiny: a trial")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, for a trial")
     chosen = parser.parse_args(arguments)
     # Matrices this small gain little from a second thread, and wait for it on a busy machine.
     torch.set_num_threads(1)

@@ -3,10 +3,10 @@
     python docs/figures/sine_error.py                 sine_error.png and .json beside it
     python docs/figures/sine_error.py --output DIR    the same files in another folder
 
-It takes half a minute of the CPU and uses the same random numbers every time. float32: random
-floats of every quarter of a decade; the worst of each is checked with mpmath. Half types: all
-numbers. treadle's results are the same bits on every machine; torch's depend on its version and
-processor.
+It runs for half a minute on the CPU and uses the same random numbers every time. In float32 it
+draws random floats in every quarter of a decade, and computes the largest error in each with
+mpmath. In half types it tries all numbers. treadle's results have the same bits on every machine;
+torch's depend on its version and the processor.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def random_floats(low: float, high: float, generator: torch.Generator) -> Tensor
 
 
 def exact_error(name: str, x: float, y: float) -> float:
-    """The error of y as sin(x) or cos(x), in distances between neighbouring floats there."""
+    """The error of y as sin(x) or cos(x), in ulp of the exact result."""
     with mpmath.workprec(400):
         truth = {"sine": mpmath.sin, "cosine": mpmath.cos}[name](mpmath.mpf(x))
         at = torch.tensor([float(truth)], dtype=torch.float64)
@@ -92,8 +92,7 @@ def misrounded(name: str, who: str, dtype: torch.dtype) -> int:
     """How many finite numbers of a half type are not rounded to the nearest result."""
     every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
     x = every[every.isfinite()]
-    # float64 is accurate enough for this: no half has a result so close to the middle between two
-    # halves.
+    # float64 is accurate enough: no result is so close to the middle between two half-type numbers.
     correct = FUNCTIONS[name]["torch"](x.double()).to(dtype)
     return int((FUNCTIONS[name][who](x) != correct).sum())
 
@@ -109,10 +108,10 @@ def halves() -> dict[str, Any]:
 
 
 def nearest() -> dict[str, float]:
-    """The float from 1 up that is nearest to a multiple of pi / 2, found by trying all.
+    """The float of at least 1 that is nearest to a multiple of pi / 2, found by trying all.
 
-    x = m 2^e: m times the first 64 digits of 2^e 2 / pi after the point, modulo 2^64, gives the
-    position of x in its quarter turn.
+    For x = m 2^e, the position of x in its quarter turn is m times the first 64 bits of 2^e 2 / pi
+    after the point, modulo 2^64.
     """
     m = np.arange(2**23, 2**24, dtype=np.uint64)
     found = {"x": 1.0, "distance": 1.0}

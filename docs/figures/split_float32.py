@@ -1,6 +1,6 @@
-"""Errors of float32 products by fp16x2, as in cluster/fp16x2_forward.cuh, and by fma: h W^T of 512
-units, K in four parts. The simulated tensor cores truncate addends a given number of bits after the
-largest one's first bit. float32 has 24 bits; GPUs keep a few more.
+"""Errors of float32 products h W^T of 512 units by fp16x2, as in cluster/fp16x2_forward.cuh, and by
+fma. K is in four parts. The simulated tensor cores truncate addends a given number of bits after
+the first bit of the largest one. float32 has 24 bits; GPUs keep a few more.
 
     python docs/figures/split_float32.py      # writes split_float32.json
 """
@@ -30,7 +30,7 @@ def cut(x: Array, exponent: Array) -> Array:
 
 
 def add_products(total: Array, a: Array, b: Array, bits: int) -> Array:
-    """total [UNITS, ROWS] + a [UNITS, 16] b [ROWS, 16], added as by one instruction."""
+    """total [UNITS, ROWS] + a [UNITS, 16] b [ROWS, 16], added as in one mma instruction."""
     terms = np.concatenate([a[:, None] * b, total[..., None]], -1)
     exponent = np.frexp(np.abs(terms).max(-1))[1]
     found = cut(terms, (exponent - bits)[..., None]).sum(-1)
@@ -38,7 +38,8 @@ def add_products(total: Array, a: Array, b: Array, bits: int) -> Array:
 
 
 def split(w: Array, h: Array, bits: int, chunks: int) -> Array:
-    """Sums of highs are rounded to float32 once every `chunks` chunks of 16."""
+    """The product by fp16x2. Sums of high terms are rounded to float32 every `chunks` chunks of
+    16."""
     exponent = np.frexp(np.abs(w).max(-1))[1] - 1
     w_high, w_low = halves(np.ldexp(w, (TOP - exponent)[:, None]))
     h_high, h_low = halves(np.ldexp(h, STATE))
@@ -58,7 +59,8 @@ def split(w: Array, h: Array, bits: int, chunks: int) -> Array:
 
 
 def by_fma(w: Array, h: Array) -> Array:
-    """Adds in cluster_fp32_forward's order: 32 of K per thread, then in pairs."""
+    """The product by fma, added in cluster_fp32_forward's order: 32 elements of K per thread, then
+    the threads' sums in pairs."""
     sums = np.zeros((K // 32, ROWS, UNITS), np.float32)
     for k in range(K):
         sums[k // 32] = sums[k // 32].astype(np.float64) + h[:, k, None] * w[:, k]

@@ -23,10 +23,11 @@ WHO = {
 
 
 class Loop:
-    """An eye and a mind in a world, which steps all rows at a time.
+    """An eye and a mind in a world. A step advances all rows.
 
     A step updates its state in place, so a captured step can be replayed. ``who`` is one of WHO.
-    With ``make_step`` the layer runs as treadle.nn.make_step's graph, which keeps its state itself.
+    With ``make_step`` the layer runs as treadle.nn.make_step's graph, which keeps the layer's
+    state.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Loop:
         self.h: Tensor = state
         self.moves = torch.arange(ACTIONS, device=world.device)
         self.last = torch.zeros(world.rows, ACTIONS, **kind)  # the previous move
-        self.frame = torch.empty(0)  # what it saw last
+        self.frame = torch.empty(0)  # the last frame seen
 
     def perceive(self) -> Tensor:
         """The mind's input, [B, I]: the kinds of tiles that the eye sees, and the last move."""
@@ -95,7 +96,7 @@ class Loop:
 
 class Captured:
     """A call as a CUDA graph. Each replay returns the same tensors, with new values from new random
-    numbers. It holds the call, because the graph reads and writes the call's tensors."""
+    numbers. It keeps the call alive, because the graph reads and writes the call's tensors."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self.call, self.graph = call, torch.cuda.CUDAGraph()
@@ -123,8 +124,8 @@ def player(loop: Loop, steps: int) -> Callable[[], tuple[dict[str, Tensor], Tens
 
 
 def success(loop: Loop, steps: int) -> dict[str, float]:
-    """Counts the episodes that end within ``steps``, the share that end on the right digit, and
-    their steps."""
+    """The number of episodes that end within ``steps`` steps, the share of them that end on the
+    right digit, and their mean length."""
     ends = right = torch.zeros((), device=loop.world.device)
     for _ in range(steps):
         played = loop.step()

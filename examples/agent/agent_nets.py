@@ -14,7 +14,7 @@ SCENES, EYE_RATE = 64, 6e-3
 
 
 class Eye(nn.Module):
-    """Reads frames [B, 1, 24, 24]: scores of the kinds of their tiles, [B, 9, KINDS]."""
+    """Scores the kinds of the tiles in frames: [B, 1, 24, 24] to [B, 9, KINDS]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Eye(nn.Module):
 
 
 class Mind(nn.Module):
-    """Remembers what was read and the moves; scores the next moves and predicts the reward."""
+    """Remembers tiles and moves, scores the next moves and predicts the reward."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def learn_to_read(eye: Eye, sheet: Sheet, steps: int) -> None:
 
 @torch.no_grad()
 def share_read(eye: Eye, sheet: Sheet, count: int = 2000) -> float:
-    """The share of the digits in scenes of this sheet that the eye reads right."""
+    """The share of the digits in scenes of this sheet that the eye reads correctly."""
     tiles = scenes(sheet, count)
     kinds = sheet.kinds[tiles]
     right = eye(paint(sheet, tiles)).argmax(-1) == kinds

@@ -21,7 +21,7 @@ GREEN, RED, BLUE = "#2a9d4a", "#d62728", "#1f77b4"
 
 @dataclass
 class Moment:
-    """A step of one row: the room, where it stood, what it saw and read, and what it did."""
+    """A step of one row: the room, and the agent's position, view, readings, move and reward."""
 
     room: np.ndarray  # [56, 56]
     at: int
@@ -55,8 +55,8 @@ def watch(loop: Loop, steps: int) -> list[list[Moment]]:
 
 
 def choose(episodes: list[list[Moment]]) -> list[list[Moment]]:
-    """The first episodes that suit a picture: the agent searched and found the digit; a failed one,
-    if any, comes last."""
+    """The first episodes that suit a picture: of medium length, and successful except for the last
+    one, which is a failed one if there is any."""
     fit = [e for e in episodes if SHORTEST <= len(e) <= LONGEST]
     good = [e for e in fit if e[-1].reward > 0]
     bad = [e for e in fit if e[-1].reward <= 0][:1]
@@ -64,7 +64,7 @@ def choose(episodes: list[list[Moment]]) -> list[list[Moment]]:
 
 
 def draw_strip(path: Path, episodes: list[list[Moment]]) -> None:
-    """A row of pairs for each episode: the room from above, and below it what the agent saw."""
+    """A row of pairs for each episode: the room from above, and below it the agent's view."""
     columns = max(map(len, episodes))
     figure = Figure(figsize=(1.1 * columns, 2.75 * len(episodes) + 0.3))
     grid = figure.subplots(2 * len(episodes), columns, squeeze=False)

@@ -23,7 +23,7 @@ SLEEP = 1 << 26  # cycles, a few hundredths of a second
 
 
 class HostWorld:
-    """A world on the CPU, as most environments are, with nets on a GPU: every step sends a frame to
+    """A world on the CPU, like most environments, with nets on a GPU: every step sends a frame to
     the GPU and an action back."""
 
     def __init__(self, world: World, device: torch.device) -> None:
@@ -104,8 +104,8 @@ def wait(device: torch.device) -> None:
 
 def alone(call: Callable[[], object], steps: int) -> tuple[float, float]:
     """Seconds per call: the host's if it never waits for the device, and the device's if it never
-    waits for the host. For the latter a sleeping kernel runs first, and everything is issued before
-    it wakes up."""
+    waits for the host. For the latter a sleeping kernel runs first, and all calls are issued before
+    it ends."""
     calls, cycles = max(1, AHEAD // steps), SLEEP
     host: list[float] = []
     device: list[float] = []

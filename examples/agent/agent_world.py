@@ -1,11 +1,12 @@
 """Rooms of handwritten digits, many side by side, as tensors on one device.
 
 A room has 5 x 5 tiles of 8 x 8 pixels, a wall around them, and a digit in each corner. The agent
-begins in the middle and sees the 3 x 3 tiles around it: no corner yet. Only the first frame also
-shows the cue, a digit under its feet. The right corner has the same digit, written by somebody
-else. When an episode ends, on a digit or at its last step, the next one begins in that row.
+begins in the middle and sees the 3 x 3 tiles around it, which include no corner. Only the first
+frame also shows the cue, a digit on the agent's own tile. The right corner has the same digit,
+written by somebody else. When an episode ends, on a digit or at its last step, the next one begins
+in that row.
 
-Nothing here reads a tensor's value, so on a GPU the host never waits.
+Nothing here reads a tensor's value on the host, so on a GPU the host never waits.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import Tensor
 TILE, WINDOW, SIDE = 8, 3, 7  # pixels of a tile, tiles of a frame, tiles of a room with its walls
 TILES = WINDOW * WINDOW
 DIGITS, CORNERS = 10, 4
-# Kinds of tiles are 0 to 9 and these; places in the sheet of pictures are FLOOR, WALL and on.
+# Kinds of tiles are 0 to 9 and these. The first two pictures in a sheet are FLOOR and WALL.
 FLOOR_KIND, WALL_KIND, KINDS = 10, 11, 12
 FLOOR, WALL = 0, 1
 START = SIDE * (SIDE // 2) + SIDE // 2
@@ -43,7 +44,7 @@ class Sheet:
 
 
 def load_sheets(device: torch.device) -> tuple[Sheet, Sheet]:
-    """scikit-learn's digits in two sheets: the training digits and the last 360, for the test."""
+    """scikit-learn's digits in two sheets: for training, and 360 random ones for the test."""
     digits = load_digits()
     images = torch.tensor(digits.images / 16, dtype=torch.float32)
     labels = torch.tensor(digits.target)
@@ -69,7 +70,7 @@ def make_sheet(images: Tensor, labels: Tensor, device: torch.device) -> Sheet:
 
 
 class World:
-    """``rows`` rooms; a new one follows each that ends. ``step`` writes in place."""
+    """``rows`` rooms. Where an episode ends, a new room follows. ``step`` writes in place."""
 
     def __init__(self, sheet: Sheet, rows: int) -> None:
         self.sheet, self.rows = sheet, rows
@@ -96,8 +97,8 @@ class World:
         return first + (torch.rand(digits.shape, device=self.device) * count).long()
 
     def _begin(self) -> None:
-        """New rooms in the rows that begin. Rooms are drawn for all rows, because only the device
-        knows which begin."""
+        """Makes new rooms in the rows that begin. It draws rooms for all rows, because only the
+        device knows which rows begin."""
         chances = torch.rand(self.rows, DIGITS, device=self.device) * (self.sheet.count > 0)
         digits = chances.topk(CORNERS, -1).indices  # four different ones
         which = (torch.rand(self.rows, 1, device=self.device) * CORNERS).long()
@@ -120,7 +121,7 @@ class World:
         return paint(self.sheet, self.in_view())
 
     def step(self, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Walk, ``action`` [B] in 0..3. Returns the rewards [B] and which episodes ended."""
+        """Moves the agents by ``action`` [B] in 0..3. Returns rewards and which episodes ended."""
         there = self.at + self.moves[action]
         tile = self.tiles.gather(1, there[:, None])[:, 0]
         kind = self.sheet.kinds[tile]
@@ -137,7 +138,7 @@ class World:
 
 
 def paint(sheet: Sheet, tiles: Tensor) -> Tensor:
-    """The frames [B, 1, 24, 24] that show tiles [B, 9], under noise."""
+    """The frames [B, 1, 24, 24] that show tiles [B, 9], with noise."""
     cells = sheet.pictures[tiles].unflatten(1, (WINDOW, WINDOW))
     frame = cells.transpose(2, 3).reshape(len(tiles), 1, WINDOW * TILE, WINDOW * TILE)
     return frame + NOISE * torch.randn_like(frame)

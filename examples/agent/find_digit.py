@@ -1,14 +1,15 @@
-"""An agent that looks, remembers and walks, with its world, all on one device.
+"""An agent that sees, remembers and walks, and its world, all on one device.
 
     python examples/agent/find_digit.py              learn, then play with unseen digits
     python examples/agent/find_digit.py --out DIR    also write JSON and pictures there
 
-It sees a handwritten digit once, and then walks through a room, of which it sees the nearest tiles,
-to the corner that holds the same digit, written by somebody else. A convolutional net of sines
-reads the pixels (perceive), a GRU remembers what was read (reason), and the room moves its agent
-(act). Many rooms run side by side; where one ends, the next begins in the same row, and there the
-GRU resets. The eye learns first, from labelled scenes, then the mind by PPO. An agent that cannot
-read or forgets the cue is right in at most one room of four.
+The agent sees a handwritten digit once. Then it walks through a room, in which it sees only the
+nearest tiles, to the corner that shows the same digit, written by somebody else. A convolutional
+net of sines reads the pixels (perceive), a GRU remembers what was read (reason), and the room moves
+the agent (act). Many rooms run side by side. When one ends, the next begins in the same row, and
+the GRU resets there. The convolutional net (the eye) learns first, from labelled scenes, then the
+GRU (the mind) by PPO. An agent that cannot read or forgets the cue succeeds in at most a quarter of
+the rooms.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Settings:
     rows: int = 256
     steps: int = 32  # steps per batch
     hidden: int = 128
-    reading: int = 800  # steps of the eye's learning
+    reading: int = 800  # training steps of the eye
     updates: int = 160
     learning_rate: float = 5e-3
     tested: int = 200  # steps of all rows, on unseen digits
@@ -62,7 +63,7 @@ class Settings:
 
 
 class Training:
-    """The mind's training so far, in the rooms of ``loop``."""
+    """The state of the mind's training, in the rooms of ``loop``."""
 
     def __init__(self, loop: Loop, settings: Settings) -> None:
         self.loop, self.settings = loop, settings
@@ -99,7 +100,7 @@ class Training:
         return int(torch.stack(self.counts)[:, 2].sum())
 
     def run(self) -> float:
-        """Make all updates. Returns the seconds that it took."""
+        """Makes all updates. Returns the seconds that they took."""
         start = time.perf_counter()
         for update in range(1, self.settings.updates + 1):
             self.update()

@@ -11,15 +11,15 @@ import torch
 from recurrent_lm import RecurrentForCausalLM
 
 Models = dict[str, RecurrentForCausalLM]
-PROMPT = 32  # bytes before those that are generated
-SECONDS = 1.0  # of each measurement, but at least three times
+PROMPT = 32  # bytes
+SECONDS = 1.0  # per measurement; each call is timed at least three times
 
 
 @dataclass
 class Workload:
     """``batch`` rows of ``length`` tokens, to learn in one step or to generate.
 
-    bfloat16 is autocast in training, as Trainer does it, and the parameters' dtype in generation.
+    In training bfloat16 means autocast, like Trainer's; in generation it is the parameters' dtype.
     """
 
     task: str

@@ -1,9 +1,9 @@
-"""A causal language model of bytes for transformers, mixed over time by a recurrent layer.
+"""A causal language model of bytes for transformers, with recurrent layers instead of attention.
 
-``treadle.nn.LSTM``, ``GRU`` or ``LLTM``, or torch's LSTM or GRU (``kernels="torch"``), replace
-attention. ``generate()`` keeps their states as its cache, whose size does not depend on the length
-of the text. Importing this file registers the model, so that afterwards
-``AutoModelForCausalLM.from_pretrained`` loads it. Written for transformers 4.50 to 5.24.
+The layers are ``treadle.nn.LSTM``, ``GRU`` or ``LLTM``, or torch's LSTM or GRU
+(``kernels="torch"``). ``generate()`` uses their states as its cache, whose size does not depend on
+the length of the text. Importing this file registers the model, so that
+``AutoModelForCausalLM.from_pretrained`` can load it. Written for transformers 4.50 to 5.24.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import treadle
 
 
 class TorchLSTM(nn.LSTM):
-    """torch's layer. On a CPU without a bfloat16 LSTM in oneDNN it stays in float32 under autocast,
-    where torch would raise."""
+    """torch's layer. On a CPU where oneDNN has no bfloat16 LSTM, it stays in float32 under
+    autocast; torch's layer would raise."""
 
     def forward(self, input: Tensor, hx: Any = None) -> Any:
         onednn = torch.backends.mkldnn.is_available()
@@ -51,8 +51,8 @@ class RecurrentLMConfig(PretrainedConfig):
     Args:
         mixer: "lstm", "gru" or "lltm".
         kernels: "treadle", or "torch" for torch's layer of the same name (there is no LLTM).
-        cell_pull: this share of the mean magnitude of an LLTM's c is added to the loss in training,
-            because an LLTM has no forget gate.
+        cell_pull: the weight of a penalty on the mean magnitude of an LLTM's c in the training
+            loss, because an LLTM has no forget gate.
     """
 
     model_type = "treadle-recurrent-lm"
@@ -85,7 +85,7 @@ class RecurrentLMConfig(PretrainedConfig):
 
 
 class RecurrentCache:
-    """The states after the tokens that were read, of every block; it never grows.
+    """The states of every block after the tokens that were read. Its size is constant.
 
     It has the methods that ``generate()`` calls on a cache; beam search calls ``reorder_cache``.
     Transformers 4.57 and later also begin a ``generate()`` with one.
@@ -123,8 +123,8 @@ class Block(nn.Module):
         self.mlp_norm = nn.RMSNorm(size)
         self.mlp = nn.Sequential(nn.Linear(size, 2 * size), nn.GELU(), nn.Linear(2 * size, size))
         self.dropout = nn.Dropout(config.dropout)
-        # Our layers take c in float32 next to half types, so sums over the text keep their digits
-        # within a call and from one call to the next.
+        # treadle's layers accept a float32 c with inputs of half types, so sums over the text keep
+        # their precision within a call and between calls.
         self.wide_cell = config.kernels == "treadle" and config.mixer != "gru"
         self.one_state = config.mixer == "gru"
 
@@ -149,7 +149,7 @@ class RecurrentForCausalLM(PreTrainedModel, GenerationMixin):
     config_class = RecurrentLMConfig
     base_model_prefix = "model"
     main_input_name = "input_ids"
-    accepts_loss_kwargs = False  # the loss is a mean over the batch that is given, as Trainer asks
+    accepts_loss_kwargs = False  # for Trainer: the loss is a mean over the given batch
     _is_stateful = True  # a state cannot be rolled back to an earlier position
 
     def __init__(self, config: RecurrentLMConfig) -> None:
@@ -174,13 +174,16 @@ class RecurrentForCausalLM(PreTrainedModel, GenerationMixin):
 
         Args:
             input_ids: [B, T]; for a text that continues, only the new tokens.
-            attention_mask: [B, S], S >= T the length with what was read before: zeros before a text
-                begins (padding on the left), ones after.
-            labels: [B, T], the tokens themselves, -100 where a position does not count: adds
-            ``loss``. cache: the cache of what was read before; it is updated in place. use_cache:
-            whether to return a cache; None: as the config says, but not in training.
+            attention_mask: [B, S], where S >= T is the length including what was read before: zeros
+                before a text begins (padding on the left), ones after.
+            labels: [B, T], the tokens themselves, or -100 at positions that do not count. With
+                labels the result has a ``loss``.
+            cache: the cache of what was read before. It is updated in place.
+            use_cache: whether to return a cache. None: the config's ``use_cache``, but False in
+                training.
             logits_to_keep: the number of last positions for which to score the next token; 0: all.
-            return_dict: ignored. past_key_values: what transformers before 5.24 calls ``cache``.
+            return_dict: ignored.
+            past_key_values: the name of ``cache`` in transformers before 5.24.
         """
         if use_cache is None:
             use_cache = self.config.use_cache and not self.training

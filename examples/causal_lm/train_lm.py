@@ -1,13 +1,13 @@
-"""Train a recurrent language model of bytes by transformers' Trainer, and one with torch's layer.
+"""Train a recurrent language model of bytes, and one with torch's layer, by transformers' Trainer.
 
     python examples/causal_lm/train_lm.py                  LSTM: learn, save, load, write
-    python examples/causal_lm/train_lm.py --mixer gru      or lltm, which torch has no layer for
+    python examples/causal_lm/train_lm.py --mixer gru      or lltm (without a layer of torch)
     python examples/causal_lm/train_lm.py --figures DIR    losses, tokens per second: JSON and PNG
 
 It needs transformers and accelerate (--speeds-only needs no accelerate, because it does not train).
-The text is that of examples/characters.py (or --text FILE). The model is recurrent_lm.py in this
-folder, with treadle's recurrent layer in place of attention. Both runs start from the same weights
-and read the same pieces, so their losses differ only by rounding, which training amplifies.
+The text is that of examples/characters.py (or --text FILE). The model, in recurrent_lm.py in this
+folder, has a recurrent layer of treadle's instead of attention. Both runs start from the same
+weights and read the same pieces, so their losses differ only by rounding, which training amplifies.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def learn(
 
 
 def write(folder: Path, device: torch.device, count: int = 200) -> str:
-    """A text by the model saved in ``folder``, sampled from its likeliest bytes."""
+    """A text sampled from the model saved in ``folder``, from its 20 likeliest bytes."""
     model = AutoModelForCausalLM.from_pretrained(folder).to(device).eval()
     prompt = torch.tensor([list(PROMPT.encode())], device=device)
     set_seed(0)
@@ -224,16 +224,16 @@ def parse(given: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
     add("--mixer", choices=sorted({mixer for mixer, _ in LAYERS}), default="lstm")
-    add("--steps", type=int, help="of training")
+    add("--steps", type=int, help="training steps")
     add("--hidden", type=int)
     add("--seed", type=int, default=0)
-    add("--bf16", action="store_true", default=None, help="train in bfloat16 (a GPU does so)")
-    add("--device", choices=("cpu", "cuda"), help="else the GPU, if treadle runs on it")
-    add("--text", type=Path, metavar="FILE", help="learn this one (UTF-8)")
+    add("--bf16", action="store_true", default=None, help="train in bfloat16 (default on a GPU)")
+    add("--device", choices=("cpu", "cuda"), help="default: the GPU if treadle runs on it")
+    add("--text", type=Path, metavar="FILE", help="the text to learn (UTF-8)")
     out = Path(__file__).resolve().parents[1] / "out" / "causal_lm"
-    add("--output", type=Path, metavar="DIR", default=out, help=f"where the model goes; else {out}")
-    add("--figures", type=Path, metavar="DIR", help="measure speeds, too; JSON and PNG go there")
-    add("--speeds-only", action="store_true", help="of --figures: train nothing before")
+    add("--output", type=Path, metavar="DIR", default=out, help=f"folder of the model ({out})")
+    add("--figures", type=Path, metavar="DIR", help="also measure speeds; write JSON and PNG there")
+    add("--speeds-only", action="store_true", help="with --figures: do not train first")
     options = parser.parse_args(given)
     if not options.speeds_only and importlib.util.find_spec("accelerate") is None:
         sys.exit(f"train_lm.py: accelerate is missing; {NEEDED}")

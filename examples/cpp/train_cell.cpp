@@ -66,7 +66,7 @@ void call_every_op(torch::Device device) {
   }
 }
 
-// The two overloads of lltm, both directions, against lltm_cell step by step; and gradients.
+// Compares both overloads of lltm, in two directions and with gradients, with a loop of lltm_cell.
 void call_layers(torch::Device device) {
   constexpr int64_t kRows = 3, kFeatures = 5, kUnits = 4;
   const auto options = torch::TensorOptions(device).dtype(torch::kDouble);
@@ -122,7 +122,7 @@ void call_layers(torch::Device device) {
   require(torch::allclose(std::get<2>(packed), c_n), "lltm's c_n of a packed batch");
 }
 
-// lstm, gru and the RNNs against torch's own, one layer in one direction.
+// Compares lstm, gru and the RNNs with torch's own, for one layer in one direction.
 void call_torchs_layers(torch::Device device) {
   constexpr int64_t kRows = 3, kFeatures = 5, kUnits = 4;
   const auto options = torch::TensorOptions(device).dtype(torch::kDouble);
@@ -174,7 +174,7 @@ struct Net : torch::nn::Module {
   Tensor weights, bias;
 };
 
-// The loss before and after training.
+// Returns the loss before and after training.
 std::pair<double, double> train(torch::Device device) {
   Net net;
   net.to(device);

@@ -22,7 +22,7 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 from device_check import pick_device  # noqa: E402
 from machine_facts import facts  # noqa: E402
 
-Step = Callable[[int], float]  # takes the number of the step, returns its loss
+Step = Callable[[int], float]  # from the number of a step to its loss
 
 
 def compare(model: nn.Module, learner: Callable[[nn.Module], Step], steps: int) -> dict[str, Any]:
@@ -67,12 +67,12 @@ def summary(found: dict[str, Any]) -> str:
 
 
 def options(doc: str | None, given: list[str] | None, **defaults: int) -> argparse.Namespace:
-    """The options of both scripts; each size in ``defaults`` is an option of its name."""
+    """The options of both scripts. Each size in ``defaults`` becomes an option of the same name."""
     parser = argparse.ArgumentParser(description=(doc or "").split("\n")[0])
     for name, default in defaults.items():
-        parser.add_argument(f"--{name}", type=int, default=default, help=f"else {default}")
+        parser.add_argument(f"--{name}", type=int, default=default, help=f"default: {default}")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="else the GPU, if there is one")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: the GPU if it works")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write losses and times there")
     chosen = parser.parse_args(given)
     chosen.device = torch.device(chosen.device) if chosen.device else pick_device()
@@ -84,7 +84,7 @@ def options(doc: str | None, given: list[str] | None, **defaults: int) -> argpar
 
 
 def keep(found: dict[str, Any], chosen: argparse.Namespace) -> dict[str, Any]:
-    """``found`` with the machine and the settings, written where ``--json`` says."""
+    """Adds the machine and the settings to ``found``, and writes it to the file of ``--json``."""
     print(summary(found))
     settings = {n: v for n, v in vars(chosen).items() if isinstance(v, int)}
     record = {"machine": chosen.machine, "settings": settings} | found

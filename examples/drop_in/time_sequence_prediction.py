@@ -3,11 +3,11 @@ treadle.nn.replace.
 
     python examples/drop_in/time_sequence_prediction.py --json FILE
 
-100 waves of 1000 steps with random phases, in float64: 97 to learn from, 3 for the test, two layers
-51 wide, LBFGS at a rate of 0.8, and after each of its steps 1000 more values predicted from the
-model's own outputs. The script is our own; only these numbers come from pytorch/examples. There the
-layers are two nn.LSTMCell in a loop over steps; here they are one nn.LSTM, which computes the same.
-A copy whose LSTM is treadle's learns along with it.
+The data are 100 waves of 1000 steps with random phases, in float64: 97 for training, 3 for the
+test. The model has two layers of 51 units and learns by LBFGS at a rate of 0.8. After each step of
+LBFGS it predicts 1000 more values from its own outputs. The script is our own; only these numbers
+come from pytorch/examples. There the layers are two nn.LSTMCell in a loop over steps; here they are
+one nn.LSTM, which computes the same. A copy of the model with treadle's LSTM trains alongside.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PERIOD, TESTED, RATE = 20, 3, 0.8
 
 
 class WaveModel(nn.Module):
-    """The next value at each step, and ``future`` more: [B, T] to [B, T + future]."""
+    """Predicts the next value at each step, and ``future`` more: [B, T] to [B, T + future]."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ def make_waves(count: int, length: int) -> Tensor:
 
 
 def learner(model: nn.Module, waves: Tensor, future: int, told: list[float]) -> Step:
-    """Writes the error on the test waves to ``told`` after each step."""
+    """A function that takes a step, and appends the error on the test waves to ``told``."""
     learnt, tested = waves[TESTED:], waves[:TESTED]
     optimizer = torch.optim.LBFGS(model.parameters(), lr=RATE)
 

@@ -1,12 +1,13 @@
-"""A word language model in the shapes of PyTorch's example of that name, by treadle.nn.replace.
+"""A word language model in the shapes of PyTorch's example of that name, with treadle.nn.replace.
 
     python examples/drop_in/word_language_model.py --json FILE
 
-Embedding, two layers of torch.nn.LSTM, head: 200 wide, batches of 20 columns of text, 35 words at a
-time, SGD at a rate of 20, gradients clipped at 0.25, dropout of 0.2 (--percent 20). The script is
-our own; only these numbers come from pytorch/examples. The words are those of the text of
-examples/characters.py. A copy whose LSTM is treadle's learns along with it. (cuDNN draws its
-dropout masks differently: on a GPU losses are comparable only with --percent 0.)
+The model has an embedding, two layers of torch.nn.LSTM and a linear head, all of width 200. A batch
+has 20 columns of text, of which each step reads 35 words. SGD has a rate of 20, gradients are
+clipped at 0.25, and dropout is 0.2 (--percent 20). The script is our own; only these numbers come
+from pytorch/examples. The text is that of examples/characters.py. A copy of the model with
+treadle's LSTM trains alongside. (cuDNN draws its dropout masks differently: on a GPU losses are
+comparable only with --percent 0.)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CuPy arrays: our kernels, ElementwiseKernel and RawKernel in one stream, on the same arrays."""
+"""treadle's kernels, ElementwiseKernel and RawKernel on the same CuPy arrays and stream."""
 
 from __future__ import annotations
 

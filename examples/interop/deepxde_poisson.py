@@ -2,9 +2,10 @@
 
     pip install deepxde
     python examples/interop/deepxde_poisson.py                  errors and seconds of both
-    python examples/interop/deepxde_poisson.py --json PATH      and a record of it
+    python examples/interop/deepxde_poisson.py --json PATH      also write them as JSON
 
-Δu = f on the square from -1 to 1, u = 0 at its border; u is sin(πx) sin(πy).
+The equation is Δu = f on the square from -1 to 1, with u = 0 at its border. The solution is
+u = sin(πx) sin(πy).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def answer(x: np.ndarray) -> np.ndarray:
 
 
 def equation(net: Net) -> Callable[[Tensor, Tensor], Tensor]:
-    """The residual at x, where y are the net's values."""
+    """The function that computes the residual at x, given the net's values y."""
 
     def by_jet(x: Tensor, y: Tensor) -> Tensor:
         # DeepXDE calls the net at x before it calls this.
@@ -73,7 +74,7 @@ def equation(net: Net) -> Callable[[Tensor, Tensor], Tensor]:
 def train(by_jet: bool, steps: int) -> tuple[float, float]:
     """The error, as a share of the answer's norm, and the CPU time in seconds."""
     dde.config.set_random_seed(0)
-    # Rounding makes the two diverge after some hundred steps in float32.
+    # In float32, rounding errors make the two diverge after some hundred steps.
     dde.config.set_default_float("float64")
     net = Net(by_jet)
     square = dde.geometry.Rectangle([-1, -1], [1, 1])

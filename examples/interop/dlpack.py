@@ -1,6 +1,6 @@
-"""DLPack: one memory, seen by torch and by another package, with treadle's torch ops on it.
+"""treadle's torch ops on memory that torch shares with another package by DLPack.
 
-Arrays of the installed packages become tensors and come back at the same address, without a copy.
+Arrays of each installed package become tensors, and tensors become arrays, without a copy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def with_numpy() -> str:
 
 
 def with_jax() -> str:
-    # Otherwise JAX allocates three quarters of a GPU's memory, and torch needs some, too.
+    # Otherwise JAX allocates three quarters of a GPU's memory, and torch also needs some.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
     import jax.numpy as jnp
@@ -44,7 +44,7 @@ def with_jax() -> str:
     )
     tensor = torch.from_dlpack(array)
     assert tensor.device.type == device and tensor.data_ptr() == array.unsafe_buffer_pointer()
-    # JAX's arrays never change: the tensor must only be read.
+    # JAX's arrays are immutable: do not write into the tensor.
     result = treadle.sine(tensor)
     if device == "cuda":
         torch.cuda.current_stream().synchronize()  # JAX uses other streams

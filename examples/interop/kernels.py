@@ -1,4 +1,4 @@
-"""treadle/kernels.h by ctypes: the structs, and a call that raises. The recipes here share it.
+"""treadle/kernels.h by ctypes: the structs, and calls that raise errors. All recipes here use it.
 
 This file is not part of the package: copy what you need. It finds the library without importing
 treadle, so a program that uses it needs no torch.
@@ -49,7 +49,7 @@ def make(kind: type[ctypes.Structure], **fields: Any) -> ctypes.Structure:
 
 
 def device(stream: int | None = None, index: int = 0) -> ctypes.Structure:
-    """The CPU; with a stream (0 is CUDA's default one), the GPU of that index."""
+    """The CPU or, with a stream (0 is CUDA's default stream), the GPU of that index."""
     return make(Device, type=CPU if stream is None else CUDA, index=index, stream=stream)
 
 
@@ -81,7 +81,7 @@ def array(x: Any) -> ctypes.Structure:
 
 @cache
 def library() -> ctypes.CDLL:
-    """libtreadle_kernels.so: $TREADLE_KERNELS, else that of the installed package."""
+    """libtreadle_kernels.so: $TREADLE_KERNELS or, if unset, the installed package's library."""
     path = os.environ.get("TREADLE_KERNELS")
     if path is None:
         spec = find_spec("treadle")  # does not import it
@@ -94,8 +94,8 @@ def library() -> ctypes.CDLL:
 
 
 def call(name: str, *arguments: Any) -> None:
-    """treadle_<name>(*arguments), structs by address; raises RuntimeError with the library's error
-    text."""
+    """Calls treadle_<name> with the arguments, structs by address. Raises RuntimeError with the
+    library's error text."""
     passed = [
         ctypes.byref(a) if isinstance(a, ctypes.Structure) and not isinstance(a, Number) else a
         for a in arguments

@@ -1,4 +1,4 @@
-"""Numba: @vectorize on the CPU and @cuda.jit on a GPU, with our kernels on the same arrays."""
+"""treadle's kernels and Numba's @vectorize (CPU) and @cuda.jit (GPU) on the same arrays."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def on_cpu() -> None:
     b = np.cos(a)
     out = np.empty_like(a)
     call("vector_add", kernels.device(), array(a), array(b), number(2.0), array(out))
-    # Doubling is exact, so only one rounding remains, however the sum is compiled.
+    # Doubling is exact, so the result is rounded once whether or not the compiler uses fma.
     assert np.array_equal(out, add_scaled(a, b, np.float32(2)))
     call("sine", kernels.device(), array(a), array(out))
     assert np.allclose(out, sine(a), rtol=0, atol=2e-7)

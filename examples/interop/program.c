@@ -30,14 +30,14 @@ int main(void) {
   out.data = y;
   const treadle_number half = {.real = 0.5};
 
-  /* y = sin(x / 2): the second call writes where it reads. */
+  /* y = sin(x / 2): the second call works in place. */
   if (treadle_scale(&cpu, &in, half, &out) != TREADLE_OK) return failed("scale");
   if (treadle_sine(&cpu, &out, &out) != TREADLE_OK) return failed("sine");
   for (int i = 0; i < 6; ++i) {
     if (fabs(y[i] - sin(0.5 * x[i])) > 1e-6) return failed("a wrong sine");
   }
 
-  /* A wrong argument: a status, a sentence, and nothing written. */
+  /* A wrong argument: the call returns a status and an error text, and writes nothing. */
   out.dtype = TREADLE_INT32;
   if (treadle_sine(&cpu, &in, &out) != TREADLE_INVALID) return failed("sine of integers");
   if (strstr(treadle_error_text(), "out.dtype must be") == NULL) return failed("another error");

@@ -1,8 +1,9 @@
 """PyCUDA arrays, doubled in place by treadle_scale and by a kernel that PyCUDA compiles from our
 header.
 
-The library uses CUDA's runtime, which works in a GPU's primary context, so PyCUDA must use it, too
-(pycuda.autoprimaryctx, not pycuda.autoinit). The second half needs nvcc and this repository.
+The library uses CUDA's runtime, which works in a GPU's primary context. So PyCUDA must also use
+that context (pycuda.autoprimaryctx, not pycuda.autoinit). The second half needs nvcc and this
+repository.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ extern "C" __global__ void twice(float* x, int n) {
 
 
 def gpu() -> bool:
-    """Whether a driver and a GPU are here. Without the driver's library the import itself fails."""
+    """Whether there are a driver and a GPU. Without the driver's library the import fails."""
     try:
         import pycuda.driver as driver
     except ImportError:

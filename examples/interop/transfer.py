@@ -1,10 +1,10 @@
-"""When the transfer pays: the CPU against a copy to the GPU, the kernel and the copy back.
+"""Times the CPU against a copy to the GPU, the kernel and a copy back, to see when that is faster.
 
     python examples/interop/transfer.py [--largest 28] [--json build/a.json] [--plot build/a.png]
     python examples/interop/transfer.py --read build/a.json --plot build/a.png    draw figures again
 
-Times are medians in microseconds, from arrays in the CPU's memory to a result there, and without
-both copies (resident) for data that stays on the GPU.
+Times are medians in microseconds, from arrays in the CPU's memory to a result there. For data that
+stays on the GPU (resident) they include neither copy.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def measure(largest: int) -> dict[str, Any]:
 
 
 def break_even(found: dict[str, Any], op: str, way: str) -> int | None:
-    """The size from which this way is faster than the CPU, also at every larger size."""
+    """The smallest size from which this way is faster than the CPU at every size."""
     rows = [row for row in found["rows"] if row["op"] == op and way in row["us"]]
     slower = [row["elements"] for row in rows if row["us"][way] >= row["us"]["CPU"]]
     faster = [row["elements"] for row in rows if row["elements"] > max(slower, default=0)]

@@ -1,9 +1,11 @@
 // Every kernel of the library is launched here: on the caller's stream, checked, observed.
 #pragma once
 
+#ifndef __CUDACC_RTC__
 #include <cuda_runtime.h>
 
 #include <atomic>
+#endif
 #include <cstdint>
 
 #include "kernels/common/launch.h"
@@ -17,6 +19,7 @@ __host__ __device__ constexpr T ceil_div(T a, T b) {
   return (a + b - 1) / b;
 }
 
+#ifndef __CUDACC_RTC__
 // Whether there is code for exactly this GPU, 900 for sm_90.
 constexpr bool compiled_for(int gpu) {
 #if defined(__CUDA_ARCH_LIST__)
@@ -66,6 +69,8 @@ inline bool overlaps_launches() {
   return false;
 }
 
+#endif
+
 // The first statement of every kernel. Before it a kernel must neither write nor read results of
 // earlier kernels of the stream. After it, the next kernel may be placed on the GPU.
 __device__ __forceinline__ void begin_kernel() {
@@ -75,6 +80,7 @@ __device__ __forceinline__ void begin_kernel() {
 #endif
 }
 
+#ifndef __CUDACC_RTC__
 // Attributes of launches in clusters, and of those whose blocks wait for each other.
 inline cudaLaunchAttribute cluster_launch(int blocks) {
   cudaLaunchAttribute attribute = {};
@@ -133,5 +139,6 @@ template <class... P, class... A>
 cudaError_t launch(void (*kernel)(P...), const LaunchShape& shape, cudaStream_t stream, A... args) {
   return launch_with(kernel, shape, stream, overlapping_launch(), args...);
 }
+#endif
 
 }  // namespace treadle

@@ -23,8 +23,8 @@ struct alignas(2 * sizeof(T)) HalfTurns {
   T high, low;
 };
 
-// Small: 1 / pi itself. The tables are for large numbers, by their bits from the 23rd on: the
-// biased exponent and, of a float, the sign.
+// kFloatSmall and kBFloat16Small: 1 / pi itself. The tables are for large numbers, and are indexed
+// by bits 23 and up of the number: the biased exponent and, for a float, the sign.
 
 inline constexpr float kBFloat16Scale = 0x1p-60f;
 inline constexpr HalfTurns<float> kBFloat16Small = {0x1.45f3060000000p-2f, 0x1.b939100000000p-27f};

@@ -1,14 +1,19 @@
 // The host's table of recurrent cells. It needs neither torch nor CUDA.
 #pragma once
 
+#ifndef __CUDACC_RTC__
 #include <cstdlib>
 #include <string_view>
+#endif
 
 #include "kernels/common/dtype.h"
+#include "kernels/common/exported.h"
 
 namespace treadle {
 
-enum class CellKind { kLltm, kLstm, kGru, kRnnTanh, kRnnRelu };
+// The cells that are compiled with the library. Values from kFormula on are the cells that the
+// process has registered (formula/cells.h).
+enum class CellKind { kLltm, kLstm, kGru, kRnnTanh, kRnnRelu, kFormula };
 
 // The kernels have `gates` gates per unit. x W_ih^T and its bias add to `input_gates` of them, from
 // `input_first` on; h W_hh^T and its bias add to `state_gates`, from `state_first` on. weight_ih
@@ -22,37 +27,55 @@ struct CellInfo {
   int gates, input_first, input_gates, state_first, state_gates;
   // Rolling torch's weight_hh and bias_hh by `torch_shift` blocks gives this order of gates.
   int torch_shift;
+  // Whether the caller has a state c beside h. The c of other cells is h before rounding.
+  bool has_c;
+  // LLTM has one bias, which is bias_ih.
+  bool has_bias_hh;
+  // Whether |h| can grow at every step, so that no bound is known before the first one.
+  bool h_grows;
 
   // Whether every gate has both products.
   constexpr bool same_gates() const { return input_gates == gates && state_gates == gates; }
 };
 
 inline constexpr CellInfo kCells[] = {
-    {"lltm", 3, 0, 3, 0, 3, 0},     {"lstm", 4, 0, 4, 0, 4, 0},     {"gru", 4, 1, 3, 0, 3, 1},
-    {"rnn_tanh", 1, 0, 1, 0, 1, 0}, {"rnn_relu", 1, 0, 1, 0, 1, 0},
+    {"lltm", 3, 0, 3, 0, 3, 0, true, false, false},
+    {"lstm", 4, 0, 4, 0, 4, 0, true, true, false},
+    {"gru", 4, 1, 3, 0, 3, 1, false, true, false},
+    {"rnn_tanh", 1, 0, 1, 0, 1, 0, false, true, false},
+    {"rnn_relu", 1, 0, 1, 0, 1, 0, false, true, true},
 };
-
-constexpr const CellInfo& cell_info(CellKind cell) { return kCells[static_cast<int>(cell)]; }
 
 inline constexpr CellKind kCellKinds[] = {CellKind::kLltm, CellKind::kLstm, CellKind::kGru,
                                           CellKind::kRnnTanh, CellKind::kRnnRelu};
 
+// Whether a formula gives the cell: it has no functor in the library.
+constexpr bool is_formula(CellKind cell) { return cell >= CellKind::kFormula; }
+
+#ifndef __CUDACC_RTC__
+// Registered cells: formula/cells.cpp.
+const CellInfo& formula_info(CellKind cell) TREADLE_EXPORTED(formula_info);
+const CellKind* formula_named(std::string_view name) TREADLE_EXPORTED(formula_named);
+
+constexpr const CellInfo& cell_info(CellKind cell) {
+  return is_formula(cell) ? formula_info(cell) : kCells[static_cast<int>(cell)];
+}
+
+// Whether a step is an affine map of the state, so that steps can be composed before it is known.
+bool is_affine(CellKind cell) TREADLE_EXPORTED(is_affine);
+
 // The cell of this name, or null.
-constexpr const CellKind* cell_named(std::string_view name) {
+inline const CellKind* cell_named(std::string_view name) {
   for (const CellKind& kind : kCellKinds) {
     if (name == cell_info(kind).name) return &kind;
   }
-  return nullptr;
+  return formula_named(name);
 }
 
-// LLTM has one bias, which is bias_ih.
-constexpr bool has_bias_hh(CellKind cell) { return cell != CellKind::kLltm; }
-
-// Whether the caller has a state c beside h. The c of other cells is h before rounding.
-constexpr bool has_c(CellKind cell) { return cell == CellKind::kLltm || cell == CellKind::kLstm; }
-
-// Whether |h| can grow at every step, so that no bound is known before the first one.
-constexpr bool h_grows(CellKind cell) { return cell == CellKind::kRnnRelu; }
+constexpr bool has_bias_hh(CellKind cell) { return cell_info(cell).has_bias_hh; }
+constexpr bool has_c(CellKind cell) { return cell_info(cell).has_c; }
+constexpr bool h_grows(CellKind cell) { return cell_info(cell).h_grows; }
+#endif
 
 // The functors that the kernels are instantiated with: kernels/math/cells.
 namespace math {
@@ -63,7 +86,8 @@ struct RnnTanh;
 struct RnnRelu;
 }  // namespace math
 
-// Calls f(Type of the cell's functors).
+#ifndef __CUDACC_RTC__
+// Calls f(Type of the cell's functors), for a cell that is compiled with the library.
 template <class F>
 auto visit_cell(CellKind cell, const F& f) {
   switch (cell) {
@@ -77,8 +101,11 @@ auto visit_cell(CellKind cell, const F& f) {
       return f(Type<math::RnnTanh>{});
     case CellKind::kRnnRelu:
       return f(Type<math::RnnRelu>{});
+    case CellKind::kFormula:
+      break;
   }
   std::abort();
 }
+#endif
 
 }  // namespace treadle

@@ -31,6 +31,7 @@ from . import (  # noqa: E402
     recurrent,
     reference,
 )
+from ._formula.cell import Cell  # noqa: E402
 from .elementwise import *  # noqa: E402, F403
 from .jets import *  # noqa: E402, F403
 from .launches import *  # noqa: E402, F403
@@ -42,7 +43,16 @@ _torch.register()
 
 __version__: str = _build.facts()["version"]
 
-__all__ = ["__version__", "nn", "reference", "sine_linear", "sine_linear_jet", "snake", "snake_"]
+__all__ = [
+    "Cell",
+    "__version__",
+    "nn",
+    "reference",
+    "sine_linear",
+    "sine_linear_jet",
+    "snake",
+    "snake_",
+]
 __all__ += elementwise.__all__
 __all__ += jets.__all__
 __all__ += launches.__all__

@@ -1,7 +1,7 @@
 """Times treadle.nn.LSTM and GRU against torch's on this machine: ``python -m treadle --bench``.
 
-treadle's authors use these results for GPUs that they do not have. Results are compared with
-torch's float32 layer first: a row whose error is too large gets no time.
+These results tell treadle's authors about GPUs that they do not have. Outputs are first compared
+with those of torch's float32 layer; a row whose error is too large is not timed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CELLS: dict[str, tuple[Callable[..., nn.Module], Callable[..., nn.Module]]] = {
 
 
 def call(layer: nn.Module, x: Tensor, training: bool) -> Callable[[], Tensor]:
-    """The layer's output; ``training`` also runs a backward pass."""
+    """A function that runs the layer, and with ``training`` also its backward pass."""
 
     def run() -> Tensor:
         with torch.set_grad_enabled(training):

@@ -1,10 +1,10 @@
 """The build facts of this package, and whether they fit the running torch and Python.
 
-``lib/libtreadle_kernels.so`` is for any torch, ``lib/torch-2.11/libtreadle.so`` for one minor of
-it, together with the build's facts. A library with CUDA needs torch's CUDA libraries, so a wheel
-also has ``lib/torch-2.11-cpu``, for torch without CUDA. ``load`` finds the folder of the running
-torch and compares the facts before it opens the library, so that a mismatch raises a readable error
-and never an undefined symbol.
+``lib/libtreadle_kernels.so`` works with any torch. ``lib/torch-2.11`` contains libtreadle.so for
+that minor of torch, and the facts of the build. A library with CUDA needs torch's CUDA libraries,
+so a wheel also has ``lib/torch-2.11-cpu``, for torch without CUDA. ``load`` finds the folder for
+the running torch and compares the facts before it opens the library, so that a mismatch raises a
+readable error instead of one about an undefined symbol.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def library_path() -> str:
 
 
 def kernels_path() -> str:
-    """Path of the library without torch, whose functions treadle/kernels.h declares."""
+    """Path of the library that needs no torch. treadle/kernels.h declares its functions."""
     return str(LIB / "libtreadle_kernels.so")
 
 
 def builds() -> list[str]:
-    """The torch minors that this package holds a library for: ["2.11", "2.12"]."""
+    """The torch minors for which this package has a library, such as ["2.11", "2.12"]."""
     names = {file.parent.name.removesuffix(CPU) for file in LIB.glob("torch-*/facts.json")}
     found = [name.removeprefix("torch-") for name in names]
     return sorted(found, key=lambda minor: [int(part) for part in minor.split(".")])
@@ -168,11 +168,12 @@ def _named(of: dict[str, Any]) -> str:
 
 
 def check() -> None:
-    """Raise ImportError, with both versions and the command that rebuilds, if they do not fit.
+    """Raise ImportError, with both versions and the command that rebuilds, if the library does not
+    fit the running torch.
 
     A library fits any patch release of the torch minor that it was built against. A library with
-    CUDA also needs a torch of the same CUDA major; one without CUDA fits any. It must have been
-    built with these kernels. In a repository it must also have the ops that the Python files call.
+    CUDA also needs a torch of the same CUDA major; one without CUDA fits any. Every library must
+    have been built with this package's kernels and, in a repository, with its csrc/schemas.h.
     """
     built, now = facts(), running()
     kernels = kernels_info()["sources"]
@@ -201,7 +202,7 @@ def check() -> None:
 
 
 def load() -> None:
-    """Check the build and open the op library: afterwards ``torch.ops.treadle`` has the ops.
+    """Check the build and open the op library, which adds the ops to ``torch.ops.treadle``.
 
     Raises:
         ImportError: if the library is missing, was built for something else, or cannot be opened.

@@ -21,7 +21,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 def _layers(gates: int, biases: int, states: int) -> dict[str, dict[str, Any]]:
-    """Arguments for both overloads of an op that is called as torch.lstm is."""
+    """Arguments for both overloads of an op that is called like torch.lstm."""
     shared = {
         "hx": (2, 5, 9) if states == 1 else [(2, 5, 9)] * states,
         "params": [(gates * 9, 7), (gates * 9, 9), *[(gates * 9,)] * biases] * 2,
@@ -38,7 +38,7 @@ def _layers(gates: int, biases: int, states: int) -> dict[str, dict[str, Any]]:
     }
 
 
-# Shapes of tensors and of lists of tensors, and values.
+# For each argument, the shape of a tensor, a list of shapes, or a value.
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "lltm_cell": {
         "input": (5, 7),
@@ -128,7 +128,7 @@ def run(devices: list[str]) -> Iterator[Result]:
 
 @contextmanager
 def _exact_float32() -> Iterator[None]:
-    """Turns off tf32 in LSTM and GRU, which torch allows by default (its switch for cuDNN)."""
+    """Turns off tf32 in recurrent layers, which torch's switch for cuDNN allows by default."""
     before = torch.backends.cudnn.allow_tf32
     torch._C._set_cudnn_allow_tf32(False)
     try:
@@ -138,7 +138,7 @@ def _exact_float32() -> Iterator[None]:
 
 
 def _map(change: Callable[[Tensor], Tensor], args: Any) -> Any:
-    """The arguments with every floating-point tensor changed, also in lists."""
+    """The arguments with every floating-point tensor changed, including those in lists."""
     if isinstance(args, list):
         return [_map(change, a) for a in args]
     return change(args) if isinstance(args, Tensor) and args.is_floating_point() else args

@@ -24,15 +24,15 @@ __all__ = ["ColwiseParallel"]
 
 
 class ColwiseParallel(parallel.ColwiseParallel):
-    """torch's ``ColwiseParallel``, which takes :class:`treadle.nn.SineLinear`, too.
+    """torch's ``ColwiseParallel``, which here also accepts :class:`treadle.nn.SineLinear`.
 
-    A process holds some rows of the weight and of the bias, and computes those features of the
+    Each process has some rows of the weight and of the bias, and computes those features of the
     output. That needs no sum over processes. ``RowwiseParallel`` does not support sine layers,
     because its sum would come before the sine.
 
     Args:
-        input_layouts, output_layouts, use_local_output: as torch's. By default an input is the same
-            in every process, and the output is a plain tensor with this process's features.
+        input_layouts, output_layouts, use_local_output: as in torch. By default, the input is the
+            same in every process, and the output is a plain tensor with this process's features.
 
     Example::
 

@@ -53,7 +53,7 @@ def vector_add(
         b: [...], broadcast against ``a``, or a number. dtypes promote as in ``torch.add``.
         alpha: a number; an integer if the result has an integer dtype. NumPy numbers are accepted
             here and for ``b``. A 0-dim tensor is read on the host, which waits for its GPU.
-        out: written and returned if given, resized if its shape does not fit. No autograd.
+        out: written and returned if given, resized if its shape does not fit. Not differentiable.
 
     Returns:
         [...] of the broadcast shape and the promoted dtype, with the bits of ``torch.add``. The
@@ -62,7 +62,8 @@ def vector_add(
 
     Raises:
         TypeError: ``a`` or ``out`` is not a tensor, ``b`` is neither a tensor nor a number, or
-        ``alpha`` is not a number. RuntimeError: dtypes, devices or shapes that do not fit.
+            ``alpha`` is not a number.
+        RuntimeError: dtypes, devices or shapes that do not fit.
 
     Source: csrc/elementwise/vector_add.cpp, kernels/elementwise/vector_add.cu.
     """
@@ -74,7 +75,7 @@ def vector_add(
         add = _add if isinstance(b, Tensor) else _add_number
         # A keyword argument costs as much as the rest of this function.
         return add(a, b) if alpha == 1 else add(a, b, alpha=alpha)  # type: ignore[no-any-return]
-    except (RuntimeError, ValueError):  # NumPy raises the latter when it compares an array with 1
+    except (RuntimeError, ValueError):  # NumPy raises ValueError when it compares an array with 1
         if _are_tensors(a, out) and _are_plain(b, alpha):
             raise
     _check_tensors("vector_add", "a", a, out)
@@ -139,10 +140,10 @@ def scale(x: Tensor, factor: Tensor | float, *, out: Tensor | None = None) -> Te
     """``x * factor``; a drop-in for ``torch.mul(x, number)``.
 
     Args:
-        x: [...] of any integer or floating-point dtype (bool with a number that makes it one).
+        x: [...] of any integer or floating-point dtype, or bool if ``factor`` promotes it to one.
         factor: a real number, also NumPy's. dtypes promote as in ``x * factor``. A 0-dim tensor
-            goes to ``torch.mul``, so nothing waits for its value, and it is differentiable.
-        out: written and returned if given, resized if its shape does not fit. No autograd.
+            is passed to ``torch.mul``, so nothing waits for its value, and it is differentiable.
+        out: written and returned if given, resized if its shape does not fit. Not differentiable.
 
     Returns:
         [...] of the promoted dtype, with the bits of ``torch.mul``.
@@ -170,7 +171,7 @@ def scale(x: Tensor, factor: Tensor | float, *, out: Tensor | None = None) -> Te
 
 
 def _scalar(op: str, x: Tensor, factor: Tensor) -> Tensor:
-    """Returns ``factor`` after a check that torch can multiply ``x`` by it as by a number."""
+    """Returns ``factor`` after checking that torch can multiply ``x`` by it as if by a number."""
     check_tensor(op, "x", x)
     if factor.dim() != 0:
         shape = list(factor.shape)
@@ -222,10 +223,10 @@ def sine(x: Tensor, *, out: Tensor | None = None) -> Tensor:
     Args:
         x: [...] of any integer, bool or floating-point dtype; integers are computed in the default
             floating-point dtype.
-        out: written and returned if given, resized if its shape does not fit. No autograd.
+        out: written and returned if given, resized if its shape does not fit. Not differentiable.
 
     Returns:
-        [...]; nan where x is infinite or nan, ±0 where x is.
+        [...]; nan where x is infinite or nan, ±0 where x is ±0.
 
     Raises:
         TypeError: ``x`` or ``out`` is not a tensor.

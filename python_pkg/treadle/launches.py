@@ -33,22 +33,23 @@ def launch_info(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list
 
     Args:
         op: a callable, for example ``treadle.scale`` or a module; or the name of a function of this
-            package, ``"scale"``.
-        args: its arguments, and ``kwargs`` its keyword arguments. Only CUDA tensors give launches.
+            package, such as ``"scale"``.
+        args: its arguments, and ``kwargs`` its keyword arguments. Only CUDA tensors cause launches.
 
     Returns:
-        One dict for each kernel of treadle's, in launch order (cuBLAS's are not included):
-        ``kernel``, ``grid`` and ``block`` (x, y, z), ``vector_width`` (elements a memory access),
-        ``elements_per_thread``, ``registers`` (a thread), ``shared_bytes`` (a block),
-        ``local_bytes`` (a thread; 0 unless it spills), ``blocks_per_sm`` and ``occupancy`` (of the
-        resident threads a multiprocessor can hold); for recurrent layers the ``family`` of kernels
-        that the plan names (``cluster_dense``), its ``algorithm`` and the ``reason`` for it,
-        otherwise empty strings. The list is empty if nothing was launched on a GPU.
+        One dict for each of treadle's kernels, in launch order (cuBLAS's are not included):
+        ``kernel``, ``grid`` and ``block`` (x, y, z), ``vector_width`` (elements per memory access),
+        ``elements_per_thread``, ``registers`` (per thread), ``shared_bytes`` (per block),
+        ``local_bytes`` (per thread; 0 unless it spills), ``blocks_per_sm`` and ``occupancy`` (the
+        share of a multiprocessor's maximum of resident threads); for recurrent layers also the
+        ``family`` of kernels that the plan selects (such as ``cluster_dense``), its ``algorithm``
+        and the ``reason`` for it, otherwise empty strings. The list is empty if nothing was
+        launched on a GPU.
 
     Raises:
         ValueError: if there is no op of this name.
 
-    Source: kernels/common/launch.cuh, where every launch is made and observed.
+    Source: kernels/common/launch.cuh, where every launch is made and recorded.
     """
     ops = _functions()
     function = ops.get(op) if isinstance(op, str) else op

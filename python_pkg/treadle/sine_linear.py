@@ -18,7 +18,7 @@ def sine_linear(input: Tensor, weight: Tensor, bias: Tensor | None, omega: float
     """``sin(omega * (input @ weight.T + bias))``, fused; a layer of a SIREN.
 
     Replaces ``torch.sin(omega * torch.nn.functional.linear(input, weight, bias))``. For the
-    backward pass it keeps its arguments, the result, and 2 bytes (float64: 8) for each element of
+    backward pass it saves its arguments, the result, and 2 bytes (float64: 8) for each element of
     the result.
 
     Args:
@@ -32,8 +32,8 @@ def sine_linear(input: Tensor, weight: Tensor, bias: Tensor | None, omega: float
     Returns:
         [..., O] of input's dtype, contiguous. In half types the products are multiplied by omega
         before any rounding. input, weight and bias are differentiable any number of times. Under
-        autocast all three take the lower precision, as ``linear`` does; float32 products use tf32
-        if torch's do. If the caller overwrites the result before the backward pass, that pass
+        autocast all three are cast to the lower precision, as for ``linear``; float32 products use
+        tf32 if torch's do. If the caller overwrites the result before the backward pass, that pass
         recomputes it.
 
     Raises:
@@ -82,7 +82,7 @@ def sine_linear_jet(
 
     Returns:
         [P, ..., O] of jet's dtype, contiguous. jet, weight and bias are differentiable any number
-        of times; under autocast they take the lower precision, as in :func:`treadle.sine_linear`.
+        of times; under autocast they are cast to the lower precision, as in :func:`sine_linear`.
 
     Raises:
         RuntimeError: shapes, dtypes or devices that do not fit.

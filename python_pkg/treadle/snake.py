@@ -24,7 +24,7 @@ def snake(
     logscale: bool = False,
     out: Tensor | None = None,
 ) -> Tensor:
-    """``x + sin(alpha * x)**2 / alpha``, or over ``beta + eps``; alpha and beta by channel; fused.
+    """``x + sin(alpha * x)**2 / alpha``, or over ``beta + eps``; alpha and beta per channel; fused.
 
     The snake activation of L. Ziyin and others (Neural networks fail to learn periodic functions
     and how to fix it. NeurIPS 2020). Without ``beta`` and ``eps`` it is ``x + alpha * w**2`` with
@@ -43,7 +43,7 @@ def snake(
         logscale: if True, ``alpha`` and ``beta`` are logarithms. The kernel computes their
             exponentials, for half types in float32, and gradients are with respect to the
             logarithms.
-        out: written and returned if given, resized if its shape does not fit. No autograd.
+        out: written and returned if given, resized if its shape does not fit. Not differentiable.
 
     Returns:
         [N, C, ...] of the dtype that x, alpha and beta promote to; the default floating-point dtype

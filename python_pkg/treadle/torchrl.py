@@ -136,25 +136,26 @@ class _Fused:
 
 
 class LSTMModule(_Fused, theirs.LSTMModule):  # type: ignore[misc]
-    """``torchrl.modules.LSTMModule`` on treadle's kernels: its arguments, keys, primers, results.
+    """``torchrl.modules.LSTMModule`` on treadle's kernels.
 
-    In recurrent mode a trajectory that begins in the middle of a row becomes a reset of
-    :func:`treadle.lstm`, to the states in the tensordict at that step. Nothing is split, padded or
-    packed, and the host does not wait. Single steps run treadle's layers, too. TorchRL's own code
-    runs layers in two directions, with projections or in Python (``python_based``).
+    Arguments, keys, primers and results are TorchRL's. In recurrent mode a trajectory that begins
+    in the middle of a row becomes a reset of :func:`treadle.lstm`, to the states in the tensordict
+    at that step. Nothing is split, padded or packed, and the host does not wait. Single steps also
+    run treadle's layers. TorchRL's own code runs layers in two directions, with projections or in
+    Python (``python_based``).
 
     Args:
         recurrent_backend: "treadle"; ``torchrl.modules.LSTMModule`` has other backends.
-        recurrent_recompute: "full" keeps less for the backward pass: ``recompute`` of
+        recurrent_recompute: "full" saves less for the backward pass, like ``recompute`` of
             :func:`treadle.lstm`.
         inner_cells: whether to also return c where a trajectory ends before the last step, which
-            takes one more pass (``return_cells`` of :func:`treadle.lstm`). If False it is 0 there.
-        lstm: becomes treadle's in place, as by :func:`treadle.nn.replace`.
-        Others: as ``torchrl.modules.LSTMModule``.
+            costs one more pass (``return_cells`` of :func:`treadle.lstm`). If False it is 0 there.
+        lstm: is changed in place, as by :func:`treadle.nn.replace`.
+        Others: as in ``torchrl.modules.LSTMModule``.
 
     Raises:
         ValueError: ``recurrent_backend`` or ``recurrent_recompute`` is none of these.
-        RuntimeError: a tensordict has only one of the two states. Others: as TorchRL's.
+        RuntimeError: a tensordict has only one of the two states. Others: as in TorchRL.
     """
 
     _layers_name = "lstm"
@@ -182,14 +183,14 @@ class GRUModule(_Fused, theirs.GRUModule):  # type: ignore[misc]
 
     Args:
         recurrent_backend: "treadle"; ``torchrl.modules.GRUModule`` has other backends.
-        recurrent_recompute: "full" keeps less for the backward pass: ``recompute`` of
+        recurrent_recompute: "full" saves less for the backward pass, like ``recompute`` of
             :func:`treadle.gru`.
-        gru: becomes treadle's in place, as by :func:`treadle.nn.replace`.
-        Others: as ``torchrl.modules.GRUModule``.
+        gru: is changed in place, as by :func:`treadle.nn.replace`.
+        Others: as in ``torchrl.modules.GRUModule``.
 
     Raises:
-        ValueError: ``recurrent_backend`` or ``recurrent_recompute`` is none of these. Others: as
-            TorchRL's.
+        ValueError: ``recurrent_backend`` or ``recurrent_recompute`` is none of these. Others: as in
+            TorchRL.
     """
 
     _layers_name = "gru"

@@ -1,17 +1,18 @@
-"""Put each mutant into a copy of the tree and show that its tests find it: `make mutants`.
+"""Put each mutant into a copy of the source tree and check that tests kill it: `make mutants`.
 
-A mutant is a known error, an entry of a table tests/mutants/**/*.toml: `tables.py` says what it
-holds. NAMES are names of mutants, patterns of names ("cuda_grid_*"), or tables
+A mutant is a known error, an entry of a table tests/mutants/**/*.toml; `tables.py` describes its
+fields. NAMES are names of mutants, patterns of names ("cuda_grid_*"), or tables
 (tests/mutants/recurrent/grid.toml, or recurrent/grid). The copies, an unchanged one and one per
-job, keep their objects in build/mutants, so that a mutant compiles only what it changes. The run
-fails if a mutant survives, no longer fits or does not compile, or if a test that should kill it
-fails on the unchanged copy.
+job, keep their objects in build/mutants, so that only files that a mutant changes are compiled. The
+run fails if a mutant survives, no longer fits the sources or does not compile, or if a test that
+should kill it fails on the unchanged copy.
 
-A machine without a GPU can compile for one that has one: `--build FOLDER` keeps each mutant's
-libraries in FOLDER and runs no test, `--built FOLDER` tests them.
+A machine without a GPU can compile for another machine: `--build FOLDER` stores each mutant's
+libraries in FOLDER and runs no tests, `--built FOLDER` tests them.
 
-`--record FILE` adds to a JSON when and where each was killed, and drops mutants that are gone;
-`--unrecorded` leaves out those that it says were killed. record.json is the tree's.
+`--record FILE` writes to a JSON file when and where each mutant was killed, and removes mutants
+that no longer exist. `--unrecorded` skips mutants that this file lists as killed. The repository's
+file is record.json.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from tests.mutants.tables import Mutant, MutantError, read, read_all  # noqa: E4
 from tests.mutants.tree_copy import TIMED_OUT, Copy, Libraries  # noqa: E402
 
 FAILED = 1  # pytest's exit code: tests ran, and some failed
-LONGEST = 180.0  # seconds for a mutant's tests, because its kernel may hang; they need less
+LONGEST = 180.0  # seconds for a mutant's tests, which need less unless a kernel hangs
 
 
 def judge(copy: Copy, mutant: Mutant, libraries: Libraries, unchanged: Copy) -> str:
@@ -51,7 +52,7 @@ def judge(copy: Copy, mutant: Mutant, libraries: Libraries, unchanged: Copy) -> 
         print(error)
         return "DOES NOT FIT"
     try:
-        # Needed even if only Python changed: the library may still be the previous mutant's.
+        # Needed even if only Python changed: the library may be that of the previous mutant.
         if not libraries.put(copy, mutant.name):
             return "DOES NOT COMPILE"
         if libraries.keep is not None:
@@ -73,7 +74,7 @@ def judge(copy: Copy, mutant: Mutant, libraries: Libraries, unchanged: Copy) -> 
 
 
 def visible_gpus() -> list[str]:
-    """None where there is no nvcc."""
+    """The GPUs to use; an empty list if there is no nvcc."""
     import torch
 
     if shutil.which("nvcc") is None:
@@ -101,14 +102,14 @@ def changed_since(commit: str) -> set[str]:
 
 
 def same_at(commit: str, table: str) -> set[Mutant]:
-    """The table's mutants in an earlier commit; none if the table did not exist."""
+    """The mutants of a table in an earlier commit; empty if the table did not exist."""
     done = git("show", f"{commit}:tests/mutants/{table}.toml")
     return set(read(done.stdout, table)) if done.returncode == 0 else set()
 
 
 def chosen(names: list[str], since: str | None = None) -> list[Mutant]:
-    """The named mutants, or all; with `since` only those that changed since then, or whose file
-    did."""
+    """The named mutants, or all. With `since`, only mutants that changed after that commit, or
+    whose file changed."""
     every = read_all()
     found = []
     for name in names or ["*"]:
@@ -145,8 +146,8 @@ class Sound:
 
 
 class Record:
-    """A JSON file that says when, where and how each mutant was killed; written after each one.
-    Entries of mutants that no table has are removed."""
+    """A JSON file that records when, where and how each mutant was killed, written after each
+    mutant. Entries of mutants that are in no table are removed."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -187,8 +188,8 @@ def judge_all(
     record: Record,
     mutants: Iterator[Mutant],
 ) -> int:
-    """Takes mutants until none is left, and prints a line for each. Returns how many were not
-    killed or not built."""
+    """Judges mutants until none is left, and prints a line for each. Returns the number of mutants
+    that were not killed or not built."""
     copy.refresh()
     if not libraries.put(copy, build_name(copy.cuda, not copy.for_checking)):
         raise SystemExit("mutants: a copy of the tree without a mutant does not compile")
@@ -206,12 +207,12 @@ def judge_all(
 
 
 def compiles_much(mutant: Mutant) -> tuple[bool, bool]:
-    """Sort key: mutants that take long come first."""
+    """Sort key; the largest are mutants that take long to compile."""
     return mutant.needs_cuda, mutant.file.endswith((".h", ".cuh"))
 
 
 class Queue:
-    """Gives each mutant to the next copy that asks."""
+    """An iterator over mutants that several threads share."""
 
     def __init__(self, mutants: list[Mutant]) -> None:
         self.left = iter(mutants)
@@ -227,22 +228,23 @@ class Queue:
 
 def asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("names", nargs="*", help="mutants, tables or patterns; all by default")
-    parser.add_argument("--since", metavar="COMMIT", help="only what changed since then")
-    parser.add_argument("--list", action="store_true", help="say what there is, and stop")
-    parser.add_argument("--jobs", type=int, default=1, help="copies at a time; 3 GB of memory each")
-    parser.add_argument("--record", type=Path, metavar="FILE", help="add verdicts to this JSON")
-    parser.add_argument("--unrecorded", action="store_true", help="only what RECORD has not killed")
+    parser.add_argument("names", nargs="*", help="mutants, tables or patterns (default: all)")
+    parser.add_argument("--since", metavar="COMMIT", help="only what changed after COMMIT")
+    parser.add_argument("--list", action="store_true", help="list the mutants and exit")
+    parser.add_argument("--jobs", type=int, default=1, help="parallel copies (3 GB memory each)")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="JSON file to add verdicts to")
+    parser.add_argument("--unrecorded", action="store_true", help="skip mutants killed in FILE")
     kept = parser.add_mutually_exclusive_group()
-    kept.add_argument("--build", type=Path, metavar="FOLDER", help="compile, and test nothing")
-    kept.add_argument("--built", type=Path, metavar="FOLDER", help="test what was compiled")
+    kept.add_argument("--build", type=Path, metavar="FOLDER", help="compile without testing")
+    kept.add_argument("--built", type=Path, metavar="FOLDER", help="test compiled mutants")
     return parser.parse_args()
 
 
 def run(
     mutants: list[Mutant], jobs: int, libraries: Libraries, gpus: list[str], record: Record
 ) -> int:
-    """Runs the mutants of one build; returns how many were not killed, or not built."""
+    """Runs the mutants of one kind of build. Returns the number of mutants that were not killed or
+    not built."""
     with_gpu = any(mutant.needs_cuda for mutant in mutants)
     full = any("full" in mutant.needs for mutant in mutants)
     jobs = max(1, min(jobs, len(mutants)))
@@ -258,7 +260,7 @@ def run(
     for copy in copies:
         copy.take(tree)
     if jobs > 1:
-        # Testing takes as long as compiling, and many files include a header.
+        # Jobs spend half of their time on tests, and a changed header affects many files.
         os.environ["MAX_JOBS"] = str(max(1, 2 * (os.cpu_count() or 1) // jobs))
     sound = None if libraries.keep else Sound(tree)
     queue = Queue(sorted(mutants, key=compiles_much, reverse=True))
@@ -285,8 +287,8 @@ def main() -> int:
     skipped = [mutant.name for mutant in mutants if mutant.needs_cuda and not gpus]
     mutants = [mutant for mutant in mutants if gpus or not mutant.needs_cuda]
     bad = 0
-    # Three builds, because a build with CUDA would also compile the CUDA files that include a CPU
-    # mutant's header.
+    # Three kinds of builds, because a build with CUDA would also compile the CUDA files that
+    # include the header of a CPU mutant.
     for cuda, full in ((False, False), (True, False), (True, True)):
         share = [m for m in mutants if (m.needs_cuda, "full" in m.needs) == (cuda, full)]
         used = gpus if cuda else []

@@ -5,13 +5,14 @@
     what = "scale's gradient has the wrong sign"
     file = "csrc/elementwise/scale.cpp"
     killed_by = 'tests/laws/test_opinfo.py -k "gradients and mul"'     # arguments of pytest
-    needs = ["cuda", "full"]                    # left out by most
+    needs = ["cuda", "full"]                    # optional
     find = 'text that occurs exactly once in the file'
     replace = 'the new text'
 
-A change of several places has `[[mutant.edits]]`, each with `find` and `replace`. `cuda` says that
-a GPU and nvcc are needed, `full` that the error depends on timing: run.py compiles the others for
-checking ($TREADLE_CHECK_BUILD), where the wrong order may not occur.
+A mutant that changes several places has `[[mutant.edits]]`, each with `find` and `replace`. `cuda`
+means that it needs a GPU and nvcc. `full` means that the error depends on timing, so that run.py
+compiles it with full optimisation. Other mutants are compiled with $TREADLE_CHECK_BUILD, where such
+errors may not occur.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Mutant:
         return "cuda" in self.needs
 
     def of(self, text: str) -> str:
-        """The file's text with the error in it."""
+        """The file's text with the error."""
         for edit in self.edits:
             count = text.count(edit.find)
             if count != 1:
@@ -93,7 +94,7 @@ def _mutant(entry: dict[str, Any], table: str) -> Mutant:
 
 
 def read_all() -> list[Mutant]:
-    """The mutants of all tables, by name."""
+    """The mutants of all tables, sorted by name."""
     found: dict[str, Mutant] = {}
     for path in sorted(HERE.rglob("*.toml")):
         for mutant in read(path.read_text(), path.relative_to(HERE).with_suffix("").as_posix()):

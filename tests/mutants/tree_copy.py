@@ -1,5 +1,5 @@
-"""A copy of the tree that is built and tested separately, for mutants and for the skeleton of an
-op, and the folder that keeps the libraries of such copies."""
+"""A copy of the source tree that is built and tested separately, for mutants and for the skeleton
+of an op, and the folder that stores the libraries of such copies."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ TIMED_OUT = 124  # not an exit status of pytest
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy of the tree, which may be changed."""
+    """A copy of the source tree, which may be changed."""
 
     folder: Path
     cuda: bool
-    gpu: str  # as CUDA_VISIBLE_DEVICES names it
-    for_checking: bool = True  # kernels that compile fast, and run slowly
+    gpu: str  # for CUDA_VISIBLE_DEVICES
+    for_checking: bool = True  # kernels compile fast and run slowly
 
     def refresh(self) -> None:
-        """Make it equal to the tree. Equal files keep their times, so ninja keeps their objects."""
+        """Makes the copy equal to the source tree. Unchanged files keep their modification times,
+        so ninja does not compile them again."""
         if not self.folder.exists() and (ROOT / OBJECTS).exists():
             shutil.copytree(ROOT / OBJECTS, self.folder / OBJECTS)
         listed = ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard", "-z"]
@@ -45,7 +46,7 @@ class Copy:
                 path.unlink()
 
     def take(self, built: Copy) -> None:
-        """Start from the objects of a built copy, with their times."""
+        """Starts from a built copy, including its objects and modification times."""
         if not self.folder.exists():
             shutil.copytree(built.folder, self.folder)
 
@@ -53,12 +54,12 @@ class Copy:
         source, target = ROOT / name, self.folder / name
         if not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, target)  # with its time: objects of the tree are newer
+            shutil.copy2(source, target)  # keeps its time, older than the objects
         elif not filecmp.cmp(source, target, shallow=False):
             shutil.copy(source, target)
 
     def restore(self, mutant: Mutant, built: Copy) -> None:
-        """Restore the mutant's file and everything that was compiled with it, with their times, so
+        """Restores the mutant's file and everything compiled from it, with modification times, so
         that ninja only compiles the next mutant's file."""
         library = built.folder / "python_pkg" / "treadle" / "lib"
         compiled = [*(built.folder / OBJECTS).rglob("*"), *library.rglob("*")]
@@ -88,7 +89,7 @@ class Copy:
     def test(
         self, arguments: Iterable[str], seconds: float | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """What pytest printed. The status is TIMED_OUT if it took more than the given seconds."""
+        """Runs pytest. The exit status is TIMED_OUT if it took more than ``seconds``."""
         options = ["-x", "-q", "--tb=line", "-p", "no:cacheprovider"]
         env = {
             **os.environ,
@@ -112,7 +113,7 @@ class Copy:
             try:
                 out, err = process.communicate(timeout=seconds)
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)  # a kernel that hangs ends with its process
+                os.killpg(process.pid, signal.SIGKILL)  # also ends a kernel that hangs
                 return subprocess.CompletedProcess(command, TIMED_OUT, "too long", "")
         return subprocess.CompletedProcess(command, process.returncode, out, err)
 
@@ -124,7 +125,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Libraries:
-    """The folder into which a run writes the libraries of mutants, or from which it reads them."""
+    """The folder to which a run writes the libraries of mutants, or from which it reads them."""
 
     keep: Path | None = None
     take: Path | None = None
@@ -135,7 +136,7 @@ class Libraries:
         package = copy.folder / "python_pkg" / "treadle"
         lib = package / "lib"
         if self.take is not None:
-            for module in (ROOT / "python_pkg" / "treadle").glob("_C*"):  # it fits all of them
+            for module in (ROOT / "python_pkg" / "treadle").glob("_C*"):  # the same for all mutants
                 shutil.copy(module, package)
             shutil.copytree(self.take / name, lib, dirs_exist_ok=True)
             return True

@@ -88,7 +88,7 @@ def test_links_lead_to_headings(document: str) -> None:
     assert not [link for link in links if link[1] not in anchors(pages[link[0]])]
 
 
-# jets.md, deploy.md and coming_from.md have tests of their own.
+# jets.md, deploy.md, coming_from.md and write_a_cell.md have tests of their own.
 @pytest.mark.parametrize(
     "page",
     [

@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.recurrent.formula.cells import LIGRU
 from tools import wheel
 from tools.native import host
+from treadle._formula import cxx, disk
+from treadle._formula.cell import _sources
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -60,6 +63,34 @@ def test_a_wheel_asks_for_the_torches_that_it_holds(
     assert asked is not None
     words = asked[1].removeprefix("torch").split(",")
     assert {word.removeprefix("torch") for word in expected} == set(words)
+
+
+def test_a_package_has_what_compiles_a_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = [sys.executable, "-W", "ignore", "setup.py", "-q", "build_py", "-d", str(tmp_path)]
+    done = subprocess.run(
+        [*command, "build", "-b", str(tmp_path)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    packaged = next(tmp_path.glob("**/treadle/_formula"))
+    ours = disk.FOLDER
+    shim = sorted(path.name for path in disk.SHIM.iterdir())
+    assert sorted(path.name for path in (packaged / "shim").iterdir()) == shim
+    monkeypatch.setattr(disk, "FOLDER", packaged)
+    monkeypatch.setenv("TREADLE_CELLS", str(tmp_path / "cells"))
+    disk.include_folder.cache_clear()
+    try:
+        assert disk.include_folder() == packaged / "include"
+        source = _sources[LIGRU.key]
+        assert cxx.functions(source.functors, source.gates, "ligru", 8)
+    finally:
+        monkeypatch.setattr(disk, "FOLDER", ours)
+        disk.include_folder.cache_clear()
+    assert "treadle: compiled the CPU's steps of ligru" in capfd.readouterr().err
+    needed = [*ROOT.glob("kernels/**/*.cuh"), *ROOT.glob("kernels/**/*.h")]
+    for header in needed:
+        assert (packaged / "include" / header.relative_to(ROOT)).is_file(), header
 
 
 def test_the_installed_torch_is_not_fetched() -> None:

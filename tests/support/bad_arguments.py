@@ -22,7 +22,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 def wrong_dtypes(
     op: str, run: Run, like: Mapping[str, str], dtype: torch.dtype = torch.float64
 ) -> list[Bad]:
-    """like: for each argument, the argument whose dtype it must have."""
+    """`like` maps each argument to the one whose dtype it must have."""
     return [
         Bad(
             f"{op} {name} dtype",
@@ -72,7 +72,7 @@ def sparse(op: str, run: Run, names: Iterable[str]) -> list[Bad]:
 
 
 def refused_dtypes(op: str, run_in: Callable[[Make, torch.dtype], Any]) -> list[Bad]:
-    """All tensors have one dtype that the op does not support."""
+    """Calls in which all tensors have a dtype that the op does not support."""
     return [
         Bad(
             f"{op} {dtype_name(dtype)}",

@@ -1,4 +1,4 @@
-"""Calls that must raise, with their error texts: each breaks one rule of an op, on all devices."""
+"""Calls that must raise, with their error texts. Each breaks one rule of an op, on all devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bad cases of every elementwise op: its first argument, out= and in place."""
+"""Bad cases for every elementwise op: the first argument, out=, and in-place calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def halves_of_nine(make: Make) -> tuple[Tensor, Tensor]:
 
 
 def elementwise(op: str, call: Callable[..., Any], first: str, computed: str) -> list[Bad]:
-    """Rules of every elementwise op on its first argument and on what it computes."""
+    """Rules for the first argument and the result of every elementwise op."""
     real_devices = ("cpu", "cuda")
     result = f"{op}: {computed} must give a result of an integer or floating-point dtype, got "
     layout = f"{op}: tensors must be dense and on a CPU or CUDA device, got a "
@@ -64,7 +64,7 @@ def elementwise(op: str, call: Callable[..., Any], first: str, computed: str) ->
 
 
 def writing(op: str, call: Callable[..., Any], inplace: Callable[..., Any], x: str) -> list[Bad]:
-    """Rules of out= and in place."""
+    """Rules for out= and in-place calls."""
     memory = "must have memory of its own for every element, got shape [4] and strides [0]"
     apart = "got one that overlaps in part"
     leaf = "a leaf Variable that requires grad is being used in an in-place operation."
@@ -122,7 +122,7 @@ def writing(op: str, call: Callable[..., Any], inplace: Callable[..., Any], x: s
 
 
 def integers_refused(op: str, inplace: Callable[..., Any], x: str) -> Bad:
-    """Integers in place, by an op whose result is floating-point."""
+    """An in-place call on integers of an op whose result is floating-point."""
     return Bad(
         f"{op}_ integers",
         lambda m: inplace(m, m(4, dtype=torch.int32)),

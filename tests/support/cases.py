@@ -1,7 +1,7 @@
-"""Inputs of every op. A case builds one call's arguments, of equal values on every device.
+"""Inputs of every op. A case builds the arguments of one call, with equal values on every device.
 
-``OPS`` maps an op's name to its functions and good inputs, ``BAD`` lists calls that must raise and
-their messages. Tests of invariants draw on both, so a new op is tested once it is added here.
+``OPS`` maps an op's name to its functions and good inputs. ``BAD`` lists calls that must raise, and
+their messages. Tests of invariants use both, so adding a new op here is enough to test it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from tests.elementwise import cases as elementwise_cases
 from tests.elementwise import snake_cases
 from tests.recurrent.support import cell_cases as lltm_cases
-from tests.recurrent.support import layer_cases, reset_cases, scan_cases
+from tests.recurrent.support import formula_cases, layer_cases, reset_cases, scan_cases
 from tests.sine_linear import cases as sine_linear_cases
 from tests.sine_linear_jet import cases as jet_cases
 from tests.support.inputs import (
@@ -58,6 +58,7 @@ OPS: dict[str, Op] = {
         *jet_cases.ops(),
         *lltm_cases.ops(),
         *layer_cases.ops(),
+        *formula_cases.ops(),
         *reset_cases.ops(),
         *scan_cases.ops(),
     )
@@ -75,9 +76,9 @@ def sized_call(
     layer: tuple[int, int, int, int],
     **options: Any,
 ) -> Call:
-    """A call of sizes that a test chooses: ``shape`` for an elementwise op, B I H for the cell and
-    the sine layer and its jets (steps, rows and columns of a scan), and T B I H for the recurrent
-    layer, which takes the options too."""
+    """A call with sizes that a test chooses: ``shape`` for an elementwise op; ``cell`` for the
+    cell, the sine layer and its jets (B, I, H) and for a scan (steps, rows, columns); ``layer``
+    (T, B, I, H) and ``options`` for the recurrent layer."""
     if op.name == "sine_linear":
         return sine_linear_cases.sine_arguments(make, cell[:1], cell[1:])
     if op.name == "sine_linear_jet":
@@ -99,7 +100,7 @@ def sized_call(
 def each_case(
     *names: str, dtypes: tuple[torch.dtype, ...] = FLOATING, big: bool = True
 ) -> list[Any]:
-    """Parameters (op, case, dtype) for pytest: of the named ops, or of all."""
+    """Parameters (op, case, dtype) for pytest, of the named ops or of all ops."""
     return [
         pytest.param(op, case, dtype, id=f"{case.id}-{str(dtype).removeprefix('torch.')}")
         for op in (OPS[name] for name in (names or OPS))

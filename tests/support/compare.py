@@ -33,7 +33,7 @@ def same_layout(actual: Tensor, expected: Tensor, what: object = "") -> None:
 
 
 def differing(actual: Tensor, expected: Tensor) -> Tensor:
-    """A mask of elements whose bits differ; any NaN equals any other."""
+    """A mask of elements whose bits differ; all NaNs count as equal."""
     bits = _BITS[actual.element_size()]
     different = actual.contiguous().view(bits) != expected.contiguous().view(bits)
     if actual.is_floating_point():
@@ -54,14 +54,14 @@ def same_bits(actual: Tensor, expected: Tensor, what: object = "") -> None:
 
 
 def ulp(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """The distance of neighbouring numbers of `dtype` at float64 `values`."""
+    """The distance between neighbouring numbers of `dtype` at float64 `values`."""
     info = torch.finfo(dtype)
     _, exponent = torch.frexp(values.abs().clamp(min=info.smallest_normal))
     return info.eps * torch.exp2(exponent.double() - 1)
 
 
 def within_ulps(actual: Tensor, exact: Tensor, bound: float, what: object = "") -> None:
-    """`exact` is float64, compared on its device. NaN, inf and the sign of 0 must be equal."""
+    """Compares with float64 `exact` on its device. NaN, inf and the sign of 0 must be equal."""
     ours = actual.detach().to(exact.device).double()
     assert torch.equal(ours.isnan(), exact.isnan()), f"{what}: NaN elsewhere"
     zero = exact == 0

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from tests.support.inputs import FLOATING, INTEGERS
 
-# Hypothesis also draws numbers from the source of imported modules, so that the draws would depend
-# on which other tests are collected.
+# By default Hypothesis also draws constants from the source of imported modules. This is disabled
+# because draws would depend on which other tests are collected.
 with suppress(ImportError, AttributeError):
     from hypothesis.internal.conjecture import providers
 
@@ -25,7 +25,7 @@ SETTINGS = settings(
     database=None,
     deadline=None,
     max_examples=300,
-    # A mutant only has to fail: shrinking the example would take most of the time.
+    # With a mutant a test only has to fail; shrinking the example would take most of the time.
     phases=[Phase.generate] if "TREADLE_MUTANT" in os.environ else list(Phase),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
@@ -39,14 +39,14 @@ FACTORS = [0, 1, 2, -1, 3, 0.0, -0.0, 0.5, -2.75, 1e-3, 1e5, 3e38, INF, NAN, 2**
 def values(
     size: int, dtype: torch.dtype, seed: int, special: bool = True, by: float = 1.0
 ) -> Tensor:
-    """Random numbers times `by`; optionally every third one special."""
+    """Random numbers times `by`; if `special`, about a third are special values."""
     generator = torch.Generator().manual_seed(seed)
     which = torch.randint(0, len(SPECIAL), (size,), generator=generator)
     if dtype.is_floating_point:
         t = torch.randn(size, generator=generator, dtype=torch.float64) * 3 * by
         chosen = torch.tensor(SPECIAL, dtype=torch.float64)[which]
     else:
-        # The larger ones round in half types.
+        # Half types round the larger ones.
         reach = 10 ** (seed % 3 + 2)
         t = torch.randint(-reach, reach, (size,), generator=generator)
         chosen = torch.tensor(WHOLE)[which]
@@ -101,7 +101,7 @@ def tensors(
 
 
 def place(t: Tensor, device: str) -> Tensor:
-    """Moved with its strides, offset and gaps."""
+    """A copy on the device with the same strides, offset and gaps."""
     flat = torch.empty(0, dtype=t.dtype).set_(t.untyped_storage()).to(device)
     return flat.as_strided(t.shape, t.stride(), t.storage_offset())
 

@@ -1,6 +1,6 @@
 """Writes each failure to ``$OUTDIR/failures.log`` at once: ``pytest -p tests.support.failures``.
 
-pytest prints tracebacks last, so a run that is stopped by its time limit would print none.
+pytest prints tracebacks at the end, so a run that is stopped by its time limit would print none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The elementwise ops in every form: new results, in place, out=.
 
-The forms are made from ``OPS``, so a new op is in the tables of all tests. A form is called with x
-and with a second tensor y of x's shape, from which ``Op.rest`` makes the arguments after the first.
+The forms are made from ``OPS``, so every test includes new ops. A form is called with x and with a
+second tensor y of the same shape, from which ``Op.rest`` makes the arguments after the first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support.inputs import Call, Op
 @dataclass(frozen=True)
 class Form:
     op: Op
-    variant: str  # of Op.rest; "" is the plain one
+    variant: str  # a key of Op.rest; "" for the plain call
     rest: Callable[[Tensor], Call]
 
     @property
@@ -65,7 +65,7 @@ FORMS: dict[str, Form] = {
     for op in OPS.values()
     for variant, rest in (op.rest or {}).items()
 }
-# The ops that users call; backward ops have neither form.
+# The ops that users call; backward ops have neither an out= form nor an in-place one.
 NEW = {name: form for name, form in FORMS.items() if form.op.has_out}
 INPLACE = {
     f"{form.op.name}_ {form.variant}".strip(): form for form in FORMS.values() if form.op.inplace

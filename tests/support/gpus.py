@@ -1,5 +1,5 @@
-"""The GPU that recurrent layers are planned for: the one at hand, or the one that
-TREADLE_IMPOSED_GPU names (docs/other_gpus.md)."""
+"""The GPU for which recurrent layers are planned: the one in this machine, or the one that
+TREADLE_IMPOSED_GPU selects."""
 
 from __future__ import annotations
 

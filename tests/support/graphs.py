@@ -1,8 +1,7 @@
-"""CUDA graphs of launches: finds launches that may overlap the previous one, and removes the
-overlap.
+"""Finds launches in a CUDA graph that may overlap the previous launch, and removes the overlap.
 
-Capture turns the attribute for early launch into a kind of edge, which the driver reports. So tests
-need neither a second build nor timing.
+Capture turns the attribute of programmatic dependent launch into a type of edge, which the driver
+reports. So tests need neither a second build nor timing.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def keep_apart(graph: torch.cuda.CUDAGraph) -> None:
 
 
 def _edges(graph: torch.cuda.CUDAGraph) -> tuple[Any, Any, Any]:
-    """The edges of a graph: start nodes, end nodes, and kinds."""
+    """The edges of a graph: start nodes, end nodes, and types."""
     before, after, data = (c_void_p * MOST)(), (c_void_p * MOST)(), (EdgeData * MOST)()
     count = c_size_t(MOST)
     _driver("cuGraphGetEdges_v2", _raw(graph), before, after, data, byref(count))

@@ -1,8 +1,8 @@
-"""Prints, as JSON, the `--help` of each script, from one process that has imported torch.
+"""Prints the `--help` of each script as JSON, from one process that has imported torch.
 
     python -m tests.support.helps examples/digits.py "-m treadle" ...
 
-Each script runs in a fork; its output comes with its exit status.
+Each script runs in a forked process. The JSON has its output and exit status.
 """
 
 from __future__ import annotations

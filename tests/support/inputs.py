@@ -28,7 +28,7 @@ def on_hopper() -> bool:
 HOPPER = pytest.mark.skipif(not on_hopper(), reason="needs a GPU of sm_90")
 # For algorithms that run a layer in one launch.
 SM80 = pytest.mark.skipif(gpus.architecture() < 80, reason="needs a GPU of sm_80 or later")
-# Without a GPU there are no cases on CUDA: 8,000 would only be collected and skipped.
+# Without a GPU there are no cases on CUDA; 8,000 would be collected only to be skipped.
 DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 
@@ -47,8 +47,8 @@ class Make:
         to: Any = None,
         positive: bool = False,
     ) -> Tensor:
-        """Normal values, or their magnitudes if ``positive``, times ``by``, or small integers; laid
-        out by ``to`` (see layouts.py)."""
+        """Normally distributed values times ``by``, all positive if ``positive``, or small integers
+        for integer dtypes. ``to`` is a layout of layouts.py."""
         dtype = dtype or self.dtype
         if dtype.is_floating_point:
             t = torch.randn(shape, generator=self.generator, dtype=torch.float64)
@@ -78,7 +78,7 @@ class Call:
         )
 
     def with_options(self, **options: Any) -> Call:
-        """The same call with these keyword arguments too."""
+        """The same call with these additional keyword arguments."""
         return Call(self.args, {**self.kwargs, **options})
 
     def with_args(self, values: dict[int, Any]) -> Call:
@@ -90,8 +90,8 @@ class Call:
 class Case:
     id: str
     build: Callable[[Make], Call]
-    dtypes: tuple[torch.dtype, ...]  # what Make.dtype may be
-    big: bool = False  # too big for gradcheck and the like
+    dtypes: tuple[torch.dtype, ...]  # values of Make.dtype
+    big: bool = False  # too big for tests such as gradcheck
     drawn: str = ""  # seeds the random numbers instead of the id
 
     def call(self, device: str = "cpu", dtype: torch.dtype | None = None) -> Call:
@@ -103,18 +103,18 @@ class Op:
     name: str
     function: Callable[..., Any]
     reference: Callable[..., Any]
-    overloads: tuple[str, ...]  # names in torch.ops.treadle of those that return a new tensor
+    overloads: tuple[str, ...]  # names in torch.ops.treadle of ops that return new tensors
     differentiable: tuple[int, ...]  # positions of the tensors that a gradient can reach
     cases: tuple[Case, ...]
     inplace: Callable[..., Any] | None = None  # writes into and returns the first argument
-    torch_inplace: Callable[..., Any] | None = None  # its twin
+    torch_inplace: Callable[..., Any] | None = None  # torch's twin of inplace
     has_out: bool = False
     saved: tuple[int, ...] = ()  # positions of the tensors whose values the derivative needs
-    torch_function: Callable[..., Any] | None = None  # its twin, with out=
-    # The largest error in ulps; None: bitwise equal to its twin.
+    torch_function: Callable[..., Any] | None = None  # torch's twin of function, with out=
+    # The largest error in ulps; None: bitwise equal to the twin.
     ulps: Mapping[torch.dtype, float] | None = None
-    # For an elementwise op: the arguments after the first of each variant of a call, made from a
-    # tensor of the first one's shape. See forms.py.
+    # For an elementwise op: for each variant of a call, a function that makes the arguments after
+    # the first from a tensor of the first one's shape. See forms.py.
     rest: Mapping[str, Callable[[Tensor], Call]] | None = None
     parameters: bool = False  # whether tensors after the first have shapes of their own
 
@@ -174,13 +174,14 @@ class Bad:
 
     id: str
     run: Callable[[Make], Any]
-    message: str  # {device} and {other}: where the tensors are, and where one of them is not
+    message: str  # {device}: the tensors' device; {other}: that of a misplaced one
     devices: tuple[str, ...] = ("cpu", "cuda", "meta")
     error: type[Exception] = RuntimeError
 
 
 def batched(args: list[Any], subset: tuple[int, ...]) -> tuple[list[Any], tuple[Any, ...]]:
-    """Arguments and in_dims for vmap. The subset's tensors are batched in different dimensions."""
+    """Arguments and in_dims for vmap. The subset's tensors have mapped dimensions at various
+    positions."""
     args = list(args)
     in_dims: list[int | None] = [None] * len(args)
     for i in subset:

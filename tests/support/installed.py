@@ -1,4 +1,4 @@
-"""Copies of the built package for tests to break, and processes that import them."""
+"""Copies of the built package that tests may break, and processes that import them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ OF_TORCH = f"lib/torch-{'.'.join(torch.__version__.split('.')[:2])}"
 
 
 def copy(folder: Path, **facts: Any) -> Path:
-    """Copy treadle below `folder` with these build facts changed; `folder` goes on PYTHONPATH.
+    """Copies treadle into `folder`, for PYTHONPATH, and changes these build facts.
 
-    It holds one build, that of the running torch.
+    The copy contains one build, that of the running torch.
     """
     target = folder / "treadle"
     target.mkdir(parents=True)
@@ -44,7 +44,7 @@ def copy(folder: Path, **facts: Any) -> Path:
         shutil.copytree(headers, target / "include", dirs_exist_ok=True)
     (target / OF_TORCH).mkdir(parents=True)
     for name in ("lib/libtreadle_kernels.so", f"{OF_TORCH}/libtreadle.so"):
-        # Copied, not linked: a library finds the other next to itself, with links resolved.
+        # Copied, not linked: a library looks for the other one next to its own resolved path.
         shutil.copy(PACKAGE / name, target / name)
     found = json.loads((PACKAGE / OF_TORCH / "facts.json").read_text())
     (target / OF_TORCH / "facts.json").write_text(json.dumps(found | facts))
@@ -54,7 +54,7 @@ def copy(folder: Path, **facts: Any) -> Path:
 def python(
     *arguments: str, path: Path | None = None, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the interpreter with treadle from `path` (default: the tree), outside of the tree."""
+    """Runs Python outside of the source tree, with treadle from `path` (default: the tree)."""
     return subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
@@ -66,10 +66,10 @@ def python(
 
 
 def held_to(isa: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the interpreter in the tree, with this treadle limited to a smaller instruction set."""
+    """Runs Python in the source tree with this treadle, limited to a smaller instruction set."""
     widest = _build.kernels_info()["isa"]
     if ISAS.index(isa) >= ISAS.index(widest):
-        # This process tests `isa` itself, or the machine does not have it.
+        # This process tests `isa` itself, or the processor does not support it.
         pytest.skip(f"this process runs {widest}")
     path = os.pathsep.join([str(Path(treadle.__file__).parents[1]), str(ROOT)])
     return subprocess.run(

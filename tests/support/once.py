@@ -14,7 +14,7 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     """A folder that all processes share, filled by `make`. If `make` raises in one process, this
     raises in all."""
     root = factory.getbasetemp()
-    # Each worker has its own folder inside the folder of the run.
+    # Each worker's base folder lies inside that of the run.
     shared = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
     folder, made = shared / name, shared / f"{name}.made"
     with (shared / f"{name}.lock").open("w") as file:

@@ -8,7 +8,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def snippets(page: str, language: str = "python") -> list[tuple[str, str]]:
-    """The fenced blocks of a page in that language: the heading above, and the code."""
+    """The fenced code blocks of a page in this language: (heading above the block, code)."""
     found: list[tuple[str, str]] = []
     heading, fence, code = "", None, ""
     for line in (DOCS / page).read_text().splitlines(keepends=True):

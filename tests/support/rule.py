@@ -1,4 +1,4 @@
-"""The tolerance of results, from the error of plain PyTorch."""
+"""The tolerance of results, derived from the error of plain PyTorch."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ def within_rule(
     what: str = "",
     slack: float = 1,
 ) -> None:
-    """At most twice the composition's error (three times: gradients) + 8 eps max; fp64: 1e-11 max.
+    """Checks that the error is at most twice that of the composition (for gradients, three times)
+    plus 8 eps times the largest value. In float64 it is at most 1e-11 times the largest value.
 
-    ``truth`` is the composition in float64 of the same inputs, ``composition`` in their dtype.
-    ``slack`` multiplies the whole bound, in tests that say why.
+    ``truth`` is the composition of the same inputs in float64, ``composition`` in their dtype.
+    ``slack`` multiplies the whole bound; tests that set it explain why.
     """
     assert actual.shape == truth.shape == composition.shape, f"{what}: {actual.shape}"
     assert actual.dtype == composition.dtype, f"{what}: {actual.dtype}, not {composition.dtype}"
@@ -55,14 +56,14 @@ def gradients(
     call = call.with_args({i: call.args[i].requires_grad_() for i in leaves})
     results = outputs(call.run(function))
     make = Make("cotangents", results[0].device.type, torch.float64)
-    # Values that every dtype can hold, so that all dtypes differentiate the same function.
+    # Values that every dtype can represent, so that all dtypes differentiate the same function.
     cotangents = [make(*r.shape).bfloat16().to(r.dtype) for r in results]
     found = torch.autograd.grad(results, [call.args[i] for i in leaves], cotangents)
     return tuple(r.detach() for r in results), found
 
 
 def obeys(op: Op, call: Call, *, backward: bool = True, slack: float = 1) -> None:
-    """Forward, and gradients of every floating argument, by the rule."""
+    """Checks results, and gradients of every floating-point argument, by the rule."""
     leaves = op.leaves(call) if backward else []
     if not leaves:
         runs = [

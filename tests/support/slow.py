@@ -1,6 +1,6 @@
-"""Slow tests: core seconds for all cases of a function or a file together.
+"""Slow tests, with the CPU seconds of all cases of a function or file together.
 
-Measured on an AMD EPYC (Zen 4), with child processes; `pytest --durations=0` shows wall times.
+Measured on an AMD EPYC (Zen 4), including child processes; `pytest --durations=0` shows wall times.
 """
 
 SLOW = {

@@ -1,9 +1,9 @@
-"""Selects the tests of a run, and orders them.
+"""Selects the tests of a run and orders them.
 
-All cases of a function of SLOW together take 10 seconds or more of a worker. `--slow=none` leaves
-these functions out, as `make test` does. `--slow=some`, as in .ci/run, takes those whose sources
-changed since the last commit that ran all tests (.ci/full_run), and a quarter of the others, a
-different one at each commit.
+The cases of an entry of SLOW together take a worker 10 seconds or more. `--slow=none`, which
+`make test` uses, leaves these entries out. `--slow=some`, which .ci/run uses, runs entries whose
+sources changed since the last commit that ran all tests (.ci/full_run) and a quarter of the others,
+which is a different quarter for each commit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ TURNS = 4
 FAMILIES = ("elementwise", "recurrent", "sine_linear")
 T = TypeVar("T")
 
-# The first pattern that matches a file gives its subjects; a file without one concerns all tests.
+# The first pattern that matches a file gives its subjects, which are parts of the tests. A file
+# that matches no pattern affects all tests.
 FILES = (
     (r"docs/|[A-Z]+\.md|benchmarks/results/|tests/mutants/|LICENSE|\.github/", ()),
     (r"tests/(elementwise|recurrent|sine_linear)", (r"\1",)),
@@ -42,7 +43,7 @@ FILES = (
 
 
 def concerned(path: str) -> set[str]:
-    """The subjects of a changed file; {"all"} if it belongs to several."""
+    """The subjects of a changed file; {"all"} if it affects all tests."""
     for pattern, names in FILES:
         if found := re.match(pattern, path):
             return {found.expand(name) for name in names}
@@ -76,7 +77,7 @@ def changed() -> set[str]:
 
 
 def turn() -> int:
-    """The quarter of the slow tests to run, from the commit's number."""
+    """The index of the quarter of slow tests to run, from the number of commits."""
     return int(git("rev-list", "--count", "HEAD") or 0) % TURNS
 
 
@@ -88,7 +89,7 @@ def slow_key(test: str) -> str | None:
 
 
 def left_out(keys: Iterable[str], which: str) -> set[str]:
-    """The entries of SLOW that a run does not take."""
+    """The entries of SLOW that a run leaves out."""
     if which == "all":
         return set()
     if which == "none":
@@ -100,8 +101,8 @@ def left_out(keys: Iterable[str], which: str) -> set[str]:
 
 def spread(tests: Sequence[T], keys: Sequence[str | None], workers: int) -> list[T]:
     """Puts long tests first. xdist gives every worker the same number of consecutive tests, which
-    it runs in order, and idle workers steal from the end. Tests of one entry stay together, for the
-    fixtures of their file."""
+    it runs in order, and idle workers steal from the end. Tests of one entry stay together, so that
+    they share the fixtures of their file."""
     groups: dict[str, list[T]] = {}
     short = []
     for test, key in zip(tests, keys, strict=True):

@@ -3,7 +3,7 @@
     TORCH_CUDA_ARCH_LIST=9.0 python -m tools.native.begin 13.0
 
 It puts the objects of libtreadle_kernels.so where a build for a torch of this CUDA version looks
-for them. Any Python with ninja can run it. It must have ended, or be stopped, before that build.
+for them. Any Python with ninja can run it. It must finish, or be stopped, before that build starts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .graph import Graph
 
 def main() -> int:
     os.chdir(ROOT)
-    # Except for CUDA's major version, its facts only affect files of csrc/.
+    # Only CUDA's major version matters here: the other facts affect only files of csrc/.
     torch = host.Torch("0.0.0", sys.argv[1], True, Path("no-torch"), ())
     try:
         graph = Graph(torch, cuda.find(torch), build_folder(), "", [])

@@ -1,10 +1,10 @@
 """Builds the binaries, copies them into the package and writes the build facts next to them.
 
 treadle/lib/libtreadle_kernels.so            for any torch
-treadle/lib/torch-2.11/libtreadle.so         and so on, one folder a torch minor
+treadle/lib/torch-2.11/libtreadle.so         and so on, one folder per torch minor
 treadle/lib/torch-2.11/facts.json
 treadle/lib/torch-2.11-cpu/                  the same two in a wheel, for that torch without CUDA
-treadle/_C.cpython-311-x86_64-linux-gnu.so   one a Python minor
+treadle/_C.cpython-311-x86_64-linux-gnu.so   one per Python minor
 treadle/lib/libtreadle_jax.so                where JAX is installed
 """
 

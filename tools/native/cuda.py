@@ -1,4 +1,4 @@
-"""Whether CUDA is built, with which toolkit, and for which architectures."""
+"""Decides whether CUDA is built, with which toolkit, and for which architectures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .host import BuildError, Torch
 
-# The names that TORCH_CUDA_ARCH_LIST may hold instead of numbers.
+# The names that TORCH_CUDA_ARCH_LIST may contain instead of numbers.
 NAMED_ARCHS = {
     "Turing": "7.5+PTX",
     "Ampere": "8.0;8.6+PTX",

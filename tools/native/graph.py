@@ -23,13 +23,13 @@ from . import cuda, host, units
 from .words import escape, from_env, quote, write_if_new
 
 CXX_FLAGS = ["-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror=return-type"]
-# nvcc has --expt-relaxed-constexpr for std::numeric_limits and the like in device code.
+# --expt-relaxed-constexpr allows std::numeric_limits and the like in device code.
 NVCC_FLAGS = ["-O3", "-std=c++17", "--expt-relaxed-constexpr"]
-# Named by file: if a compiler only has libstdc++.a, the linker would copy it into the library, and
-# a second libstdc++ in the process crashes in iostreams, which every error text uses.
+# The file's name, because a linker that finds only libstdc++.a would otherwise copy it into the
+# library. A second libstdc++ in a process crashes in iostreams, which every error text uses.
 CXX_RUNTIME = "-l:libstdc++.so.6"
 
-# --no-undefined: a missing symbol fails here and not when a user imports treadle.
+# --no-undefined: a missing symbol fails here, not when a user imports treadle.
 LINK_FLAGS = ["-Wl,--no-undefined", "-Wl,--as-needed"]
 
 PRECOMPILED = Path("csrc/precompiled.h")
@@ -65,7 +65,7 @@ class Graph:
     base: Path
     version: str
     pythons: list[host.Python] = field(default_factory=lambda: [host.Python.running()])
-    also_cpu: bool = False  # whether to build a library for this torch without CUDA, too
+    also_cpu: bool = False  # whether to build another library, without CUDA
     lines: list[str] = field(default_factory=list)
 
     @property
@@ -166,8 +166,8 @@ class Graph:
         return self._edge(rule, out, [source], flags)
 
     def _precompile(self) -> None:
-        """Torch's headers, for `_torch_object`. A compiler that cannot use the precompiled header
-        falls back to the header of that name next to it."""
+        """Precompiles torch's headers for `_torch_object`. A compiler that cannot use the
+        precompiled header falls back to the header of that name next to it."""
         header = self.folder / PRECOMPILED.name
         header.parent.mkdir(parents=True, exist_ok=True)
         write_if_new(header, f'#include "{PRECOMPILED}"\n')
@@ -212,8 +212,8 @@ class Graph:
         if cuda.for_checking():
             flags += toolkit.checking_flags()
         if os.environ.get("TREADLE_LINEINFO") == "1":
-            # Line numbers for profilers are half of the library. In PTX they would name this
-            # machine's folders.
+            # Not the default, because line numbers double the library's size, and those in PTX
+            # contain folders of this machine.
             flags.append("-lineinfo")
         flags += [f"-Xcompiler={','.join(['-fPIC', '-fvisibility=hidden', '-Wall'])}"]
         if int(toolkit.version.split(".")[0]) >= 13:
@@ -298,7 +298,7 @@ class Graph:
         return [*flags, CXX_RUNTIME, "-lpthread", *from_env("LDFLAGS")]
 
     def _library_flags(self, library: Path, toolkit: cuda.Toolkit | cuda.Missing) -> list[str]:
-        # Named by file, so that the linker uses the runtime that torch ships and loads.
+        # libgomp's file name, so that the linker uses the runtime that torch ships and loads.
         libraries = [str(self.kernels), CXX_RUNTIME, "-lc10", "-ltorch_cpu", "-l:libgomp.so.1"]
         if isinstance(toolkit, cuda.Toolkit):
             libraries += ["-lc10_cuda", "-ltorch_cuda"]
@@ -314,7 +314,7 @@ class Graph:
         import pybind11
 
         for python in self.pythons:
-            # These files do not include torch.
+            # bindings.cpp does not include torch.
             flags = self.kernel_host_flags()
             for folder in (pybind11.get_include(), python.include):
                 # Both put __FILE__ into the binary, so remove the build machine's path from it.
@@ -324,7 +324,7 @@ class Graph:
             self._edge("link", self.module(python), [made], link, needs=escape(self.kernels))
 
     def _jax(self, include: Path) -> None:
-        # XLA's asserts put __FILE__ into the binary, as torch's checks do.
+        # XLA's asserts put __FILE__ into the binary, like torch's checks.
         flags = [f"-ffile-prefix-map={include.parent.parent}/=", "-isystem", str(include)]
         source = Path("kernels/jax/handlers.cpp")
         made = self._shared_object("cxx", source, [*self.kernel_host_flags(), *flags])

@@ -20,7 +20,7 @@ BYTES_PER_JOB = 3 << 30
 
 CPU_FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fwrapv"]
 ISA_FLAGS = {
-    # For processors without AVX2: -O3 takes three times as long to compile.
+    # For processors without AVX2. With -O3, compiling takes three times as long.
     "portable": ["-O2"],
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "avx512": [
@@ -57,7 +57,7 @@ class Torch:
     """The torch to build against."""
 
     version: str
-    cuda: str | None  # as torch.version.cuda: "13.0", or None for a CPU-only torch
+    cuda: str | None  # like torch.version.cuda: "13.0", or None for a CPU-only torch
     cxx11_abi: bool
     root: Path
     arch_list: tuple[str, ...]  # the architectures of torch's own kernels: "sm_90", ...

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .words import write_if_new
 
-# More files make fewer units, but more to recompile when one of them changes.
+# With more files per unit, a full build is faster, but a change recompiles more.
 FILES_OF_A_UNIT = 7
 # Compiled separately, with other flags.
 APART = {"bindings.cpp", "cuda_missing.cpp"}

@@ -21,9 +21,10 @@
 namespace treadle {
 namespace {
 
-// LSTM, GRU and RNN follow the switch that torch's layers follow, LLTM that of matrix products.
+// LSTM, GRU and RNN follow the switch that torch's layers follow; LLTM and formulas, which torch
+// has no layer for, that of matrix products.
 std::optional<bool> tf32_cuda(CellKind cell, Dtype dtype) {
-  if (cell == CellKind::kLltm || dtype != Dtype::kFloat) return {};
+  if (cell == CellKind::kLltm || is_formula(cell) || dtype != Dtype::kFloat) return {};
   const bool wanted = tf32_allowed_in_rnn();
   return wanted == tf32_allowed() ? std::optional<bool>() : wanted;
 }

@@ -15,8 +15,8 @@ LayerCaller::~LayerCaller() { op_name = before_; }
 
 CellKind find_cell(const char* op, std::string_view name) {
   const CellKind* const found = cell_named(name);
-  TORCH_CHECK(found != nullptr, op, ": cell must be lltm, lstm, gru, rnn_tanh or rnn_relu, got ",
-              name);
+  TORCH_CHECK(found != nullptr, op,
+              ": cell must be lltm, lstm, gru, rnn_tanh, rnn_relu or a Cell's key, ", "got ", name);
   return *found;
 }
 

@@ -5,6 +5,7 @@
 // tangents.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "kernels/recurrent/cell_info.h"
@@ -25,15 +26,16 @@ struct CellGrads {
 };
 
 struct CellFormula {
-  CellStates (*forward)(const Gates& gates, const Dual& old_c);
+  std::function<CellStates(const Gates& gates, const Dual& old_c)> forward;
   // grad_h and grad_c are those of forward's results.
-  CellGrads (*backward)(const Gates& gates, const Dual& old_c, const Dual& grad_h,
-                        const Dual& grad_c);
+  std::function<CellGrads(const Gates& gates, const Dual& old_c, const Dual& grad_h,
+                          const Dual& grad_c)>
+      backward;
 };
 
 // ---- the cells
 
-inline constexpr CellFormula kLltm = {
+inline const CellFormula kLltm = {
     [](const Gates& g, const Dual& old_c) -> CellStates {
       const Dual c = old_c + kSigmoid(g[0]) * kElu(g[2]);
       return {kSigmoid(g[1]) * kTanh(c), c};
@@ -48,7 +50,7 @@ inline constexpr CellFormula kLltm = {
     },
 };
 
-inline constexpr CellFormula kLstm = {
+inline const CellFormula kLstm = {
     [](const Gates& g, const Dual& old_c) -> CellStates {
       const Dual c = kSigmoid(g[1]) * old_c + kSigmoid(g[0]) * kTanh(g[2]);
       return {kSigmoid(g[3]) * kTanh(c), c};
@@ -65,7 +67,7 @@ inline constexpr CellFormula kLstm = {
 };
 
 // The c of a GRU and of an RNN is its h before rounding. An RNN does not read it.
-inline constexpr CellFormula kGru = {
+inline const CellFormula kGru = {
     [](const Gates& g, const Dual& old_h) -> CellStates {
       const Dual n = kTanh(g[3] + kSigmoid(g[1]) * g[0]);
       const Dual h = n + kSigmoid(g[2]) * (old_h - n);
@@ -82,7 +84,7 @@ inline constexpr CellFormula kGru = {
 };
 
 template <const Activation& activation>
-inline constexpr CellFormula kRnn = {
+inline const CellFormula kRnn = {
     [](const Gates& g, const Dual&) -> CellStates {
       const Dual h = activation(g[0]);
       return {h, h};
@@ -92,9 +94,12 @@ inline constexpr CellFormula kRnn = {
     },
 };
 
+// A registered cell's: recurrent/formula/evaluate.h.
+const CellFormula& formula_of(CellKind cell);
+
 inline const CellFormula& cell_formula(CellKind kind) {
-  static constexpr const CellFormula* formulas[] = {&kLltm, &kLstm, &kGru, &kRnn<kTanh>,
-                                                    &kRnn<kRelu>};
+  if (is_formula(kind)) return formula_of(kind);
+  static const CellFormula* const formulas[] = {&kLltm, &kLstm, &kGru, &kRnn<kTanh>, &kRnn<kRelu>};
   return *formulas[static_cast<int>(kind)];
 }
 

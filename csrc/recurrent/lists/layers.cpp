@@ -237,6 +237,32 @@ std::vector<Tensor> layers_from_zeros(const Tensor& input, const OptionalTensor&
   return results;
 }
 
+std::vector<Tensor> recurrent_layers(const Tensor& input, const OptionalTensor& batch_sizes,
+                                     at::TensorList hx, at::TensorList params, bool has_biases,
+                                     int64_t num_layers, double dropout, bool train,
+                                     bool bidirectional, bool batch_first, c10::string_view cell,
+                                     bool recompute, const OptionalTensor& reset,
+                                     OptionalList reset_hx, const OptionalTensor& lengths) {
+  Layers a{find_cell("recurrent_layers", cell),
+           hx,
+           params,
+           has_biases,
+           num_layers,
+           dropout,
+           train,
+           bidirectional,
+           recompute,
+           reset,
+           reset_hx.value_or(at::TensorList()),
+           lengths};
+  a.zeros = hx.empty();
+  const LayersResults found =
+      batch_sizes ? run_data(input, *batch_sizes, a) : run_input(input, batch_first, a);
+  std::vector<Tensor> results{found.output, found.h_n};
+  if (a.has_c()) results.push_back(found.c_n);
+  return results;
+}
+
 template <CellKind cell>
 void register_pair(torch::Library& m, const std::string& name) {
   m.impl((name + ".input").c_str(), pair_input<cell, false>);
@@ -258,6 +284,7 @@ void register_layers(torch::Library& m) {
   register_of_h<CellKind::kRnnTanh>(m, "rnn_tanh");
   register_of_h<CellKind::kRnnRelu>(m, "rnn_relu");
   m.impl("layers_from_zeros", layers_from_zeros);
+  m.impl("recurrent_layers", recurrent_layers);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// lltm_cell: what its CPU and CUDA kernels share. ATen computes matrix products, a backend the
-// rest.
+// Declarations shared by the CPU and CUDA kernels of lltm_cell. ATen computes the matrix products;
+// a backend computes the rest.
 #pragma once
 
 #include <array>

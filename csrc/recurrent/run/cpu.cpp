@@ -1,5 +1,7 @@
 // recurrent_layer on the CPU: products over all steps by ATen, steps by kernels/recurrent/cpu.
 // Twin: cuda/layer.cpp.
+#include "recurrent/formula/cpu.h"
+
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
@@ -10,6 +12,7 @@
 #include "common/gemm.h"
 #include "kernels/common/cpu/subnormals.h"
 #include "kernels/recurrent/cpu/rows.h"
+#include "kernels/recurrent/formula/cells.h"
 #include "recurrent/run/run.h"
 
 namespace treadle {
@@ -80,46 +83,55 @@ Tensor matrix_at(void* data, int64_t rows, int64_t columns, const at::TensorOpti
   return at::from_blob(data, {rows, columns}, options);
 }
 
-void packed_steps(const RecurrenceForward& args, const Tensor& weight_hh) {
-  const Tensor panels = empty_panels(weight_hh);
-  cpu::recurrent_pack_forward(args.cell, args.dtype, matrix_view(weight_hh), args.hidden,
-                              panels.data_ptr());
-  over_rows(args, weight_hh.numel(), [&](int64_t begin, int64_t end) {
-    cpu::recurrent_layer_forward(args, panels.data_ptr(), begin, end);
-  });
+// The functions of a cell; null for a formula if there is no compiler.
+const cpu::RowsFunctions* rows_of(CellKind cell, Dtype dtype) {
+  static constexpr cpu::RowsFunctions kCompiled{
+      cpu::recurrent_pack_forward, cpu::recurrent_pack_backward, cpu::recurrent_layer_forward,
+      cpu::recurrent_layer_backward, cpu::recurrent_layer_c_states};
+  return is_formula(cell) ? formula_rows(cell, dtype) : &kCompiled;
 }
 
-void single_step(const LayerRun& run, const RecurrenceForward& args, const Tensor& weight_hh) {
+void packed_steps(const cpu::RowsFunctions& rows, const RecurrenceForward& args,
+                  const Tensor& weight_hh) {
+  const Tensor panels = empty_panels(weight_hh);
+  rows.pack_forward(args.cell, args.dtype, matrix_view(weight_hh), args.hidden, panels.data_ptr());
+  over_rows(args, weight_hh.numel(),
+            [&](int64_t begin, int64_t end) { rows.forward(args, panels.data_ptr(), begin, end); });
+}
+
+void single_step(const cpu::RowsFunctions& rows, const LayerRun& run, const RecurrenceForward& args,
+                 const Tensor& weight_hh) {
   const Tensor h = matrix_at(args.h, args.steps[0].rows, args.hidden, weight_hh.options());
   const Tensor products = product_cpu(run, h, weight_hh.t());
   RecurrenceForward step = args;
   step.state_products = matrix_view(products);
-  over_rows(step, 64 * args.hidden, [&](int64_t begin, int64_t end) {
-    cpu::recurrent_layer_forward(step, nullptr, begin, end);
-  });
+  over_rows(step, 64 * args.hidden,
+            [&](int64_t begin, int64_t end) { rows.forward(step, nullptr, begin, end); });
 }
 
 LayerSaved forward_cpu(const LayerRun& run, bool save) {
-  return forward_by_steps(
-      run, save, /*reads_h0=*/false, /*reads_c0=*/false, [&](const ForwardDirection& direction) {
-        const Tensor& weight_hh = direction.weight_hh;
-        in_chunks(run, direction, [&](const RecurrenceForward& args, bool) {
-          packs(run, args) ? packed_steps(args, weight_hh) : single_step(run, args, weight_hh);
-        });
-      });
+  return forward_by_steps(run, save, /*reads_h0=*/false, /*reads_c0=*/false,
+                          [&](const ForwardDirection& direction) {
+                            const Tensor& weight_hh = direction.weight_hh;
+                            in_chunks(run, direction, [&](const RecurrenceForward& args, bool) {
+                              const cpu::RowsFunctions* const rows = rows_of(args.cell, args.dtype);
+                              if (rows == nullptr) return formula_forward_cpu(args, weight_hh);
+                              packs(run, args) ? packed_steps(*rows, args, weight_hh)
+                                               : single_step(*rows, run, args, weight_hh);
+                            });
+                          });
 }
 
-void single_step_backward(const BackwardDirection& direction) {
+void single_step_backward(const cpu::RowsFunctions& rows, const BackwardDirection& direction) {
   RecurrenceBackward args = direction.all;
   args.c_states = direction.c_states.c;  // the step begins with c0
-  over_rows(args, 64 * args.hidden, [&](int64_t begin, int64_t end) {
-    cpu::recurrent_layer_backward(args, nullptr, begin, end);
-  });
+  over_rows(args, 64 * args.hidden,
+            [&](int64_t begin, int64_t end) { rows.backward(args, nullptr, begin, end); });
   const CellInfo& cell = cell_info(args.cell);
-  const int64_t rows = args.steps[0].rows, hidden = args.hidden;
+  const int64_t count = args.steps[0].rows, hidden = args.hidden;
   const Tensor weight = direction.weight_hh.to(direction.grad_h.scalar_type());
-  Tensor grad_h = direction.grad_h.narrow(0, 0, rows);
-  const Tensor gates = matrix_at(args.grad_gates, rows, cell.gates * hidden, grad_h.options())
+  Tensor grad_h = direction.grad_h.narrow(0, 0, count);
+  const Tensor gates = matrix_at(args.grad_gates, count, cell.gates * hidden, grad_h.options())
                            .narrow(1, cell.state_first * hidden, cell.state_gates * hidden);
   // The gates are W_hh's blocks of rows, rolled.
   const int64_t moved = cell.torch_shift * hidden, rest = cell.state_gates * hidden - moved;
@@ -129,15 +141,19 @@ void single_step_backward(const BackwardDirection& direction) {
 
 void steps_backward_cpu(const LayerRun& run, const BackwardDirection& direction) {
   const RecurrenceBackward& args = direction.all;
-  if (!packs(run, args)) return single_step_backward(direction);
-  over_rows(direction.c_states, 64 * args.hidden, [&](int64_t begin, int64_t end) {
-    cpu::recurrent_layer_c_states(direction.c_states, begin, end);
-  });
+  const cpu::RowsFunctions* const rows = rows_of(args.cell, args.dtype);
+  if (rows == nullptr) {
+    formula_c_states_cpu(direction.c_states);
+    return formula_backward_cpu(args, direction.weight_hh);
+  }
+  if (!packs(run, args)) return single_step_backward(*rows, direction);
+  over_rows(direction.c_states, 64 * args.hidden,
+            [&](int64_t begin, int64_t end) { rows->c_states(direction.c_states, begin, end); });
   const Tensor panels = empty_panels(direction.weight_hh);
-  cpu::recurrent_pack_backward(args.cell, args.dtype, matrix_view(direction.weight_hh), args.hidden,
-                               panels.data_ptr());
+  rows->pack_backward(args.cell, args.dtype, matrix_view(direction.weight_hh), args.hidden,
+                      panels.data_ptr());
   over_rows(args, direction.weight_hh.numel(), [&](int64_t begin, int64_t end) {
-    cpu::recurrent_layer_backward(args, panels.data_ptr(), begin, end);
+    rows->backward(args, panels.data_ptr(), begin, end);
   });
 }
 

@@ -279,6 +279,7 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
 #endif
 }
 
+#ifndef __CUDACC_RTC__
 // ---- launch
 
 template <class Cell, class T>
@@ -291,8 +292,11 @@ cudaError_t run_cluster_any(const PersistentBackward* args, const ClusterCall& c
       using Layout = ClusterBackwardOf<Cell, s.units, s.blocks>;
       static_assert(s.tiles == 1 && Layout::kResetsBytes <= kMostSharedBytes);
       const bool resets = call.plan.resets;
-      const auto kernel = resets ? cluster_backward<Cell, T, s.units, s.blocks, true>
-                                 : cluster_backward<Cell, T, s.units, s.blocks, false>;
+      const auto kernel =
+          resets ? TREADLE_FUNCTION(PersistentKernel<PersistentBackward>, cluster_backward,
+                                    (Cell, T), (s.units, s.blocks, true))
+                 : TREADLE_FUNCTION(PersistentKernel<PersistentBackward>, cluster_backward,
+                                    (Cell, T), (s.units, s.blocks, false));
       return call(kernel, Layout::kThreads, resets ? Layout::kResetsBytes : Layout::kSharedBytes,
                   args);
     }
@@ -305,5 +309,7 @@ cudaError_t run_cluster_any(Dtype dtype, const PersistentBackward* args, const C
   return dtype == Dtype::kHalf ? run_cluster_any<Cell, Half>(args, call)
                                : run_cluster_any<Cell, BFloat16>(args, call);
 }
+
+#endif
 
 }  // namespace treadle

@@ -4,6 +4,8 @@
 
 #include "kernels/math/h_bound.h"
 #include "kernels/recurrent/engine/resets.cuh"
+#ifndef __CUDACC_RTC__
+#include "kernels/recurrent/formula/function.h"
 #include "kernels/recurrent/plan/plan.h"
 
 namespace treadle {
@@ -110,3 +112,4 @@ template <class Kind>
 cudaError_t run_cluster_split(const PersistentForward* args, const ClusterCall& call);
 
 }  // namespace treadle
+#endif

@@ -261,6 +261,7 @@ __global__ void __launch_bounds__(
 #endif
 }
 
+#ifndef __CUDACC_RTC__
 // ---- launch
 
 template <class Cell, class T, int units, int blocks, int tiles, int stride, bool resets>
@@ -268,8 +269,9 @@ cudaError_t run_cluster_dense(const PersistentForward* args, const ClusterCall& 
   using L = DenseForward<Cell::kGates, Cell::kStateGates, units, blocks, tiles, stride>;
   constexpr int kBytes = resets ? L::kResetsBytes : L::kSharedBytes;
   static_assert(kBytes <= kMostSharedBytes);
-  return call(cluster_dense_forward<Cell, T, units, blocks, tiles, stride, resets>, L::kThreads,
-              kBytes, args);
+  const auto kernel = TREADLE_FUNCTION(PersistentKernel<PersistentForward>, cluster_dense_forward,
+                                       (Cell, T), (units, blocks, tiles, stride, resets));
+  return call(kernel, L::kThreads, kBytes, args);
 }
 
 template <class Cell, class T>
@@ -298,5 +300,7 @@ cudaError_t run_cluster_dense(Dtype dtype, const PersistentForward* args, const 
   return dtype == Dtype::kHalf ? run_cluster_dense<Cell, Half>(args, call)
                                : run_cluster_dense<Cell, BFloat16>(args, call);
 }
+
+#endif
 
 }  // namespace treadle

@@ -21,8 +21,12 @@ cudaError_t run_cluster_fp32(const PersistentForward* args, const ClusterCall& c
       using Layout = ClusterFp32Forward<Cell, s.units, s.blocks>;
       static_assert(Layout::kSharedBytes <= kMostSharedBytes);
       static_assert(Layout::kRows == fp32_rows(s, Cell::kStateGates));
-      const auto kernel = call.plan.resets ? cluster_fp32_forward<Cell, s.units, s.blocks, true>
-                                           : cluster_fp32_forward<Cell, s.units, s.blocks, false>;
+      const auto kernel =
+          call.plan.resets
+              ? TREADLE_FUNCTION(PersistentKernel<PersistentForward>, cluster_fp32_forward, (Cell),
+                                 (s.units, s.blocks, true))
+              : TREADLE_FUNCTION(PersistentKernel<PersistentForward>, cluster_fp32_forward, (Cell),
+                                 (s.units, s.blocks, false));
       return call(kernel, kFp32Threads, Layout::kSharedBytes, args);
     }
   });
@@ -41,8 +45,12 @@ cudaError_t run_cluster_fp32(const PersistentBackward* args, const ClusterCall& 
       using Layout = ClusterFp32Backward<Cell, s.units, s.blocks>;
       static_assert(Layout::kSharedBytes <= kMostSharedBytes);
       static_assert(Layout::kRows == fp32_rows(s, Cell::kStateGates));
-      const auto kernel = call.plan.resets ? cluster_fp32_backward<Cell, s.units, s.blocks, true>
-                                           : cluster_fp32_backward<Cell, s.units, s.blocks, false>;
+      const auto kernel =
+          call.plan.resets
+              ? TREADLE_FUNCTION(PersistentKernel<PersistentBackward>, cluster_fp32_backward,
+                                 (Cell), (s.units, s.blocks, true))
+              : TREADLE_FUNCTION(PersistentKernel<PersistentBackward>, cluster_fp32_backward,
+                                 (Cell), (s.units, s.blocks, false));
       return call(kernel, kFp32Threads, Layout::kSharedBytes, args);
     }
   });

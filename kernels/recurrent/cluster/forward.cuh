@@ -298,6 +298,7 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
 #endif
 }
 
+#ifndef __CUDACC_RTC__
 // ---- launch
 
 template <class Cell, class T>
@@ -310,8 +311,11 @@ cudaError_t run_cluster_any(const PersistentForward* args, const ClusterCall& ca
       using Layout = ClusterForwardOf<Cell, s.units, s.blocks, s.tiles>;
       static_assert(Layout::kResetsBytes <= kMostSharedBytes);
       const bool resets = call.plan.resets;
-      const auto kernel = resets ? cluster_forward<Cell, T, s.units, s.blocks, s.tiles, true>
-                                 : cluster_forward<Cell, T, s.units, s.blocks, s.tiles, false>;
+      const auto kernel =
+          resets ? TREADLE_FUNCTION(PersistentKernel<PersistentForward>, cluster_forward, (Cell, T),
+                                    (s.units, s.blocks, s.tiles, true))
+                 : TREADLE_FUNCTION(PersistentKernel<PersistentForward>, cluster_forward, (Cell, T),
+                                    (s.units, s.blocks, s.tiles, false));
       return call(kernel, Layout::kThreads, resets ? Layout::kResetsBytes : Layout::kSharedBytes,
                   args);
     }
@@ -324,5 +328,7 @@ cudaError_t run_cluster_any(Dtype dtype, const PersistentForward* args, const Cl
   return dtype == Dtype::kHalf ? run_cluster_any<Cell, Half>(args, call)
                                : run_cluster_any<Cell, BFloat16>(args, call);
 }
+
+#endif
 
 }  // namespace treadle

@@ -271,6 +271,7 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
 #endif
 }
 
+#ifndef __CUDACC_RTC__
 // ---- launch
 
 template <class Kind>
@@ -283,10 +284,14 @@ cudaError_t run_cluster_split(const PersistentForward* args, const ClusterCall& 
       constexpr int rows = decltype(count)::value;
       using Layout = SplitForward<Cell::kGates, Cell::kStateGates, s.units, s.blocks, rows>;
       static_assert(s.tiles == 1 && Layout::kSharedBytes <= kMostSharedBytes);
-      return call(cluster_split_forward<Cell, s.units, s.blocks, rows>, Layout::kThreads,
-                  Layout::kSharedBytes, args);
+      const auto kernel =
+          TREADLE_FUNCTION(PersistentKernel<PersistentForward>, cluster_split_forward, (Cell),
+                           (s.units, s.blocks, rows));
+      return call(kernel, Layout::kThreads, Layout::kSharedBytes, args);
     });
   });
 }
+
+#endif
 
 }  // namespace treadle

@@ -2,10 +2,12 @@
 // others (tests/recurrent/plan/test_plan_kernels.py). It needs neither torch nor CUDA.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
+#ifndef __CUDACC_RTC__
+#include <array>
 #include <initializer_list>
+#endif
 
 #include "kernels/recurrent/cell_info.h"
 
@@ -31,6 +33,8 @@ struct ClusterShape {
 constexpr bool operator==(const ClusterShape& a, const ClusterShape& b) {
   return a.units == b.units && a.blocks == b.blocks && a.tiles == b.tiles;
 }
+
+#ifndef __CUDACC_RTC__
 
 // Counts of rows, each with a kernel. A batch with another count takes the next larger kernel,
 // which computes a few more rows.
@@ -165,7 +169,7 @@ inline constexpr size_t kShapes = sizeof(kClusterKernels) / sizeof(kClusterKerne
 // which rows of h are too large for them, so cells whose h grows have none.
 constexpr ShapeKernels kernels_of(size_t shape, int state_gates, bool grows) {
   const ClusterKernels& all = kClusterKernels[shape];
-  ShapeKernels found = state_gates == 1 ? all.one : state_gates == 3 ? all.three : all.four;
+  ShapeKernels found = state_gates == 1 ? all.one : state_gates < 4 ? all.three : all.four;
   if (grows) found.split = {};
   return found;
 }
@@ -180,5 +184,7 @@ constexpr std::array<ClusterShape, kShapes> cluster_shapes() {
   return shapes;
 }
 inline constexpr std::array<ClusterShape, kShapes> kClusterShapes = cluster_shapes();
+
+#endif
 
 }  // namespace treadle

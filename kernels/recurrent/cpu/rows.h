@@ -40,4 +40,15 @@ TREADLE_CPU_FUNCTION(recurrent_layer_c_states,
                      (const RecurrenceCStates& args, int64_t begin, int64_t end),
                      (args, begin, end))
 
+// These functions of one cell: the library's, or those that were compiled for a formula.
+struct RowsFunctions {
+  void (*pack_forward)(CellKind cell, Dtype dtype, const MatrixView& weight, int64_t hidden,
+                       void* panels);
+  void (*pack_backward)(CellKind cell, Dtype dtype, const MatrixView& weight, int64_t hidden,
+                        void* panels);
+  void (*forward)(const RecurrenceForward& args, const void* panels, int64_t begin, int64_t end);
+  void (*backward)(const RecurrenceBackward& args, const void* panels, int64_t begin, int64_t end);
+  void (*c_states)(const RecurrenceCStates& args, int64_t begin, int64_t end);
+};
+
 }  // namespace treadle::cpu

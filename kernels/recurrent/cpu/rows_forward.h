@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <type_traits>
 
 #include "kernels/recurrent/cpu/gemm.h"
 #include "kernels/recurrent/step_args.h"
@@ -83,6 +84,12 @@ void pack_backward(const MatrixView& weight, int64_t hidden, acc* panels) {
     }
   }
 }
+
+// Whether new h is a function of the gates and new c: Cell::output.
+template <class Cell, class = void>
+inline constexpr bool kHasOutput = false;
+template <class Cell>
+inline constexpr bool kHasOutput<Cell, std::void_t<decltype(&Cell::output)>> = true;
 
 template <class T, class acc>
 TREADLE_INLINE void load_some(const void* base, int64_t at, acc (&x)[kColumns<acc>], int64_t n) {
@@ -241,7 +248,7 @@ class ForwardRows {
   TREADLE_INLINE void finish(int64_t first_row, int64_t first, int64_t count, int64_t group,
                              const acc* products) {
     constexpr int kMost = kMostRows<kStateGates>;
-    constexpr bool kApart = kMost >= 4;
+    constexpr bool kApart = kMost >= 4 && kHasOutput<Cell>;
     const int64_t column = group * kN;
     Gates gates[kMost];
     acc h[kMost][kN];
@@ -254,16 +261,23 @@ class ForwardRows {
       for (int64_t i = 0; i < kN; ++i) {
         acc g[kGates];
         for (int k = 0; k < kGates; ++k) g[k] = gates[r][k][i];
-        c[i] = Cell::next(g, own_c[r * padded_ + i]);
-        if constexpr (!kApart) h[r][i] = Cell::output(g, c[i]);
+        if constexpr (kHasOutput<Cell>) {
+          c[i] = Cell::next(g, own_c[r * padded_ + i]);
+          if constexpr (!kApart) h[r][i] = Cell::output(g, c[i]);
+        } else {
+          const auto state = Cell::forward(g, own_c[r * padded_ + i]);
+          c[i] = state.new_cell, h[r][i] = state.new_h;
+        }
       }
       std::copy_n(c, kN, own_c + r * padded_);
     }
-    for (int64_t r = 0; kApart && r < count; ++r) {
-      for (int64_t i = 0; i < kN; ++i) {
-        acc g[kGates];
-        for (int k = 0; k < kGates; ++k) g[k] = gates[r][k][i];
-        h[r][i] = Cell::output(g, own_c[r * padded_ + i]);
+    if constexpr (kApart) {
+      for (int64_t r = 0; r < count; ++r) {
+        for (int64_t i = 0; i < kN; ++i) {
+          acc g[kGates];
+          for (int k = 0; k < kGates; ++k) g[k] = gates[r][k][i];
+          h[r][i] = Cell::output(g, own_c[r * padded_ + i]);
+        }
       }
     }
     for (int64_t r = 0; r < count; ++r) store_h(first_row, first + r, column, h[r]);

@@ -4,8 +4,10 @@
 // steps of a layer in one launch and keeps its weights on the chip.
 #pragma once
 
+#ifndef __CUDACC_RTC__
 #include <atomic>
 #include <mutex>
+#endif
 
 #include "kernels/common/convert.cuh"
 #include "kernels/common/launch.cuh"
@@ -223,6 +225,7 @@ __device__ __forceinline__ void store_sums(uint32_t to, const float (&sum)[4]) {
   ptx::store_floats(to + 8 * 8 * 4, sum[2], sum[3]);
 }
 
+#ifndef __CUDACC_RTC__
 // The architectures, 90 for sm_90, for which a kernel has a body; for all others it is empty.
 struct CompiledFor {
   int least, most = 1000, except = 0;
@@ -303,5 +306,6 @@ cudaError_t blocks_at_once(void (*kernel)(P...), int threads, size_t shared_byte
   *count *= limits.processors;
   return found;
 }
+#endif
 
 }  // namespace treadle

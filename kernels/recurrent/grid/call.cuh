@@ -5,6 +5,7 @@
 
 #include "kernels/recurrent/engine/persistent.cuh"
 #include "kernels/recurrent/engine/resets.cuh"
+#include "kernels/recurrent/formula/function.h"
 #include "kernels/recurrent/plan/plan.h"
 
 namespace treadle {

@@ -14,9 +14,12 @@ cudaError_t run_grid_split(const PersistentBackward* args, const GridCall& call)
                                      decltype(words)::value, setmaxnreg>;
     const auto run = [&](auto alone) {
       constexpr bool kAlone = decltype(alone)::value;
-      return call.of<Layout>(call.plan.resets ? grid_split_backward<Cell, Layout, true, kAlone>
-                                              : grid_split_backward<Cell, Layout, false, kAlone>,
-                             args);
+      const auto kernel =
+          call.plan.resets ? TREADLE_FUNCTION(PersistentKernel<PersistentBackward>,
+                                              grid_split_backward, (Cell, Layout), (true, kAlone))
+                           : TREADLE_FUNCTION(PersistentKernel<PersistentBackward>,
+                                              grid_split_backward, (Cell, Layout), (false, kAlone));
+      return call.of<Layout>(kernel, args);
     };
     return call.plan.rows == 8 ? run(Constant<bool, true>{}) : run(Constant<bool, false>{});
   };

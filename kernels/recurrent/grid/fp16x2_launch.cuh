@@ -13,9 +13,12 @@ cudaError_t run_grid_split(const PersistentForward* args, const GridCall& call) 
     using Layout = GridSplit<Cell::kGates, Cell::kStateGates, decltype(width)::value, setmaxnreg>;
     const auto run = [&](auto alone) {
       constexpr bool kAlone = decltype(alone)::value;
-      return call.of<Layout>(call.plan.resets ? grid_split_forward<Cell, Layout, true, kAlone>
-                                              : grid_split_forward<Cell, Layout, false, kAlone>,
-                             args);
+      const auto kernel =
+          call.plan.resets ? TREADLE_FUNCTION(PersistentKernel<PersistentForward>,
+                                              grid_split_forward, (Cell, Layout), (true, kAlone))
+                           : TREADLE_FUNCTION(PersistentKernel<PersistentForward>,
+                                              grid_split_forward, (Cell, Layout), (false, kAlone));
+      return call.of<Layout>(kernel, args);
     };
     return call.plan.rows == 8 ? run(Constant<bool, true>{}) : run(Constant<bool, false>{});
   });

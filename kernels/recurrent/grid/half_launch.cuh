@@ -9,16 +9,22 @@ namespace treadle {
 
 template <class Cell, class T, class Layout, int late>
 cudaError_t run_grid_of(const PersistentForward* args, const GridCall& call) {
-  return call.of<Layout>(call.plan.resets ? grid_forward<Cell, T, Layout, true, late>
-                                          : grid_forward<Cell, T, Layout, false, late>,
-                         args);
+  const auto kernel = call.plan.resets
+                          ? TREADLE_FUNCTION(PersistentKernel<PersistentForward>, grid_forward,
+                                             (Cell, T, Layout), (true, late))
+                          : TREADLE_FUNCTION(PersistentKernel<PersistentForward>, grid_forward,
+                                             (Cell, T, Layout), (false, late));
+  return call.of<Layout>(kernel, args);
 }
 
 template <class Cell, class T, class Layout, int late>
 cudaError_t run_grid_of(const PersistentBackward* args, const GridCall& call) {
-  return call.of<Layout>(call.plan.resets ? grid_backward<Cell, T, Layout, true, late>
-                                          : grid_backward<Cell, T, Layout, false, late>,
-                         args);
+  const auto kernel = call.plan.resets
+                          ? TREADLE_FUNCTION(PersistentKernel<PersistentBackward>, grid_backward,
+                                             (Cell, T, Layout), (true, late))
+                          : TREADLE_FUNCTION(PersistentKernel<PersistentBackward>, grid_backward,
+                                             (Cell, T, Layout), (false, late));
+  return call.of<Layout>(kernel, args);
 }
 
 template <class F>

@@ -299,7 +299,8 @@ inline constexpr CellShapes kCellShapes{kGridShapes<gates, state_gates, false>,
 
 inline const CellShapes& cell_shapes(int gates, int state_gates) {
   if (gates == 1) return kCellShapes<1, 1>;
-  if (gates == 3) return kCellShapes<3, 3>;
+  if (gates == 2) return kCellShapes<2, 2>;
+  if (gates == 3) return state_gates == 2 ? kCellShapes<3, 2> : kCellShapes<3, 3>;
   return state_gates == 3 ? kCellShapes<4, 3> : kCellShapes<4, 4>;
 }
 

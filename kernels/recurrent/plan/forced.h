@@ -28,6 +28,7 @@ inline bool runs_forward_only(const RecurrenceSizes& sizes, const RecurrenceDevi
 // ---- null, or why the algorithm cannot run
 
 inline const char* refuse_tiles(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
+  if (is_formula(sizes.cell)) return fail("algorithm tiles needs a cell other than a treadle.Cell");
   const bool exact = sizes.dtype == Dtype::kFloat && !device.tf32;
   return in_tiles(sizes, device)
              ? nullptr

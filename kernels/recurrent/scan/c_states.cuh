@@ -8,7 +8,11 @@
 
 #include "kernels/common/convert.cuh"
 #include "kernels/common/launch.cuh"
+#include "kernels/recurrent/persistent_args.h"
+#ifndef __CUDACC_RTC__
 #include "kernels/recurrent/cell_launchers.h"
+#include "kernels/recurrent/formula/function.h"
+#endif
 
 namespace treadle {
 
@@ -202,6 +206,9 @@ __global__ void __launch_bounds__(kBlockSize)
   }
 }
 
+#ifndef __CUDACC_RTC__
+using CStatesKernel = void (*)(PersistentCStates, int64_t);
+
 template <class Kind>
 cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream) {
   const PersistentSizes& sizes = args.sizes;
@@ -220,11 +227,15 @@ cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream) 
       const auto grid = ceil_div(units, int64_t{kWide} * kBlockSize);
       const LaunchShape shape = {static_cast<unsigned>(grid),  1, 1, kBlockSize, 0, kWide,
                                  static_cast<int>(sizes.steps)};
-      const auto kernel = resets ? recurrence_c_states_in_turn<Cell, T, true, kWide, kSteps>
-                                 : recurrence_c_states_in_turn<Cell, T, false, kWide, kSteps>;
+      const auto kernel = resets ? TREADLE_FUNCTION(CStatesKernel, recurrence_c_states_in_turn,
+                                                    (Cell, T), (true, kWide, kSteps))
+                                 : TREADLE_FUNCTION(CStatesKernel, recurrence_c_states_in_turn,
+                                                    (Cell, T), (false, kWide, kSteps));
       return launch(kernel, shape, stream, args, units);
     };
     constexpr int kWide = kTurnWide<T>, kSteps = kTurnSteps<T>;
+    // Only affine steps can be composed before c is known.
+    if (!is_affine(sizes.cell)) return in_turn(Constant<int, 1>{}, Constant<int, kSteps>{});
     if (takes(2 * kWide, kMoreUnits)) {
       return in_turn(Constant<int, 2 * kWide>{}, Constant<int, kSteps / 2>{});
     }
@@ -239,9 +250,12 @@ cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream) 
                                1,
                                static_cast<int>(ceil_div(sizes.steps, int64_t{warps}))};
     const auto kernel =
-        resets ? recurrence_c_states<Cell, T, true> : recurrence_c_states<Cell, T, false>;
+        resets ? TREADLE_FUNCTION(CStatesKernel, recurrence_c_states, (Cell, T), (true))
+               : TREADLE_FUNCTION(CStatesKernel, recurrence_c_states, (Cell, T), (false));
     return launch(kernel, shape, stream, args, units);
   });
 }
+
+#endif
 
 }  // namespace treadle

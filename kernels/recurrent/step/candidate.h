@@ -35,7 +35,7 @@ inline Candidate step_candidate(const RecurrenceSizes& sizes, const RecurrenceDe
 inline Candidate warp_candidate(const RecurrenceSizes& sizes, const RecurrenceDevice&,
                                 bool backward) {
   Candidate found;
-  found.exists = !backward;
+  found.exists = !backward && !is_formula(sizes.cell);
   found.plan.kernel = KernelId::kWarp;
   found.plan.reason = "few rows of one step are a launch";
   const bool few = sizes.batch <= kFewUnits / std::max<int64_t>(sizes.hidden, 1);

@@ -7,8 +7,12 @@
 #include "kernels/common/convert.cuh"
 #include "kernels/common/fast_divide.cuh"
 #include "kernels/common/launch.cuh"
-#include "kernels/recurrent/cell_launchers.h"
 #include "kernels/recurrent/step/step_group.h"
+#include "kernels/recurrent/step_args.h"
+#ifndef __CUDACC_RTC__
+#include "kernels/recurrent/cell_launchers.h"
+#include "kernels/recurrent/formula/function.h"
+#endif
 
 namespace treadle {
 
@@ -198,7 +202,12 @@ __global__ void __launch_bounds__(kBlockSize, 4)
   }
 }
 
+#ifndef __CUDACC_RTC__
 // ---- host
+
+using StepForwardKernel = void (*)(RecurrenceForward, RecurrenceStep, RecurrenceStep, LocateUnit,
+                                   StepGroup);
+using StepBackwardKernel = void (*)(RecurrenceBackward, RecurrenceStep, LocateUnit, StepGroup);
 
 // With at least this many units, threads that take vectors fill the GPU.
 inline constexpr int64_t kVectors = int64_t{1} << 15;
@@ -246,7 +255,8 @@ cudaError_t launch_grouped_forward(const RecurrenceForward& args, const StepGrou
     return with_units<T>(step.rows, args.hidden, vectors, [&](auto units) {
       constexpr int n = decltype(units)::value;
       const LocateUnit locate(step.rows, args.hidden, n, args.products.column_stride != 1);
-      return launch(recurrence_forward<Cell, T, n>, step_launch_shape(locate), stream, args, step,
+      return launch(TREADLE_FUNCTION(StepForwardKernel, recurrence_forward, (Cell, T), (n)),
+                    step_launch_shape(locate), stream, args, step,
                     args.resets.marks != nullptr ? args.steps[1] : RecurrenceStep{}, locate, group);
     });
   });
@@ -271,8 +281,8 @@ cudaError_t launch_grouped_backward(const RecurrenceBackward& args, const StepGr
     return with_units<T>(step.rows, args.hidden, vectors, [&](auto units) {
       constexpr int n = decltype(units)::value;
       const LocateUnit locate(step.rows, args.hidden, n, args.grad_h.column_stride != 1);
-      return launch(recurrence_backward<Cell, T, n>, step_launch_shape(locate), stream, args, step,
-                    locate, group);
+      return launch(TREADLE_FUNCTION(StepBackwardKernel, recurrence_backward, (Cell, T), (n)),
+                    step_launch_shape(locate), stream, args, step, locate, group);
     });
   });
 }
@@ -285,5 +295,7 @@ template <class Kind>
 cudaError_t launch_step_backward(const RecurrenceBackward& args, cudaStream_t stream) {
   return launch_grouped_backward<Kind>(args, {}, stream);
 }
+
+#endif
 
 }  // namespace treadle

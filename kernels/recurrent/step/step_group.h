@@ -2,7 +2,9 @@
 // csrc/recurrent/cuda/step_groups.cpp.
 #pragma once
 
+#ifndef __CUDACC_RTC__
 #include <cuda_runtime_api.h>
+#endif
 
 #include "kernels/common/exported.h"
 #include "kernels/recurrent/step_args.h"
@@ -17,6 +19,7 @@ struct StepGroup {
   void* gates = nullptr;
 };
 
+#ifndef __CUDACC_RTC__
 // Forward, every cell passes args.state_products, so args.products is only read.
 
 cudaError_t launch_grouped_forward(const RecurrenceForward& args, const StepGroup& group,
@@ -35,5 +38,7 @@ cudaError_t launch_grouped_backward(const RecurrenceBackward& args, const StepGr
 // Sets a group's base.
 cudaError_t launch_step_base(int64_t row, int64_t product, int64_t* device, cudaStream_t stream)
     TREADLE_EXPORTED(launch_step_base);
+
+#endif
 
 }  // namespace treadle

@@ -13,10 +13,10 @@ inline constexpr int64_t kTilesRows = int64_t{1} << 30;  // of all steps: TMA co
 
 inline bool in_tiles(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
   const bool rounded = sizes.dtype == Dtype::kFloat && device.tf32;
-  return device.architecture == 90 && (is_half(sizes.dtype) || rounded) &&
-         sizes.hidden >= kTileHidden && sizes.hidden % kTileHidden == 0 &&
-         sizes.hidden <= kTilesHidden && sizes.steps < kTilesRows &&
-         sizes.batch < kTilesRows / std::max<int64_t>(sizes.steps, 1);
+  return device.architecture == 90 && !is_formula(sizes.cell) &&
+         (is_half(sizes.dtype) || rounded) && sizes.hidden >= kTileHidden &&
+         sizes.hidden % kTileHidden == 0 && sizes.hidden <= kTilesHidden &&
+         sizes.steps < kTilesRows && sizes.batch < kTilesRows / std::max<int64_t>(sizes.steps, 1);
 }
 
 // There is no backward pass.

@@ -1,5 +1,5 @@
-"""Numbers that torch's own functions accept, but the ops' schemas do not: NumPy's, and 0-dim
-tensors.
+"""Converts numbers that torch's own functions accept, but the ops' schemas do not: NumPy scalars
+and 0-dim tensors.
 
 An op's Python function only converts them after a call has failed, so plain numbers cost nothing.
 """
@@ -38,7 +38,7 @@ def as_number(op: str, name: str, value: Any, *, real: bool = False) -> int | fl
     if numpy is not None and isinstance(value, numpy.number | numpy.bool_):
         if isinstance(value, numpy.integer | numpy.complexfloating):
             return value.item()  # type: ignore[no-any-return]
-        # torch, too, treats a NumPy bool as a floating-point number.
+        # Like torch, this treats a NumPy bool as a floating-point number.
         return float(value)
     raise TypeError(f"{op}: {name} must be a number, got {_described(value)}") from None
 
@@ -56,7 +56,7 @@ def number_tensor(a: Tensor, given: float) -> Tensor:
     check_tensor("vector_add", "a", a)
     number: Any = as_number("vector_add", "b", given)
     # A 0-dim tensor of the widest dtype does not promote `a` and keeps the number's digits. It must
-    # be on the CPU even if torch.set_default_device names another device.
+    # be on the CPU even if the default device is another one.
     dtype = None
     if a.is_floating_point() and isinstance(number, int) and not -(2**63) <= number < 2**63:
         number = float(number)

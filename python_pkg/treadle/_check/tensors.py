@@ -1,5 +1,4 @@
-"""Checks of arguments: tensors, their layout, and flags; and the names of ops and dtypes in
-errors."""
+"""Checks that arguments are tensors, dense, or bools, and the names of ops and dtypes in errors."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ def check_dense(op: str, argument: str, tensor: Tensor, instead: str = "") -> No
 
 
 def refuse_strided(op: str, argument: str, jagged: bool = True) -> NoReturn:
-    """Raise for a strided nested tensor; ``jagged``: whether the op takes jagged ones."""
+    """Raise for a strided nested tensor. ``jagged`` says whether the op accepts jagged ones."""
     rule = "dense or of layout torch.jagged" if jagged else "dense"
     raise NotImplementedError(
         f"{op}: {argument} must be {rule}, got a nested tensor of layout torch.strided"

@@ -13,7 +13,7 @@ def _register_sharded() -> None:
 
 
 def register() -> None:
-    """Register all of this; called once in a process, after the ops have been loaded."""
+    """Makes all registrations; called once per process, after the ops have been loaded."""
     fakes.register()
     jagged.register()
     on_import("torch.utils.flop_counter", flops.register)

@@ -30,7 +30,7 @@ def _backward(*args: Any, **kwargs: Any) -> Any:
 
 
 def _lead_to_onnx() -> None:
-    """Warns if an ONNX export runs without the table: torch's error does not name it."""
+    """Warns if an ONNX export lacks the translation table, which torch's error does not mention."""
     onnx = sys.modules.get("torch.onnx")
     if onnx is None or "treadle.onnx" in sys.modules or not onnx.is_in_onnx_export():
         return
@@ -42,7 +42,7 @@ def _lead_to_onnx() -> None:
 
 
 def register() -> None:
-    """Register all of this; called once in a process, after the ops have been loaded."""
+    """Registers all of the above; called once per process, after the ops have been loaded."""
     torch.library.register_fake("treadle::recurrent_layer_forward", _forward)
     torch.library.register_fake("treadle::recurrent_layer", _layer)
     torch.library.register_fake("treadle::recurrent_layer_backward", _backward)

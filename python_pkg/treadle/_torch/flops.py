@@ -1,7 +1,7 @@
-"""Formulas for torch.utils.flop_counter: matrix products count two for each product of two numbers,
-and nothing else counts, as in torch.
+"""Formulas for torch.utils.flop_counter. As in torch, each multiply-add of a matrix product counts
+as two operations, and nothing else counts.
 
-Arguments are those of the op, each tensor as its shape.
+A formula has the arguments of its op, with a shape in place of each tensor.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _recurrent_layer_backward(
     **__: Any,
 ) -> int:
     of_input, of_h0, _of_c0, of_weight_ih, of_weight_hh, *_others = mask
-    # The gradient of h goes through the steps, whichever gradients are requested.
+    # The gradient of h is computed for every step, whichever gradients are requested.
     each = (of_input + of_weight_ih) * prod(weight_ih) + (1 + of_weight_hh) * prod(weight_hh)
     again = _recurrent_layer(input, batch_sizes, h0, c0, weight_ih, weight_hh) if recompute else 0
     return 2 * prod(input[:-1]) * each + again
@@ -132,7 +132,7 @@ _FORMULAS: dict[Callable[..., int], tuple[str, ...]] = {
 
 
 def register() -> None:
-    """Register all of this; called once in a process, after the ops have been loaded."""
+    """Registers all of the above; called once per process, after the ops have been loaded."""
     from torch.utils.flop_counter import register_flop_formula
 
     for formula, names in _FORMULAS.items():

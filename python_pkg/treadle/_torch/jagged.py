@@ -1,7 +1,8 @@
 """Nested tensors: with layout torch.jagged, elementwise ops and the sine layer run on the values.
 
-[N, j, ...] with rows of several lengths j is one tensor [S, ...] of all rows and the offsets of
-each. This runs above our autograd kernels, so that our own derivatives apply to the values.
+A jagged tensor [N, j, ...] has N rows of different lengths j. It stores them in one tensor
+[S, ...], the values, and an offset for each row. The rules here run above our autograd kernels, so
+that our own derivatives apply to the values.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _ELEMENTWISE = (
     *("scale", "scale_", "sine", "sine_", "sine_backward", "cosine", "cosine_", "cosine_backward"),
     *("vector_add", "vector_add.Scalar", "vector_add_", "vector_add_.Scalar"),
 )
-# The results that are gradients of a weight or a bias, and therefore dense.
+# For each op, the indices of results that are gradients of a weight or bias, and therefore dense.
 _SINE_LAYER: dict[str, tuple[int, ...]] = {
     "sine_linear": (),
     "sine_linear_forward": (),
@@ -42,7 +43,7 @@ _library = torch.library.Library("treadle", "FRAGMENT")  # type: ignore[no-untyp
 
 
 def register() -> None:
-    """Register all of this; called once in a process, after the ops have been loaded."""
+    """Registers all rules; called once per process, after the ops have been loaded."""
     for names, rule in (
         (_ELEMENTWISE, _elementwise),
         (_SINE_LAYER, _sine_layer),
@@ -122,8 +123,8 @@ def _dense_values(t: Tensor, like: NestedTensor) -> Tensor:
         return t._values
     if t.dim() + 2 <= like.dim():
         return t
-    # Operands with one entry per row, or with dimensions of 1, are broadcast as in torch. A product
-    # with 1 keeps -0.
+    # Operands with one entry per row, or with dimensions of 1, are broadcast as in torch.
+    # Multiplying by 1 keeps -0.
     nested: Any = torch.ones_like(like, dtype=t.dtype) * t
     return nested._values  # type: ignore[no-any-return]
 

@@ -1,7 +1,7 @@
-"""Runs actions when another module is imported, which treadle itself does not need.
+"""Runs an action when the program imports a module that treadle itself does not need.
 
-Importing these modules takes longer than importing treadle: torch.utils.flop_counter 0.06 s, for
-triton, and torch.distributed.tensor 0.3 s.
+Importing these modules takes longer than importing treadle: torch.utils.flop_counter, which imports
+triton, takes 0.06 s, and torch.distributed.tensor 0.3 s.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Watch(MetaPathFinder):
 
 
 def on_import(module: str, action: Callable[[], None]) -> None:
-    """Call ``action`` after the module's import; now, if it has been imported."""
+    """Call ``action`` after the module's import, or now if it has already been imported."""
     if module in sys.modules:
         action()
     else:

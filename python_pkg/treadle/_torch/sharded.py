@@ -1,7 +1,7 @@
 """Our ops on DTensors: each process computes with its shards and returns its part of the results.
 
-This runs below autograd, with our own rule for each op: torch's registry of sharding rules caches
-an answer and reuses it for calls with other masks and optional arguments.
+This runs below autograd, with our own rule for each op, because torch's registry of sharding rules
+caches an answer and reuses it for calls with other masks and optional arguments.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _library = torch.library.Library("treadle", "FRAGMENT")  # type: ignore[no-untyp
 
 
 def register() -> None:
-    """Register all of this; called once in a process, after the ops have been loaded."""
+    """Registers the rules; called once per process, after the ops have been loaded."""
     register_one = partial(torch.library.register_torch_dispatch, lib=_library)
     for name, rule in RULES.items():
         register_one(f"treadle::{name}", DTensor, partial(_run, rule))
@@ -102,7 +102,7 @@ def _choose(op: str, ways: list[Way], tensors: Tensors, dim: int, written: set[s
 def _global(
     local: Tensor | None, mesh: DeviceMesh, ways: list[Way], index: int, tensors: Tensors
 ) -> DTensor | None:
-    """A result as a DTensor. A sharded dimension has the size of that dimension in an argument."""
+    """A result as a DTensor. The size of its sharded dimension is that of a sharded argument's."""
     if local is None:
         return None
     placements, shape = [way.outputs[index] for way in ways], list(local.shape)

@@ -44,7 +44,7 @@ def _elementwise(tensors: Tensors, *linear: str) -> list[Way]:
 
 def _snake(tensors: Tensors, *results: str) -> list[Way]:
     """Sharded along any dimension of x. Along the channels, parameters with one element per channel
-    are sharded, too. ``results``: for each result, the argument whose shape it has."""
+    are also sharded. ``results``: for each result, the argument whose shape it has."""
     x, ways = tensors["x"], []
     for dim in range(x.dim()):
         inputs: dict[str, Placement] = {}

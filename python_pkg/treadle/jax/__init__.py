@@ -1,8 +1,8 @@
 """treadle's kernels for JAX, on the CPU and on CUDA: under jit, grad and vmap.
 
 Imported only on request: ``import treadle.jax``. The functions call libtreadle_kernels.so through
-jax.ffi; nothing is copied. They support reverse mode (``jax.grad``, ``jax.vjp``), layers once and
-elementwise functions any number of times; forward mode (``jax.jvp``) raises.
+jax.ffi; nothing is copied. Reverse mode (``jax.grad``, ``jax.vjp``) works once for layers and any
+number of times for elementwise functions; forward mode (``jax.jvp``) raises.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def sine(x: Array) -> Array:
         x: any shape, float64, float32, float16 or bfloat16; other dtypes become JAX's float.
 
     Returns:
-        The shape of x; errors of at most 1.6 ulp in float32 and 2 in float64. Under vmap one call
-        takes the whole batch.
+        The shape of x; errors of at most 1.6 ulp in float32 and 2 in float64. Under vmap, one call
+        processes the whole batch.
 
     Raises:
         TypeError: complex numbers.
@@ -78,7 +78,7 @@ def sine(x: Array) -> Array:
 
 
 def cosine(x: Array) -> Array:
-    """cos(x), in radians; otherwise as `sine`.
+    """cos(x), in radians; otherwise like `sine`.
 
     Args:
         x: any shape, float64, float32, float16 or bfloat16; other dtypes become JAX's float.
@@ -127,7 +127,7 @@ def scale(x: Array, factor: float) -> Array:
 
     Args:
         x: any shape; bool, integers except uint16 to uint64, or floating-point.
-        factor: a Python number, static under jit. It keeps all its bits.
+        factor: a Python number, static under jit. Its full precision is used.
 
     Returns:
         The shape of x, in the dtype of ``x * factor`` in JAX.
@@ -143,7 +143,7 @@ def scale(x: Array, factor: float) -> Array:
 
 
 def _summed(grad: Any, shape: tuple[int, ...]) -> Any:
-    """The gradient of an argument that was broadcast from `shape`, which has as many dimensions."""
+    """The gradient of an argument of `shape`, summed over the dimensions that were broadcast."""
     axes = tuple(i for i, (n, of) in enumerate(zip(shape, grad.shape, strict=True)) if n != of)
     return jnp.sum(grad, axis=axes, keepdims=True) if axes else grad
 
@@ -165,11 +165,11 @@ def vector_add(a: Array, b: Array, alpha: float = 1) -> Array:
 
     Args:
         a, b: shapes that broadcast; bool, integers except uint16 to uint64, or floating-point.
-        alpha: a Python number, static under jit. It keeps all its bits.
+        alpha: a Python number, static under jit. Its full precision is used.
 
     Returns:
-        The broadcast shape, in the dtype of ``a + alpha * b`` in JAX. Under vmap, too, broadcasting
-        copies nothing.
+        The broadcast shape, in the dtype of ``a + alpha * b`` in JAX. Broadcasting copies nothing,
+        even under vmap.
 
     Raises:
         TypeError: another dtype, or an alpha that is not a Python number.
@@ -180,7 +180,7 @@ def vector_add(a: Array, b: Array, alpha: float = 1) -> Array:
     alpha = _number("vector_add", "alpha", alpha)
     a, b = _common("vector_add", alpha, jnp.asarray(a), jnp.asarray(b))
     ndim = max(a.ndim, b.ndim)
-    # Gives both the same number of dimensions, so that a batch comes before them.
+    # Both get the same number of dimensions, so that a batch dimension of vmap comes first in both.
     a, b = (x.reshape((1,) * (ndim - x.ndim) + x.shape) for x in (a, b))
     return _vector_add(alpha, (a.shape, b.shape), a, b)
 
@@ -197,14 +197,14 @@ def lstm(
     bias_ih: Array | None = None,
     bias_hh: Array | None = None,
 ) -> tuple[Array, Array, Array]:
-    """One LSTM layer over T steps in one or two directions, as torch.nn.LSTM.
+    """One LSTM layer over T steps in one or two directions, like torch.nn.LSTM.
 
     Args:
-        x: [T, B, I], float64, float32, float16 or bfloat16; all others have its dtype.
-        h0: [D, B, H], D directions: 1 or 2. The second reads the sequence from its end.
-        c0: [D, B, H], float32 allowed with half types.
-        weight_ih: [4H, I], weight_hh: [4H, H]; bias_ih, bias_hh: [4H], both or neither. Rows are
-            those of torch: i, f, g, o. With two directions each has a leading 2.
+        x: [T, B, I], float64, float32, float16 or bfloat16; the other arrays have the same dtype.
+        h0: [D, B, H] for D = 1 or 2 directions. The second reads the sequence from its end.
+        c0: [D, B, H]; with half types, float32 is also allowed.
+        weight_ih: [4H, I], weight_hh: [4H, H]; bias_ih, bias_hh: [4H], both or neither. The gates
+            are in torch's order: i, f, g, o. With two directions, each has a leading dimension 2.
 
     Returns:
         output [T, B, D H], h_n [D, B, H] and c_n [D, B, H] of the dtype of c0.
@@ -235,16 +235,16 @@ def gru(
     bias_ih: Array | None = None,
     bias_hh: Array | None = None,
 ) -> tuple[Array, Array]:
-    """One GRU layer over T steps in one or two directions, as torch.nn.GRU.
+    """One GRU layer over T steps in one or two directions, like torch.nn.GRU.
 
     Args:
-        x: [T, B, I], float64, float32, float16 or bfloat16; all others have its dtype.
-        h0: [D, B, H], D directions: 1 or 2. The second reads the sequence from its end.
-        weight_ih: [3H, I], weight_hh: [3H, H]; bias_ih, bias_hh: [3H], both or neither. Rows are
-            those of torch: r, z, n. With two directions each has a leading 2.
+        x: [T, B, I], float64, float32, float16 or bfloat16; the other arrays have the same dtype.
+        h0: [D, B, H] for D = 1 or 2 directions. The second reads the sequence from its end.
+        weight_ih: [3H, I], weight_hh: [3H, H]; bias_ih, bias_hh: [3H], both or neither. The gates
+            are in torch's order: r, z, n. With two directions, each has a leading dimension 2.
 
     Returns:
-        output [T, B, D H] and h_n [D, B, H]. `lstm` says what runs, and which derivatives exist.
+        output [T, B, D H] and h_n [D, B, H]. Kernels and derivatives are as described in `lstm`.
 
     Raises:
         ValueError: shapes that do not fit.

@@ -61,7 +61,7 @@ class _Layer(ctypes.Structure):
 
 
 def register() -> None:
-    """Make the handlers known to XLA, under the names that `call` uses.
+    """Register the handlers with XLA, under the names that `call` uses.
 
     Raises:
         ImportError: if this package has no libtreadle_jax.so.

@@ -18,7 +18,7 @@ _GATES = 4  # values that the kernels save per unit, for both cells
 
 
 def _forward(layer: Layer, save: bool, *inputs: Any) -> Arrays:
-    """output, h_n, c_n and, if requested, gates, from products, weight_hh, ..., c0."""
+    """output, h_n, c_n and, if `save`, gates. Inputs are the products, weight_hh, ..., c0."""
     d, t, b, h = layer.directions, layer.steps, layer.batch, layer.hidden
     gates = (d, t, b, _GATES * h) if save else (0,)
     results = (
@@ -53,7 +53,8 @@ def _h_before(layer: Layer, h0: Any, output: Any) -> Any:
 
 
 def _gradients(layer: Layer, saved: Arrays, grads: Arrays) -> Arrays:
-    """The gradients of _result's inputs: by the kernel, and the products over all steps by XLA."""
+    """The gradients of _result's inputs. XLA computes the products over all steps, the kernel the
+    rest."""
     gates, weight_hh, h0, c0, output = saved
     results = (
         jax.ShapeDtypeStruct(gates.shape, layer.dtype),
@@ -67,7 +68,7 @@ def _gradients(layer: Layer, saved: Arrays, grads: Arrays) -> Arrays:
         "recurrent_backward", results, *inputs, vmap_method="sequential", cell=cell
     )
     h = layer.hidden
-    if layer.cell == "gru":  # n of h, r, z, n of the input
+    if layer.cell == "gru":  # gates: n of h, then r, z and n of the input
         of_x = of_gates[..., h:]
         of_h = jnp.concatenate([of_gates[..., h : 3 * h], of_gates[..., :h]], axis=-1)
     else:
@@ -148,7 +149,7 @@ def _checked_biases(cell: str, biases: Arrays, shape: tuple[int, ...], dtype: An
 
 
 def layer(cell: str, x: Any, h0: Any, c0: Any, weights: Arrays, biases: Arrays) -> Arrays:
-    """output, h_n and c_n of one layer, whose arguments are checked here. c0 of GRU is None."""
+    """output, h_n and c_n of one layer, whose arguments are checked here. For GRU, c0 is None."""
     x, h0, weight_ih, weight_hh = (jnp.asarray(array) for array in (x, h0, *weights))
     if x.ndim != 3 or h0.ndim != 3 or h0.shape[0] not in (1, 2):
         rule = "x must be [T, B, I] and h0 [D, B, H] with D 1 or 2"

@@ -99,7 +99,7 @@ class Jet(NamedTuple):
     def cat(jets: Sequence[Jet | Tensor]) -> Jet:
         """Concatenate in the last dimension: [..., O1] and [..., O2] to [..., O1 + O2].
 
-        Tensors, such as a latent code, are constants and expand to the jets' points.
+        Tensors, such as a latent code, are constants and are expanded to the jets' points.
 
         Raises:
             TypeError, ValueError, RuntimeError: there is no jet among them, or their parts do not
@@ -120,7 +120,7 @@ class Jet(NamedTuple):
         return first._like(torch.cat(packed, dim=-1))
 
     def split(self, sizes: Sequence[int]) -> tuple[Jet, ...]:
-        """The inverse of :meth:`cat`: jets of the given numbers of values, from values [..., O]."""
+        """The inverse of :meth:`cat`: jets with ``sizes`` values each, from values [..., O]."""
         parts.check_parts("Jet.split", self, Jet)
         return tuple(map(self._like, parts.pack(self).split_with_sizes(sizes, dim=-1)))
 
@@ -129,9 +129,9 @@ class Jet(NamedTuple):
 
         Use it for functions without a jet, such as ``torch.tanh``, a norm or a module.
         ``torch.func`` calls and differentiates the function once for each coordinate, twice for
-        second derivatives, so it must be deterministic. torch.compile supports it, torch.export
-        with ``strict=False``. Second derivatives of ``torch.nn.functional.layer_norm`` are wrong in
-        torch: write it out.
+        second derivatives, so it must be deterministic. torch.compile supports it, and so does
+        torch.export with ``strict=False``. torch's second derivatives of
+        ``torch.nn.functional.layer_norm`` are wrong, so write that function out.
 
         Args:
             function: from values [..., O] to values [..., O'].
@@ -188,7 +188,7 @@ class Jet(NamedTuple):
     def __sub__(self, other: Any) -> Jet:
         if isinstance(other, Jet):
             return self.__add__(other.__neg__())
-        # Does not add the negated constant: unsigned integers have no negative.
+        # Does not add the negated constant, because unsigned integers have no negative.
         constant = _constant(other)
         return NotImplemented if constant is None else self._around(self.value - constant)
 
@@ -196,7 +196,8 @@ class Jet(NamedTuple):
         return self.__neg__().__add__(other)
 
     def _around(self, value: Tensor) -> Jet:
-        """The same derivatives with another value, which may be wider in shape and dtype."""
+        """A jet with the same derivatives and another value, of a shape and dtype that may be
+        wider."""
         before, *rest = self
         return Jet(value, *(parts.beside(part, before, value) for part in rest))
 
@@ -222,7 +223,7 @@ class Jet(NamedTuple):
         return self._around(self.value.expand(shape))
 
     def _beside(self, constant: Tensor) -> Jet:
-        """The jet of a constant at this one's points."""
+        """The jet of a constant, at the points of this jet."""
         if constant.dim() == 0:
             raise ValueError("Jet.cat: jets must have shape [..., O], got []")
         shape = (*self.value.shape[:-1], constant.shape[-1])
@@ -243,11 +244,11 @@ Jet.__array_ufunc__ = None  # type: ignore[attr-defined]
 
 
 def jet_linear(jet: Jet, weight: Tensor, bias: Tensor | None = None) -> Jet:
-    """A jet through ``torch.nn.functional.linear(x, weight, bias)``, one product for all parts.
+    """Applies ``torch.nn.functional.linear`` to a jet, with one product for all parts.
 
     Args:
         jet: a :class:`treadle.Jet` of value [..., I].
-        weight: [O, I], as :class:`torch.nn.Linear` has it.
+        weight: [O, I], as in :class:`torch.nn.Linear`.
         bias: [O] or None.
 
     Returns:

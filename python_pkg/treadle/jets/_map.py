@@ -38,7 +38,7 @@ def exporting() -> bool:
 
 
 def _exported(function: Callable[[Tensor], Tensor], *parts: Tensor) -> Tensor:
-    """torch.export does not support torch.func, so this calls the ops that torch.func would."""
+    """Calls the ops that torch.func would, because torch.export does not support torch.func."""
     if torch.compiler.is_dynamo_compiling():
         raise NotImplementedError("Jet.map: torch.export must have strict=False, got strict=True")
     from torch.fx.experimental import proxy_tensor
@@ -75,7 +75,7 @@ def _mapped(
 def _pushed(
     function: Callable[..., Tensor], at: tuple[Tensor, ...], along: tuple[Tensor, ...]
 ) -> Tensor:
-    """The derivative of a function along a direction, as torch.func.jvp's second result.
+    """The derivative of a function along a direction, like the second result of torch.func.jvp.
 
     torch.compile supports neither a jvp of a jvp nor one of a dynamic size. A vjp is linear, so its
     own vjp gives the jvp.

@@ -1,8 +1,7 @@
-"""A jet in one tensor, with dimension 0 for the parts, as the op takes it: packing, unpacking,
-checks.
+"""Packs a jet's parts into one tensor, the form that the op needs, unpacks them, and checks jets.
 
-[P, ..., O] with P = 1 + d + n2 parts: the value, its derivatives with respect to d coordinates, and
-n2 second derivatives: none, the Laplacian, or the d of the Hessian's diagonal.
+The tensor is [P, ..., O] with P = 1 + d + n2 parts: the value, its derivatives with respect to d
+coordinates, and n2 second derivatives: none, the Laplacian, or the d of the Hessian's diagonal.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def unpack(packed: Tensor, coordinates: int, laplacian: bool, diagonal: bool) ->
 
 
 def pack(jet: Fields) -> Tensor:
-    """The parts in one tensor, without a copy if they are views of one, as unpack's are."""
+    """The parts in one tensor, without a copy if they are views of one, like those of unpack."""
     value, gradient, laplacian, diagonal = jet
     assert gradient is not None
     rows = [value[None], gradient.movedim(-1, 0)]
@@ -139,8 +138,8 @@ def broadcast(*shapes: Sequence[int]) -> torch.Size:
 def linear(packed: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """One product for all parts; only the value gets the bias."""
     if _is_dtensor(packed):
-        # A DTensor cannot flatten rows if the points are sharded and dimension 0 is not, and pad
-        # gives its result the size of an earlier call's.
+        # A DTensor cannot flatten rows if the points are sharded and dimension 0 is not, and F.pad
+        # of a DTensor may return the size of an earlier call.
         value, *rest = packed.unbind()
         others = [F.linear(part, weight) for part in rest]
         return torch.stack([F.linear(value, weight, bias), *others])
@@ -152,8 +151,8 @@ def linear(packed: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _product(packed: Tensor, weight: Tensor) -> Tensor:
-    """x W^T. With few outputs the gradient of x is a product of few terms, for which cuBLAS takes
-    2.5 times as long in half types as for eight, so this pads them with zeros."""
+    """x W^T. With few outputs, the gradient of x is a product with a short inner dimension. In half
+    types, cuBLAS takes 2.5 times as long for that as for one of 8, so this pads it with zeros."""
     count, half = len(weight), packed.dtype in (torch.float16, torch.bfloat16)
     if not (0 < count < 8 and half and packed.is_cuda):
         return F.linear(packed, weight)

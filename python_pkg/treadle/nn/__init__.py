@@ -2,6 +2,7 @@
 
 from .lltm import LLTM
 from .lltm_cell import LLTMCell
+from .recurrent import Recurrent
 from .replace import Replaced, replace, restore
 from .rnn import GRU, LSTM, RNN
 from .rnn_cells import GRUCell, LSTMCell, RNNCell
@@ -20,6 +21,7 @@ __all__ = [
     "LSTMCell",
     "RNN",
     "RNNCell",
+    "Recurrent",
     "Replaced",
     "SineLinear",
     "Siren",

@@ -38,8 +38,8 @@ _no_collection = _Collection()
 def capturing(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
     """Like ``torch.cuda.graph``, but other threads may call CUDA during the capture.
 
-    Garbage collection is off until it ends, because destroying an old CUDA graph would make the
-    capture fail.
+    Garbage collection is off during the capture, because destroying an old CUDA graph would make
+    the capture fail.
     """
     with _no_collection, torch.cuda.graph(graph, capture_error_mode="thread_local", **options):
         yield

@@ -1,6 +1,6 @@
 """Whether a call of a cell takes less time on torch's op than on treadle's kernels.
 
-torch's ops have every derivative that this module gives them.
+torch's op is chosen only for calls whose derivatives it supports.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from torch.autograd import forward_ad
 
 from ._check import HALVES
 
-# Up to this H a CPU's float32 kernels are faster than torch's composition in half types.
+# Up to this H, our CPU kernels, which compute in float32, are faster than torch's half types.
 _FEW_UNITS = 64
-# Below this B H the two products and the activation of torch's RNN take a CPU less time even there.
+# Below this B * H, torch's RNN cell, two products and an activation, is faster on a CPU even there.
 _SMALL_STEP = 1024
 # Up to this H one launch computes a step of few rows on a GPU faster than torch's products.
 _UNITS_OF_A_LAUNCH = 512
@@ -26,7 +26,7 @@ _innermost_transform = torch._C._functorch.peek_interpreter_stack
 def torchs_is_faster(
     kind: str, hidden: int, input: Tensor, h: Tensor, c: Tensor, parameters: list[Any]
 ) -> bool:
-    """``c``: h for a cell without one. ``parameters``: weights, and biases or None."""
+    """``c`` is h for a cell without c. ``parameters`` are the weights, and biases or None."""
     if input.is_cpu:  # a fifth of the time that device.type takes
         return _on_a_cpu(kind, hidden, input, c)
     return input.is_cuda and _on_a_gpu(hidden, input, h, c, parameters)
@@ -44,13 +44,13 @@ def _on_a_cpu(kind: str, hidden: int, input: Tensor, state: Tensor) -> bool:
             return False
     elif not rnn:
         return False
-    # torch's op has no rule for vmap, which then runs it once for each entry.
+    # torch's op has no batching rule, so vmap would run it once for each entry.
     return torch.compiler.is_compiling() or _innermost_transform() is None
 
 
 def _on_a_gpu(hidden: int, input: Tensor, h: Tensor, c: Tensor, parameters: list[Any]) -> bool:
-    # torch's fused op is differentiable twice in reverse mode, but not forwards, and has no rules
-    # for vmap and for DTensors. Compiled programs and graphs have one op of ours instead.
+    # torch's fused op is differentiable twice in reverse mode, but not in forward mode, and does
+    # not support vmap or DTensors. Compiled programs and exported graphs contain our op.
     if torch.compiler.is_compiling() or type(input) is not Tensor:
         return False
     if _innermost_transform() is not None or forward_ad._current_level >= 0:

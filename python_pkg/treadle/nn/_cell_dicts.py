@@ -36,8 +36,8 @@ LLTM_VERSION = 2
 
 @contextmanager
 def hooks_run(module: Any, state_dict: dict[str, Any], *args: Any) -> Iterator[None]:
-    """Within this context the hooks that change a state dict before loading have run, and do not
-    run again. torch runs them in _load_from_state_dict, too late for the module's own code."""
+    """Runs the hooks that change a state dict before loading, and disables them in this context.
+    torch runs them in _load_from_state_dict, which is too late for the module's own code."""
     hooks = module._load_state_dict_pre_hooks
     for hook in hooks.values():
         hook(state_dict, *args)
@@ -68,7 +68,7 @@ def _found(state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any]) ->
 def wrong_cell(
     module: str, cell: str, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any]
 ) -> str | None:
-    """Why ``module``, whose cell is ``cell``, cannot load these weights."""
+    """The reason why ``module``, whose cell is ``cell``, cannot load these weights, or None."""
     name = _found(state_dict, prefix, metadata)
     if name is None or name == cell:
         return None

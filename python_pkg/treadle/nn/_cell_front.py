@@ -15,12 +15,12 @@ from ._tracers import NotScripted, fx_leaf, is_tracing
 
 __all__ = ["GRU_CELL", "LSTM_CELL", "RNN_CELL", "CellFront", "TorchCell"]
 
-# A cell is called once a step, so it calls the op of one layer and not treadle.lstm, whose lists
-# are checked and taken apart at every call.
+# A cell is called once per step, so it calls the op for one layer and not treadle.lstm, which
+# checks and unpacks its lists at every call.
 _layer = torch.ops.treadle.recurrent_layer.default
 
-# "cell" multiplies float32 by torch's setting of TF32 for matrix products, which torch's cells
-# follow, and not by that for cuDNN's layers.
+# With "cell", products of float32 follow torch's TF32 setting for matrix products, like torch's
+# cells, and not the setting for cuDNN.
 _ALGORITHM = "cell"
 
 _torchs_lstm: Callable[..., Any] = nn.LSTMCell.forward
@@ -34,8 +34,8 @@ class CellFront(NamedTuple):
     """The forward pass of a module that has the attributes of torch's cell."""
 
     name: str  # in errors
-    step: Callable[..., Any]  # takes the module, input and hx
-    torchs: Callable[..., Any]  # torch's forward pass, which raises for what the op refuses
+    step: Callable[..., Any]  # called with the module, input and hx
+    torchs: Callable[..., Any]  # torch's forward pass; raises torch's error for a bad call
 
     def called(self, cell: Any, input: Any, hx: Any) -> Any:
         if not isinstance(input, Tensor):
@@ -46,7 +46,7 @@ class CellFront(NamedTuple):
         if exports and torch.onnx.is_in_onnx_export():
             return self.torchs(cell, input, hx)  # needs no translation table
         if isinstance(input, Tensor) and input.is_complex() and cell.weight_ih.is_complex():
-            return self.torchs(cell, input, hx)  # the kernels have no complex numbers
+            return self.torchs(cell, input, hx)  # the kernels do not support complex numbers
         try:
             return self.step(cell, input, hx)
         except (AttributeError, RuntimeError, TypeError, ValueError):
@@ -60,7 +60,7 @@ class CellFront(NamedTuple):
                 check_dense(self.name, "input", input)
                 weight = _parameters_of(cell)[0]
                 if input.dtype is not weight.dtype:
-                    # torch's cell looks at sizes before it looks at dtypes.
+                    # torch's cell checks sizes before dtypes.
                     self.torchs(cell, input.to(weight.dtype), _in_dtype(hx, weight.dtype))
                 check_same_dtype(self.name, "input", input, weight)
             self.torchs(cell, input, hx)
@@ -88,7 +88,7 @@ def _lstm_step(cell: Any, input: Tensor, hx: Any) -> tuple[Tensor, Tensor]:
     if hx is None:
         h = c = _zeros(cell, input)
     elif isinstance(hx, Tensor):
-        raise TypeError  # as torch's cell does: its two rows must not be taken for h and c
+        raise TypeError  # like torch's cell: a tensor's two rows must not be taken for h and c
     else:
         h, c = hx
     parameters = _parameters_of(cell)
@@ -96,7 +96,7 @@ def _lstm_step(cell: Any, input: Tensor, hx: Any) -> tuple[Tensor, Tensor]:
     if torchs_is_faster("lstm", cell.hidden_size, input, h, c, parameters):
         rows = _torchs_lstm_rows
     elif input.is_cuda and c.dtype is torch.float32 and torch.is_autocast_enabled("cuda"):
-        c = c.to(torch.get_autocast_dtype("cuda"))  # the op would keep it
+        c = c.to(torch.get_autocast_dtype("cuda"))  # the op would keep it in float32
     if input.dim() != 1:
         return rows(input, h, c, *parameters)
     new_h, new_c = rows(input.unsqueeze(0), h.unsqueeze(0), c.unsqueeze(0), *parameters)
@@ -147,9 +147,9 @@ def _step_of_h(
 
 
 def _check_rows(input: Tensor, h: Tensor, c: Tensor) -> None:
-    """Refuse what torch's op takes and the forward pass of torch's module does not."""
+    """Refuse shapes that torch's op accepts but torch's module does not."""
     if not input.dim() == h.dim() == c.dim() == 2:
-        raise TypeError  # torch's module says why
+        raise TypeError  # replaced by the error of torch's module
 
 
 LSTM_CELL = CellFront("LSTMCell", _lstm_step, _torchs_lstm)
@@ -172,7 +172,7 @@ class TorchCell(NotScripted):
         **kind: str,
     ) -> None:
         check_dtype(self._front.name, dtype)
-        # Does not name nn.LSTMCell: some programs replace that by this class.
+        # Does not call nn.LSTMCell by name, because some programs replace it by this class.
         super().__init__(  # type: ignore[call-arg]
             input_size, hidden_size, bias, device=device, dtype=dtype, **kind
         )
@@ -182,7 +182,7 @@ class TorchCell(NotScripted):
 
         Args:
             input: [B, I], or [I] without a batch.
-            hx: ``(h, c)`` from the step before, or only ``h`` (GRU, RNN), each [B, H] (or [H]).
+            hx: ``(h, c)`` from the previous step, or only ``h`` (GRU, RNN), each [B, H] (or [H]).
                 ``c`` may be float32 with half-precision inputs and stays so from step to step. None
                 starts from zeros in the dtype of ``input``.
 
@@ -194,7 +194,7 @@ class TorchCell(NotScripted):
             that record gradients, and with H > 512.
 
         Raises:
-            ValueError, RuntimeError, TypeError, AttributeError: as torch's cell, with its text.
+            ValueError, RuntimeError, TypeError, AttributeError: as in torch's cell, with its text.
             RuntimeError: ``input`` has another dtype than the parameters; the text says what to
                 call.
         """

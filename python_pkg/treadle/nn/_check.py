@@ -72,7 +72,7 @@ def check_dtype(module: str, dtype: object) -> None:
 
 
 def check_features(module: str, letters: str, input: Tensor) -> None:
-    """Raises if ``input`` holds indices: indices [T, B] would be taken for features [T, I]."""
+    """Raises if ``input`` contains indices: indices [T, B] would be taken for features [T, I]."""
     if not input.is_floating_point() and not input.is_complex():
         raise DtypeError(
             f"{module}: input must be features of shape {letters}, got "
@@ -123,8 +123,8 @@ def check_hx(
     shape: tuple[int, ...],
     projection: int = 0,
 ) -> tuple[Tensor, ...]:
-    """The states of ``hx``; raises unless all have ``shape`` (in errors: ``letters``), but h of an
-    LSTM with a ``projection`` that size instead of H."""
+    """The states of ``hx``; raises unless each has ``shape``, which errors show as ``letters``.
+    With a ``projection``, h of an LSTM must have that size in place of H."""
     states: Any = (hx,)
     if len(names) > 1:
         if not isinstance(hx, (tuple, list)) or len(hx) != len(names):

@@ -1,5 +1,5 @@
 """Exceptions with two base classes: the one that torch.nn's LSTM and GRU raise for the same
-mistake, and the one that names the kind of mistake.
+mistake, and the one that describes it best.
 
 Programs written for torch.nn catch the first, and read its name in ``__name__``; tracebacks and
 pickle use ``__qualname__``.

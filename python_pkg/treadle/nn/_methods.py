@@ -1,4 +1,4 @@
-"""The attributes that treadle.nn.replace sets on a module of torch's, whose class does not
+"""The attributes that treadle.nn.replace sets on one of torch's modules, whose class does not
 change."""
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ __all__ = [
 
 
 def _read_as(torchs: Any, ours: Any) -> Callable[..., Any]:
-    """The forward pass ``ours``, whose source is that of torch's method ``torchs``.
+    """The forward pass ``ours``, which TorchScript reads as torch's method ``torchs``.
 
-    TorchScript does not call a method but reads its source, and functools.wraps makes that the
-    source of ``torchs``. It looks up the source's names in the function's globals, so these are
-    torch's.
+    TorchScript does not call a method but compiles its source. functools.update_wrapper makes it
+    read the source of ``torchs``. It looks up names in the function's globals, so the function gets
+    those of ``torchs``.
     """
     made = FunctionType(ours.__code__, torchs.__globals__, ours.__name__)
     made.__kwdefaults__, made.__defaults__ = ours.__kwdefaults__, ours.__defaults__
@@ -50,12 +50,12 @@ def _read_as(torchs: Any, ours: Any) -> Callable[..., Any]:
 class Methods:
     """Methods of a module that replace those of its class.
 
-    They are attributes of the module, bound to this object. A copy or a loaded file of the module
-    binds its own object. The object does not hold the module, which would otherwise keep its memory
-    until Python collects cycles.
+    They are attributes of the module, bound to this object. A copy of the module, or one loaded
+    from a file, has an object of its own. The object has only a weak reference to the module;
+    otherwise the module would keep its memory until Python collects cycles.
     """
 
-    names: tuple[str, ...] = ("forward", "_replicate_for_data_parallel")  # of what it replaces
+    names: tuple[str, ...] = ("forward", "_replicate_for_data_parallel")  # replaced methods
     _front: TorchFront | CellFront
     forward: Callable[..., Any]
 
@@ -144,8 +144,8 @@ def remove(module: nn.Module) -> None:
 
 
 def methods_of(module: object) -> Methods | None:
-    """The Methods that replace set on the module, or None. Those that a shallow copy has from its
-    original do not count."""
+    """The Methods that replace() set on this module, or None. Those that a shallow copy shares with
+    its original do not count."""
     own = getattr(module, "__dict__", {}).get("_replicate_for_data_parallel")
     found = getattr(own, "__self__", None)
     return found if isinstance(found, Methods) and found._ref() is module else None
@@ -163,7 +163,7 @@ def parameters_of(layer: nn.Module) -> list[Tensor]:
 
 
 def front_of(module: object) -> Front | None:
-    """The Front of one of our layers, made as such or replaced; None for any other object."""
+    """The Front of one of our layers or of a replaced one; None for any other object."""
     if isinstance(module, SequenceLayers):
         return module._front
     methods = methods_of(module)
@@ -171,10 +171,10 @@ def front_of(module: object) -> Front | None:
 
 
 class Replaceable(ABCMeta):
-    """The metaclass of treadle.nn's LSTM, GRU, RNN and their cells, which makes replaced modules
-    their instances, too.
+    """The metaclass of treadle.nn's LSTM, GRU, RNN and their cells. For isinstance, it makes
+    replaced modules their instances.
 
-    It is an ABCMeta, so that classes with abstract methods can be further bases.
+    It is an ABCMeta, so that subclasses can also have bases with abstract methods.
     """
 
     def __instancecheck__(cls, instance: object) -> bool:

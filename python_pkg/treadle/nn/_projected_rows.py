@@ -32,9 +32,9 @@ class PaddedRows:
     def after_resets(
         self, marks: Tensor, h: Tensor | None, direction: int
     ) -> tuple[Tensor, Tensor | None]:
-        """Where steps begin after a reset, [T, B, 1], and the states there, which broadcast.
+        """Which steps follow a reset, [T, B, 1], and the states before them, which broadcast.
 
-        ``h``: [B, P] or [T, B, P]; None is 0.
+        ``h`` is [B, P] or [T, B, P]; None means 0.
         """
         if direction:
             marks = F.pad(marks[1:], (0, 0, 0, 1))
@@ -43,7 +43,7 @@ class PaddedRows:
         return marks.unsqueeze(-1), h
 
     def ends(self, h: Tensor, h0: Tensor | None, direction: int) -> Tensor | None:
-        """[B, P]: ``h`` [T, B, P] of each row's last step; ``h0``, or 0, of a row without steps."""
+        """[B, P]: ``h`` [T, B, P] at each row's last step; ``h0``, or 0, if it has no steps."""
         if direction or self._lengths is None:
             end = h[0] if direction else h[-1]
         else:  # a sum, whose derivative needs no scatter
@@ -77,9 +77,9 @@ class PackedRows:
     def after_resets(
         self, marks: Tensor, h: Tensor | None, direction: int
     ) -> tuple[Tensor, Tensor | None]:
-        """Where steps begin after a reset, [S, 1], and the states there, [S, P].
+        """Which steps follow a reset, [S, 1], and the states before them, [S, P].
 
-        ``h``: [B, P] or [S, P]; None is 0.
+        ``h`` is [B, P] or [S, P]; None means 0.
         """
         sizes = self._sizes()
         if direction:
@@ -91,7 +91,7 @@ class PackedRows:
         return marks.unsqueeze(-1), h
 
     def ends(self, h: Tensor, h0: Tensor | None, direction: int) -> Tensor | None:
-        """None: m_n must be projected."""
+        """Returns None, which means that the caller must project m_n."""
         return None
 
     def _sizes(self) -> list[tuple[int, int]]:

@@ -1,8 +1,8 @@
-"""An LSTM with projections on a CPU: torch.lstm, where it is faster.
+"""Runs an LSTM with projections on a CPU by torch.lstm, where that is faster.
 
-torch.lstm is composed of ops there and has every derivative. It multiplies by W_hh and W_hr in each
-step. run_projected multiplies these two, and m by their product, which is more work; but it calls
-no ops for each step.
+On a CPU, torch.lstm is composed of ops and has every derivative. In each step it multiplies by W_hr
+and by W_hh. run_projected multiplies m by the product of both, which is more work, but it calls no
+ops in each step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _Costs(NamedTuple):
     """Times on a CPU, in units of one multiplication."""
 
     step: float  # of torch.lstm's ops, for each step
-    unit: float  # and in a step for each row and unit
+    unit: float  # of the same ops, for each step, row and unit
     call: float  # of the ops around a layer without projections
     call_from_h0: float
 
@@ -77,7 +77,7 @@ def run_torchs(
     net: tuple[Any, ...],
     rest: tuple[bool, ...],
 ) -> tuple[Tensor, ...]:
-    """As run_projected, by torch.lstm."""
+    """Like run_projected, by torch.lstm."""
     if states is None or len(states) == 1:
         x, count = input[0], layer.num_layers * (2 if layer.bidirectional else 1)
         batch = int(input[1][0]) if len(input) == 2 else x.size(0 if rest[0] else 1)

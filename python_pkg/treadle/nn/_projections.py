@@ -2,8 +2,9 @@
 
 With m = o tanh(c), of size H, a layer with projections has h = W_hr m, of size P, and its gates add
 W_hh h. That is (W_hh W_hr) m. So m is the h of a layer whose recurrent weight is W_hh W_hr, and one
-product then gives h of all steps. A given h0 has no such m: it joins the input of each row's first
-step, with the weights W_hh, and 0 joins that of the other steps. So does h after a reset.
+product then gives h of all steps. A given h0 may not equal W_hr m for any m. So it is appended to
+the input of each row's first step, with the weights W_hh, and 0 is appended to the other inputs.
+The same is done with h after a reset.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def run_projected(
     rest: tuple[bool, ...],
     options: Options,
 ) -> tuple[Tensor, ...]:
-    """The forward pass of ``layer`` by ``run``, that of a layer without projections.
+    """The forward pass of ``layer``. ``run`` is that of a layer without projections.
 
     ``states`` has only c0 if h0 is zeros.
     """
@@ -83,11 +84,11 @@ def _one_layer(
 ) -> tuple[Tensor, ...]:
     """output, h_n, c_n and, if requested, the cell states.
 
-    ``weights`` of each direction: weight_ih, weight_hh, the biases, weight_hr.
+    ``weights`` has for each direction weight_ih, weight_hh, the biases and weight_hr.
     """
     h0 = states[0] if states is not None and len(states) == 2 else None
     reset_h = options.reset_hx[0] if options.reset_hx else None
-    # For a single step, h is padded with zeros to the size of m, and weight_hh with columns.
+    # For a single step, h is padded with zeros to the size of m, and weight_hh with zero columns.
     single = isinstance(rows.steps, int) and rows.steps == 1
     joined: list[Tensor] = []
     if is_tracing() and rows.batch_sizes and (h0 is not None or reset_h is not None):
@@ -120,7 +121,7 @@ def _one_layer(
         () if rows.batch_sizes else (False,),
         options,
     )
-    if x.is_cpu and torch.is_autocast_enabled("cpu"):  # as torch, which does not cast c
+    if x.is_cpu and torch.is_autocast_enabled("cpu"):  # like torch, which does not cast c
         c_n, *cells = (t.to(torch.promote_types(t.dtype, dtype_of_c)) for t in (c_n, *cells))
     hrs = [own[-1] for own in weights]
     hs = [_projected(part, hr) for part, hr in zip(m.chunk(len(hrs), -1), hrs, strict=True)]
@@ -148,7 +149,7 @@ def _joined(
 
 def _product(weight_hh: Tensor, weight_hr: Tensor) -> Tensor:
     """weight_hh @ weight_hr, rounded once to their dtype."""
-    if weight_hh.is_cpu and weight_hh.dtype in HALVES:  # GPUs add products of halves in float32
+    if weight_hh.is_cpu and weight_hh.dtype in HALVES:  # GPUs accumulate in float32
         return (weight_hh.float() @ weight_hr.float()).to(weight_hh.dtype)
     return weight_hh @ weight_hr
 
@@ -165,7 +166,7 @@ def _of_directions(parameters: list[Tensor], directions: int) -> list[list[Tenso
 
 
 def _time_first(options: Options) -> Options:
-    """The options of the same rows [T, B, ...]."""
+    """The options for the same rows in the layout [T, B, ...]."""
     return options._replace(
         reset=None if options.reset is None else options.reset.transpose(0, 1),
         reset_hx=tuple(t.transpose(1, 2) if t.dim() == 4 else t for t in options.reset_hx),

@@ -49,9 +49,9 @@ class Front:
     """
 
     name: str  # of the module, in errors
-    # Names of the states of a call, h0 first. Callers pass and get one as a tensor, two as a pair.
+    # The names of the states, h0 first. Callers pass and get one as a tensor, two as a pair.
     states: tuple[str, ...]
-    op: Callable[..., tuple[Tensor, ...]]  # called as torch.lstm is
+    op: Callable[..., tuple[Tensor, ...]]  # called like torch.lstm
 
     def __init__(
         self, name: str, states: tuple[str, ...], op: Callable[..., tuple[Tensor, ...]]
@@ -59,7 +59,7 @@ class Front:
         self.name, self.states, self.op = name, states, op
 
     def parameters(self, layer: Any) -> list[Tensor]:
-        """The parameters of each layer and direction, as the op takes them."""
+        """The parameters of each layer and direction, in the op's order."""
         # Read at every call, so that nn.utils.parametrize and functional_call can replace them.
         # Attribute access on torch.nn.Module takes five times as long.
         own: dict[str, Tensor] = layer._parameters
@@ -81,13 +81,13 @@ class Front:
         rest: tuple[bool, ...],
         options: Options,
     ) -> tuple[Tensor, ...]:
-        """Calls the op. ``net``: the parameters and the other attributes of the layer."""
+        """Calls the op. ``net`` has the parameters and the other attributes of the layer."""
         reset_hx = options.reset_hx
         given: dict[str, Any] = {
-            # make_step also calls this for a layer that restore has made torch's.
+            # make_step also calls this for a layer that restore() has changed back to torch's.
             "recompute": getattr(layer, "recompute", False),
             "reset": options.reset,
-            # Passed even if None: torch.compile's guards read the arguments of an earlier call.
+            # Passed even if None, because torch.compile's guards read an earlier call's arguments.
             "lengths": options.lengths,
         }
         op: Any = self.op_of(layer)
@@ -113,7 +113,7 @@ class Front:
 
     def zeros(self, input: Tensor, shape: tuple[int, ...]) -> States:
         """The states to start from if the caller gives none."""
-        # If input is a DTensor, the states must be DTensors, too.
+        # If input is a DTensor, the states must also be DTensors.
         zeros = input.new_zeros(shape)
         return (zeros,) * len(self.states)
 
@@ -207,7 +207,7 @@ class Front:
         states = self._start(layer, data, hx, batch)
         if states is not None and hx is not None:
             states = _permuted(states, sorted_indices)
-        # States per row are in the caller's order, states per step in the order of the data.
+        # States per row are in the caller's order; states per step are in the order of the data.
         if any(state.dim() == 3 and state.size(1) == batch for state in options.reset_hx):
             options = options._replace(reset_hx=_permuted(options.reset_hx, sorted_indices))
         output, last, cells = self._run(layer, (data, batch_sizes), states, options)
@@ -265,8 +265,8 @@ class Front:
         return input
 
     def _start(self, layer: Any, input: Tensor, hx: object, batch: int | None) -> States | None:
-        """``hx``, checked, or zeros; None if the op makes the zeros itself. Without a dimension
-        for the batch if ``batch`` is None."""
+        """``hx``, checked, or zeros; None if the op makes the zeros itself. If ``batch`` is None,
+        the states have no batch dimension."""
         if hx is None and self.op_makes_zeros(input):
             return None
         count = layer.num_layers * (2 if layer.bidirectional else 1)
@@ -274,7 +274,7 @@ class Front:
         shape = (count, *(() if batch is None else (batch,)), layer.hidden_size)
         projection = getattr(layer, "proj_size", 0)
         if hx is None:
-            return self.zeros(input, shape)[1 if projection else 0 :]  # c0 alone: run_projected
+            return self.zeros(input, shape)[1 if projection else 0 :]  # run_projected wants only c0
         return check_hx(self.name, self.states, hx, letters, shape, projection)
 
 
@@ -287,8 +287,8 @@ def load(
     metadata: dict[str, Any],
     *args: Any,
 ) -> None:
-    """Lets ``own`` load the entries below ``prefix``, unless they are another cell's."""
-    # The dictionary is load_state_dict's own copy.
+    """Calls ``own`` to load the entries below ``prefix``, unless they are another cell's."""
+    # state_dict is a copy made by load_state_dict, so it may be changed.
     with hooks_run(layer, state_dict, prefix, metadata, *args):
         why = wrong_cell(front.name, front.name, state_dict, prefix, metadata)
         why = why or front.rename_entries(layer, state_dict, prefix)
@@ -336,12 +336,12 @@ class SequenceLayers(NotScripted):
                 ([num_layers * D, H] without a batch; h of an LSTM with projections has P in place
                 of H, here and in all results), in the order of the sequences that were packed.
                 ``c0`` may be float32 with half-precision inputs, and c then stays so. None starts
-                from zeros in the dtype of ``input``; under autocast c of an LLTM starts in float32
-                at least.
+                from zeros in the dtype of ``input``; under autocast, c of an LLTM starts in at
+                least float32.
             reset: [T, B] bool ([B, T] if ``batch_first``; [T] without a batch; for a
-                ``PackedSequence`` another of marks, or [S] in the order of its data): where it is
-                true, the sequence resets; see :func:`treadle.lstm`.
-            reset_hx: the state after a reset instead of zeros: as ``hx``, or one for each step,
+                ``PackedSequence``, a ``PackedSequence`` of marks, or [S] in the order of its
+                data): where it is true, the sequence resets; see :func:`treadle.lstm`.
+            reset_hx: the state after a reset instead of zeros: like ``hx``, or one for each step,
                 [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``).
             lengths: [B], int64 or int32 on the device of ``input`` ([] without a batch), instead of
                 packing: the number of steps of each sequence. :func:`treadle.lstm` explains the
@@ -350,7 +350,7 @@ class SequenceLayers(NotScripted):
                 RNN allow only False: the state of each step is its output.
 
         Returns:
-            ``output``: [T, B, D*H], [B, T, D*H], [T, D*H] or a ``PackedSequence``, as ``input`` is:
+            ``output``: [T, B, D*H], [B, T, D*H], [T, D*H] or a ``PackedSequence``, like ``input``:
             the h of the last layer at every step, in the dtype of ``input`` (under autocast: the
             lower precision). ``(h_n, c_n)``, or only ``h_n``: like ``hx``, after the last step of
             each sequence (of the second direction: its first). A sequence of no steps ends with

@@ -25,8 +25,8 @@ def rename(state_dict: dict[str, Any], old: str, new: str) -> None:
 
 
 def rename_layers(state_dict: dict[str, Any], prefix: str, last: int) -> None:
-    """Give the entries below ``prefix`` the names that a Siren has, whose layer ``last`` is its
-    last one."""
+    """Give the entries below ``prefix`` the names in a Siren whose last layer has the number
+    ``last``."""
     names = [key[len(prefix) :] for key in state_dict if key.startswith(prefix)]
     if any(_WRAPPER.fullmatch(name) for name in names):
         # The coordinates of SirenWrapper's image, which are not weights.

@@ -1,9 +1,10 @@
-"""A Siren's values and their gradient in reverse mode, by torch.func or with less memory.
+"""A Siren's values and their gradient in reverse mode: by torch.func, or by a Node that needs less
+memory.
 
-In plain runs a net of sine layers and a linear one is one Node. For each layer it keeps the phase
-(in float32 the output, too), and the gradient of each output of the net with respect to the layer's
-output. The backward pass recomputes the rest. The Node processes points in chunks, so intermediate
-results take little memory.
+If only autograd is active, a net of sine layers and a final linear layer is one Node. For each sine
+layer it saves the phase, in float32 also the output, and the gradient of each output of the net
+with respect to the layer's output. The backward pass recomputes the rest. The Node processes points
+in chunks, so intermediate results take little memory.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _PROXY: Any = torch._C._TorchDispatchModeKey.PROXY  # the mode of torch.fx's mak
 
 _forward = torch.ops.treadle.sine_linear_forward.default
 
-# The net takes the points in up to _PARTS parts. A part has at least _AT_ONCE bytes of a layer's
-# values and _LEAST points. Besides saved values, it needs about nine times a layer's values.
+# The points are processed in up to _PARTS chunks. A chunk has at least _AT_ONCE bytes of a layer's
+# values and _LEAST points. Apart from saved values, it needs nine times the memory of these values.
 _PARTS = 8
 _AT_ONCE, _LEAST = 1 << 18, 2048
 
@@ -50,7 +51,7 @@ def _composed(values: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Te
         along = torch.cat([column * (i == k) for i in range(outputs)], dim=value.dim() - 1)
         # Under autocast x may have another dtype than the value.
         rows.append(pull(along)[0].to(value.dtype))
-    # The stack of a DTensor takes no negative dimension.
+    # torch.stack of DTensors does not support negative dimensions.
     return value, torch.stack(rows, dim=x.dim() - 1)
 
 
@@ -85,11 +86,12 @@ def pulled_back(x: Tensor, omegas: Sequence[float], params: Params) -> tuple[Ten
 
 
 class _Kept(NamedTuple):
-    """The values that the backward pass needs of each sine layer, except ``pulls``."""
+    """Values that are saved for the backward pass; all but ``pulls`` have one tensor per layer."""
 
     outputs: list[Tensor]  # [N, width]; empty if the phases suffice to recompute them
     phases: list[Tensor]
-    pulls: list[Tensor]  # the gradients of the net's outputs by those of each layer but the last
+    # Gradients of the net's outputs with respect to the output of each sine layer but the last.
+    pulls: list[Tensor]
 
     @staticmethod
     def of(x: Tensor, params: Params) -> _Kept:
@@ -184,7 +186,7 @@ class _Pull(torch.autograd.Function):
         params, saved = saved[: 2 * count + 2], saved[2 * count + 2 :]
         if all(grad is None for grad in grads):
             return (None,) * (2 + len(params))
-        # Autocast must not change the dtype of the products: it is that of the forward pass.
+        # Products have the dtype of the forward pass, which autocast would change.
         with torch.autocast(x.device.type, enabled=False):
             # Compiled autograd traces what is computed here.
             plain = torch.compiler.is_compiling() or is_plain(*grads)

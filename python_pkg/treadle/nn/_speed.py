@@ -1,4 +1,4 @@
-"""Finds modules that may be slower than torch's: layers that no single launch runs, and cells."""
+"""Finds modules that may be slower than torch's: layers with a launch for each step, and cells."""
 
 from __future__ import annotations
 

@@ -23,13 +23,13 @@ __all__ = ["GRU_FRONT", "LSTM_FRONT", "RNN_FRONT", "TorchFront"]
 
 Op = Callable[..., tuple[Tensor, ...]]
 
-# What ONNX's LSTM and GRU compute in. In float64 onnxruntime refuses them.
+# The dtypes of ONNX's LSTM and GRU for which onnxruntime has kernels; float64 is not one.
 _ONNX_DTYPES = {torch.float32, torch.float16}
 
 
 class TorchFront(Front):
-    """Reads weights as torch.nn.RNNBase does, exports to ONNX as torch's layers do, and leaves
-    complex numbers to torch."""
+    """Reads weights like torch.nn.RNNBase, exports to ONNX like torch's layers, and calls torch for
+    complex numbers."""
 
     def __init__(
         self, name: str, states: tuple[str, ...], op: Op, torchs: Callable[..., Any]
@@ -40,7 +40,7 @@ class TorchFront(Front):
 
     def called(self, layer: Any, input: object, hx: object, *options: object) -> tuple[Any, ...]:
         data = input.data if isinstance(input, PackedSequence) else input
-        # The input first: nn.utils.parametrize may compute the weight each time that it is read.
+        # Checks the input first, because nn.utils.parametrize may compute a weight at each access.
         if not (isinstance(data, Tensor) and data.is_complex() and layer.weight_ih_l0.is_complex()):
             return super().called(layer, input, hx, *options)
         if any(option is not None and option is not False for option in options):
@@ -53,7 +53,7 @@ class TorchFront(Front):
     def _check_input(self, layer: Any, input: object) -> Tensor:
         checked = super()._check_input(layer, input)
         steps = checked.size(1 if layer.batch_first and checked.dim() == 3 else 0)
-        if isinstance(steps, int) and steps == 0:  # no symbol of a compiler, nor a tracer's tensor
+        if isinstance(steps, int) and steps == 0:  # not a compiler's symbol or a tracer's tensor
             raise RuntimeError(
                 f"{self.name}: input must have at least one step, got {list(checked.shape)}"
             )
@@ -95,10 +95,10 @@ class TorchFront(Front):
     def _to_onnx(
         self, op: str, arguments: tuple[Any, ...], options: Options
     ) -> tuple[Tensor, ...] | None:
-        """What torch.onnx.export can translate without a table; None if there is no such thing."""
+        """Calls ops that torch.onnx.export can translate without a table, or returns None."""
         torchs: Op = getattr(torch, op)
         plain = options.reset is None and options.lengths is None and not options.return_cells
-        if is_tracing():  # dynamo=False, which takes no table
+        if is_tracing():  # dynamo=False, which accepts no table
             if not plain:
                 raise RuntimeError(
                     f"{self.name}: calls with reset, lengths or return_cells must be exported by "
@@ -116,11 +116,11 @@ class TorchFront(Front):
         return onnx_layers(op, *arguments) if any_steps else torchs(*arguments)
 
     def parameters(self, layer: Any) -> list[Tensor]:
-        # torch.nn.RNNBase keeps its parameters in this list, too.
+        # torch.nn.RNNBase also keeps its parameters in this list.
         flat: list[Tensor] = layer._flat_weights
         if all(map(is_, map(layer._parameters.get, layer._flat_weights_names), flat)) and (
             torch.compiler.is_compiling()
-            or all(map(is_, layer._flat_weight_refs, map(ref, flat)))  # a tensor has one
+            or all(map(is_, layer._flat_weight_refs, map(ref, flat)))  # a tensor has one ref
         ):
             return flat
         return self._compared(layer)
@@ -137,14 +137,14 @@ class TorchFront(Front):
         if changed:
             held = own["_parameters"]
             if not all(name in held or name in own for name in layer._flat_weights_names):
-                return found  # nn.utils.parametrize computes one at every call
+                return found  # nn.utils.parametrize computes a parameter at every call
             layer._flat_weights, layer._flat_weight_refs = found, [ref(w) for w in found]
             return found
         return flat
 
 
 class RnnFront(TorchFront):
-    """The module's nonlinearity chooses the op."""
+    """Chooses the op by the module's nonlinearity."""
 
     def op_of(self, layer: Any) -> Op:
         return rnn_relu if layer.mode == "RNN_RELU" else self.op

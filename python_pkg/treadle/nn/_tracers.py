@@ -66,7 +66,7 @@ class _RefusesScript:
 class NotScripted:
     """A module that raises an explanation if TorchScript tries to read it."""
 
-    # torch.jit.script calls this of every module first.
+    # torch.jit.script first calls this method of every module.
     __prepare_scriptable__ = _refuse_script
     # A torch.jit.ScriptModule does not call it, but reads this attribute of its submodules first.
     __jit_ignored_attributes__ = _RefusesScript()
@@ -77,7 +77,7 @@ class NotScripted:
 
 
 def break_graphs_at_pad() -> None:
-    """Make Dynamo skip pad_packed_sequence, as it skips pack_padded_sequence.
+    """Make Dynamo skip pad_packed_sequence, like pack_padded_sequence.
 
     torch 2.15 does so. Older compilers trace that function and raise, because the sizes of its
     results depend on the data. With a torch.nn.LSTM this never happens: Dynamo skips the whole
@@ -90,6 +90,6 @@ def break_graphs_at_pad() -> None:
         pad._torchdynamo_disable, pad._torchdynamo_disable_msg = True, PAD_REASON
 
 
-# The compiler calls this function and takes the result as a constant. The decorator
+# The compiler calls this function and treats its result as a constant. The decorator
 # torch.compiler.assume_constant_result does the same, but its import takes a second.
 break_graphs_at_pad._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -1,10 +1,10 @@
 """The CUDA graphs of a :class:`treadle.nn.TrainingStep`, and their nodes in autograd.
 
-Each of ``calls`` slots has a graph for the forward pass and one for the backward pass. What the
-first saves for the second is in the slot's memory, so a slot is in use from a call to the end of
-its backward pass. Slots run in any order, so each forward graph has a memory pool of its own: in a
-shared pool, one slot's temporary tensors may lie where the next slot saves its own. The backward
-graphs, which leave nothing behind but copies, share a pool.
+Each of ``calls`` slots has a graph for the forward pass and one for the backward pass. The slot's
+memory contains the tensors saved for the backward pass, so a slot is in use from a call to the end
+of its backward pass. Slots run in any order, so each forward graph has its own memory pool: in a
+shared pool, the temporary tensors of one slot could overwrite the saved tensors of another. The
+backward graphs share a pool, because only copies of their results are kept.
 
 The backward graphs add the gradients of parameters to sums that all slots share. Autograd must get
 each sum only once, after all backward passes of calls. So every call depends on a token, the output
@@ -180,7 +180,7 @@ class Graphs:
             for slot in slots:
                 slot.capture(self._recorder)
         except RuntimeError as error:
-            first: BaseException = error  # the end of the capture has raised another one
+            first: BaseException = error  # ending the capture has raised another error
             while first.__context__ is not None:
                 first = first.__context__
             raise RuntimeError(
@@ -195,7 +195,7 @@ class Graphs:
     # ---- for the nodes
 
     def versions(self) -> list[int]:
-        """They change when a parameter is written in place."""
+        """Version counters, which change when a parameter is written in place."""
         return [t._version for t in self._parameters]
 
     def take(self) -> Slot:
@@ -219,7 +219,7 @@ class Graphs:
         return _copies(slot.results)
 
     def backward(self, slot: Slot, node: Any, grads: Sequence[Tensor | None]) -> list[Any]:
-        """Replays the graph of the backward pass. ``node``: of the token, or None."""
+        """Replays the graph of the backward pass. ``node`` is the token's node, or None."""
         wanted = node is not None and torch._C._will_engine_execute_node(node)
         task = torch._C._current_graph_task_id()
         if wanted and self._task not in (None, task):
@@ -275,7 +275,7 @@ class Slot:
         graphs = self._graphs
         wanted = [k for k, t in enumerate(self.inputs) if t.requires_grad]
         with torch.autocast(graphs.device.type, enabled=False), without_hooks(graphs.leaves):
-            # A replay may run again, so what the forward pass has saved must stay.
+            # The graph is replayed many times, so the tensors saved by the forward pass must stay.
             grads = torch.autograd.grad(
                 [self._outputs[k] for k in graphs.trained_outputs],
                 [*(self.inputs[k] for k in wanted), *graphs.leaves],

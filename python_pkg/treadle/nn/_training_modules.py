@@ -70,8 +70,8 @@ class Modules:
     def aliased(self) -> Iterator[None]:
         """In this context the modules have other leaves, which share the parameters' memory.
 
-        Other autograd graphs may hold the parameters' own nodes, which belong to the stream on
-        which they were created, so a captured graph could not end in them.
+        Other autograd graphs may keep the parameters' own nodes alive. Such nodes belong to the
+        stream on which they were created, so a captured graph could not end in them.
         """
         held = []
         for module in self._training:
@@ -147,8 +147,8 @@ def leaves_of(outputs: Iterable[Tensor], begin: int) -> list[Tensor]:
 
 @contextmanager
 def without_hooks(leaves: Iterable[Tensor]) -> Iterator[None]:
-    """Removes hooks of leaves: autograd runs them when it accumulates gradients, so a captured
-    graph must not run them, too."""
+    """Removes the leaves' hooks within this context. Autograd runs them when it accumulates
+    gradients, so a captured graph must not run them as well."""
     held = [t._backward_hooks for t in leaves if t._backward_hooks]
     copies = [dict(hooks) for hooks in held]
     for hooks in held:

@@ -51,15 +51,15 @@ class LLTM(CellLayers, nn.Module):
         num_layers: the number of layers; each layer after the first reads the outputs of the
             previous one.
         bias: False for no biases.
-        batch_first: inputs and outputs are [B, T, ...] instead of [T, B, ...]; not states.
+        batch_first: inputs and outputs, but not states, are [B, T, ...] instead of [T, B, ...].
         dropout: the probability of dropping an element of a layer's output in training; never of
             the last layer's.
         bidirectional: whether a second direction reads each sequence from its end. D is then 2,
             else 1.
         device: where the parameters are created; ``"meta"`` creates them without memory.
         dtype: of the parameters: float64, float32, float16 or bfloat16.
-        recompute: keep less for the backward pass, which then recomputes it;
-            :func:`treadle.lltm` says how many bytes.
+        recompute: save less for the backward pass, which then recomputes the rest;
+            :func:`treadle.lltm` lists the bytes.
 
     Attributes:
         weight_ih_l0: [3H, I] (later layers: [3H, D*H]), the rows of the gates i, o and of the
@@ -146,7 +146,7 @@ class LLTM(CellLayers, nn.Module):
 
     @property
     def all_weights(self) -> list[list[nn.Parameter]]:
-        """The parameters of each layer and direction, as :class:`torch.nn.LSTM` lists its own."""
+        """The parameters of each layer and direction, as in :class:`torch.nn.LSTM`."""
         return [[getattr(self, name) for name in names] for names in self._all_weights]
 
     def flatten_parameters(self) -> None:

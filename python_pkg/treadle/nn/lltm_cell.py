@@ -88,7 +88,7 @@ class LLTMCell(NotScripted, nn.Module):
             input: [B, I], or [I] without a batch.
             hx: ``(h, c)`` from the previous step, each [B, H] (or [H]). ``c`` may be float32 with
                 half-precision inputs and stays so from step to step. None starts from zeros in
-                the dtype of ``input``; under autocast ``c`` starts in float32 at least.
+                the dtype of ``input``; under autocast, ``c`` starts in at least float32.
 
         Returns:
             ``(new_h, new_cell)``, each [B, H] (or [H]): ``new_h`` in the dtype of ``input``
@@ -96,7 +96,7 @@ class LLTMCell(NotScripted, nn.Module):
 
         Raises:
             ValueError, TypeError: a shape, or ``hx``, is not as above.
-            RuntimeError: dtypes or devices do not match; :func:`treadle.lltm_cell` says how.
+            RuntimeError: dtypes or devices do not match; see :func:`treadle.lltm_cell`.
         """
         if not isinstance(input, Tensor):
             leaf = fx_leaf(self, input, hx)

@@ -1,4 +1,4 @@
-"""Puts treadle's forward pass on torch's recurrent modules in a model, and restores torch's."""
+"""Gives torch's recurrent modules in a model treadle's forward pass, and restores torch's."""
 
 from __future__ import annotations
 
@@ -62,35 +62,35 @@ class Replaced:
 
 
 def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
-    """Let every recurrent module of torch.nn in ``model`` run on treadle's kernels, in place: LSTM,
-    GRU, RNN, LSTMCell, GRUCell and RNNCell.
+    """Make every LSTM, GRU, RNN, LSTMCell, GRUCell and RNNCell of torch.nn in ``model`` run on
+    treadle's kernels, in place.
 
-    The modules are the same objects of the same class, with another forward pass, that of
-    :class:`treadle.nn.LSTM` and so on: parameters, hooks, buffers, ties and references to them
-    remain. They are instances of both classes by ``isinstance``. ``recompute`` of layers is off;
-    set it on a module to turn it on.
+    The modules stay the same objects of the same class, but get another forward pass, that of
+    :class:`treadle.nn.LSTM` and so on. Their parameters, buffers, hooks, tied weights and
+    references to them remain. For ``isinstance`` they belong to both classes. ``recompute`` of
+    layers is off; set it on a module to turn it on.
 
     Tools that know torch's classes work on a replaced model as before, and their results are
     torch's: TorchScript, ``torch.onnx.export``, int8 by ``torch.ao.quantization``, counters of
-    operations, Opacus. The page of torch's tools lists them, and the exceptions. The forward pass
+    operations, Opacus. The documentation lists these tools and the exceptions. The forward pass
     is an attribute of the module, so a ``copy.copy`` of the module itself must be replaced again.
 
-    On NVIDIA GPUs of compute capability 7.5, and if it is too wide for its GPU, a layer launches a
+    On NVIDIA GPUs of compute capability 7.5, or if H is too large for the GPU, a layer launches a
     matrix product and a kernel for each step. In these cases float16 LSTM layers, and float32
     layers of H up to about 128, are slower than cuDNN's, by a factor of up to eight.
-    ``only_if_faster`` leaves such layers; time the model before and after.
+    ``only_if_faster`` does not replace such layers. Time the model before and after.
 
     Args:
         model: a module; it may itself be such a module.
         only_if_faster: do not replace float32 and float16 layers for which the GPU launches a
-            product and a kernel for each step, by the planner's choice for 16 rows of 128 steps;
+            product and a kernel for each step, which the planner decides for 16 rows of 128 steps;
             and do not replace cells on a GPU, where a training step of a cell takes longer than
             torch's. Move the model to its GPU and dtype first.
 
     Returns:
-        What was replaced, and what was left, each with the reason: modules with complex
-        parameters; subclasses, which may override the forward pass; modules whose ``forward`` was
-        set, as by accelerate's hooks.
+        What was replaced, and what was left, each with the reason. Modules are left if they have
+        complex parameters, if they are of a subclass, which may override the forward pass, or if
+        their ``forward`` was set, for example by accelerate's hooks.
 
     Raises:
         TypeError: ``model`` is not a module.
@@ -119,15 +119,15 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
 def restore(model: nn.Module) -> Replaced:
     """Undo :func:`replace`: make the modules of treadle.nn in ``model`` torch's again, in place.
 
-    That includes modules that were made as ``treadle.nn.LSTM`` and so on. Tools that look for
-    torch's classes only find those after this call.
+    That includes modules that were created as ``treadle.nn.LSTM`` and so on. Tools that look for
+    torch's exact classes find those only after this call.
 
     Args:
         model: a module.
 
     Returns:
-        What was replaced; subclasses are not, nor modules whose ``forward`` was set after
-        :func:`replace`.
+        The restored modules, as ``replaced``. Subclasses, and modules whose ``forward`` was set
+        after :func:`replace`, are left.
 
     Raises:
         TypeError: ``model`` is not a module.
@@ -149,13 +149,13 @@ def restore(model: nn.Module) -> Replaced:
             continue
         if isinstance(module, nn.RNNBase):
             module._update_flat_weights()  # tensors left by functional_call have no memory
-            module.flatten_parameters()  # cuDNN needs one block of memory, ours does not
+            module.flatten_parameters()  # cuDNN needs one block of memory
         replaced.append(name)
     return Replaced(replaced, left)
 
 
 def _why_left(module: nn.Module) -> str | None:
-    """The reason why a recurrent module of torch's is not replaced; None if there is none."""
+    """The reason why one of torch's recurrent modules is not replaced; None if it is."""
     kind = parametrize.type_before_parametrizations(module)
     torchs = next((cls for cls in _METHODS if isinstance(module, cls)), None)
     if torchs is None:

@@ -21,7 +21,7 @@ __all__ = ["GRU", "LSTM", "RNN"]
 class _TorchLayers(SequenceLayers):
     """The interface of torch.nn.RNNBase, with the forward pass of SequenceLayers."""
 
-    # The default for modules that were made as torch's and then got this class by __class__.
+    # The default for torch's modules whose __class__ was set to this class.
     recompute = False
 
     def __init__(
@@ -41,7 +41,7 @@ class _TorchLayers(SequenceLayers):
         name = self._front.name
         if not (isinstance(dtype, torch.dtype) and dtype.is_complex):  # which torch runs
             check_dtype(name, dtype)
-        # Does not name nn.LSTM, because some programs replace it by this class.
+        # Does not call nn.LSTM by name, because some programs replace it by this class.
         super().__init__(  # type: ignore[call-arg]
             input_size,
             hidden_size,
@@ -80,22 +80,22 @@ class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
 
     Parameters, their names and initialisation, ``state_dict``, arguments and results are torch's,
     and this is a subclass of torch's class; :func:`treadle.nn.replace` gives its forward pass to
-    the modules of a finished model. Derivatives beyond torch's: double backward, forward
-    mode, vmap. torch.compile breaks the graph at every such module unless
-    torch._dynamo.config.allow_rnn is True; torch.export does not.
+    the modules of an existing model. Double backward, forward mode and vmap also work.
+    torch.compile breaks the graph at every such module unless torch._dynamo.config.allow_rnn is
+    True; torch.export does not.
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
-            dtype: as torch.nn.LSTM.
+            dtype: as in torch.nn.LSTM.
         proj_size: P, less than H; 0 for none. h is then ``weight_hr_l0 @ (o * tanh(c))``, of size
             P. The layer runs as one without projections, with the recurrent weight
             ``weight_hh_l0 @ weight_hr_l0``, and a product computes h of all steps; on a CPU it runs
             torch.lstm where that is faster.
-        recompute: keep less for the backward pass, which then recomputes it;
-            :func:`treadle.lstm` says how many bytes.
+        recompute: save less for the backward pass, which then recomputes the rest;
+            :func:`treadle.lstm` lists the bytes.
 
     Raises:
-        As torch.nn.LSTM.
+        The errors of torch.nn.LSTM.
 
     Example::
 
@@ -179,19 +179,19 @@ class GRU(_LayersOfH, nn.GRU, metaclass=Replaceable):
 
     Parameters, their names and initialisation, ``state_dict``, arguments and results are torch's,
     and this is a subclass of torch's class; :func:`treadle.nn.replace` gives its forward pass to
-    the modules of a finished model. Derivatives beyond torch's: double backward, forward
-    mode, vmap. torch.compile breaks the graph at every such module unless
-    torch._dynamo.config.allow_rnn is True; torch.export does not.
+    the modules of an existing model. Double backward, forward mode and vmap also work.
+    torch.compile breaks the graph at every such module unless torch._dynamo.config.allow_rnn is
+    True; torch.export does not.
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
-            dtype: as torch.nn.GRU.
-        recompute: keep less for the backward pass, which then recomputes it;
-            :func:`treadle.gru` says how many bytes.
-        proj_size: refused, as by torch.nn.GRU.
+            dtype: as in torch.nn.GRU.
+        recompute: save less for the backward pass, which then recomputes the rest;
+            :func:`treadle.gru` lists the bytes.
+        proj_size: must not be given, as in torch.nn.GRU.
 
     Raises:
-        As torch.nn.GRU.
+        The errors of torch.nn.GRU.
 
     Example::
 
@@ -236,19 +236,19 @@ class RNN(_LayersOfH, nn.RNN, metaclass=Replaceable):
 
     Parameters, their names and initialisation, ``state_dict``, arguments and results are torch's,
     and this is a subclass of torch's class; :func:`treadle.nn.replace` gives its forward pass to
-    the modules of a finished model. Derivatives beyond torch's: double backward, forward
-    mode, vmap. torch.compile breaks the graph at every such module unless
-    torch._dynamo.config.allow_rnn is True; torch.export does not.
+    the modules of an existing model. Double backward, forward mode and vmap also work.
+    torch.compile breaks the graph at every such module unless torch._dynamo.config.allow_rnn is
+    True; torch.export does not.
 
     Args:
         input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout,
-            bidirectional, device, dtype: as torch.nn.RNN.
-        recompute: keep less for the backward pass, which then recomputes it;
-            :func:`treadle.rnn_tanh` says how many bytes.
-        proj_size: refused, as by torch.nn.RNN.
+            bidirectional, device, dtype: as in torch.nn.RNN.
+        recompute: save less for the backward pass, which then recomputes the rest;
+            :func:`treadle.rnn_tanh` lists the bytes.
+        proj_size: must not be given, as in torch.nn.RNN.
 
     Raises:
-        As torch.nn.RNN.
+        The errors of torch.nn.RNN.
 
     Example::
 

@@ -18,18 +18,18 @@ class LSTMCell(TorchCell, nn.LSTMCell, metaclass=Replaceable):
 
     It is a subclass of torch's cell, with its parameters, their names and initialisation,
     ``state_dict``, arguments, results and errors. :func:`treadle.nn.replace` gives its forward pass
-    to the cells of a finished model. Double backward, forward mode and vmap work on every device.
+    to the cells of an existing model. Double backward, forward mode and vmap work on every device.
     Where all steps of the input are known, :class:`treadle.nn.LSTM` runs them in one call.
 
     Args:
         input_size: I, the number of features of an input.
         hidden_size: H, the number of features of the hidden state and of the cell state.
         bias: False leaves both biases out.
-        device: where the parameters are made.
+        device: where the parameters are created.
         dtype: of the parameters: float64, float32, float16 or bfloat16.
 
     Raises:
-        As torch.nn.LSTMCell; RuntimeError: another ``dtype``.
+        The errors of torch.nn.LSTMCell; RuntimeError: another ``dtype``.
 
     Example::
 
@@ -54,18 +54,18 @@ class GRUCell(TorchCell, nn.GRUCell, metaclass=Replaceable):
 
     It is a subclass of torch's cell, with its parameters, their names and initialisation,
     ``state_dict``, arguments, results and errors. :func:`treadle.nn.replace` gives its forward pass
-    to the cells of a finished model. Double backward, forward mode and vmap work on every device.
+    to the cells of an existing model. Double backward, forward mode and vmap work on every device.
     Where all steps of the input are known, :class:`treadle.nn.GRU` runs them in one call.
 
     Args:
         input_size: I, the number of features of an input.
         hidden_size: H, the number of features of the hidden state.
         bias: False leaves both biases out.
-        device: where the parameters are made.
+        device: where the parameters are created.
         dtype: of the parameters: float64, float32, float16 or bfloat16.
 
     Raises:
-        As torch.nn.GRUCell; RuntimeError: another ``dtype``.
+        The errors of torch.nn.GRUCell; RuntimeError: another ``dtype``.
 
     Example::
 
@@ -85,21 +85,21 @@ class GRUCell(TorchCell, nn.GRUCell, metaclass=Replaceable):
 class RNNCell(TorchCell, nn.RNNCell, metaclass=Replaceable):
     """:class:`torch.nn.RNNCell` on treadle's kernels, with any derivative.
 
-    Parameters, their names and initialisation, ``state_dict``, arguments, results and errors are
-    torch's, and so is this class by ``isinstance``; :func:`treadle.nn.replace` gives its forward
-    pass to the cells of a finished model. Double backward, forward mode and vmap work on every
-    device. Where all steps of the input are known, :class:`treadle.nn.RNN` runs them in one call.
+    It is a subclass of torch's cell, with its parameters, their names and initialisation,
+    ``state_dict``, arguments, results and errors. :func:`treadle.nn.replace` gives its forward pass
+    to the cells of an existing model. Double backward, forward mode and vmap work on every device.
+    Where all steps of the input are known, :class:`treadle.nn.RNN` runs them in one call.
 
     Args:
         input_size: I, the number of features of an input.
         hidden_size: H, the number of features of the hidden state.
         bias: False leaves both biases out.
         nonlinearity: "tanh" or "relu".
-        device: where the parameters are made.
+        device: where the parameters are created.
         dtype: of the parameters: float64, float32, float16 or bfloat16.
 
     Raises:
-        As torch.nn.RNNCell; RuntimeError: another ``dtype``.
+        The errors of torch.nn.RNNCell; RuntimeError: another ``dtype``.
 
     Example::
 

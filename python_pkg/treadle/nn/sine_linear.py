@@ -22,15 +22,15 @@ __all__ = ["SineLinear"]
 class SineLinear(NotScripted, nn.Module):
     """sin(omega_0 * (x Wᵀ + b)), the layer of a SIREN, called like :class:`torch.nn.Linear`.
 
-    See :func:`treadle.sine_linear` for the op. Weights are drawn so that phases keep one
-    distribution through any number of layers (V. Sitzmann and others: Implicit neural
+    See :func:`treadle.sine_linear` for the op. Weights are drawn so that phases have the same
+    distribution in every layer of a deep network (V. Sitzmann and others: Implicit neural
     representations with periodic activation functions. NeurIPS 2020).
 
     Args:
         in_features: I, the number of features of an input.
         out_features: O, the number of features of an output.
         bias: False for no bias.
-        is_first: the input is coordinates (in ±1), not another layer's sines.
+        is_first: whether the input is coordinates (in ±1) and not the output of another layer.
         omega_0: the factor of x Wᵀ + b, in radians.
         device: where the parameters are created; ``"meta"`` creates them without memory.
         dtype: of the parameters: float64, float32, float16 or bfloat16.
@@ -38,10 +38,10 @@ class SineLinear(NotScripted, nn.Module):
     Attributes:
         weight: [O, I], drawn from the uniform distribution over ±1/I if ``is_first``, else over
             ±sqrt(6/I)/\\|omega_0\\|.
-        bias: [O] or None, drawn as that of :class:`torch.nn.Linear`, over ±1/sqrt(I).
+        bias: [O] or None, drawn like that of :class:`torch.nn.Linear`, over ±1/sqrt(I).
 
     A ``state_dict`` also has omega_0 as extra state, a tensor of one number, and loading weights of
-    another omega_0 raises. Dicts without it load, too, and so do those of the paper's layer, whose
+    another omega_0 raises. Dicts without it also load, and so do those of the paper's layer, whose
     parameters are in a module named ``linear``.
 
     Raises:
@@ -86,7 +86,7 @@ class SineLinear(NotScripted, nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters again, as the class says."""
+        """Draw all parameters again, from the distributions above."""
         draw(self, 1 / self.in_features if self.is_first else None, self.omega_0)
 
     def forward(self, input: Tensor) -> Tensor:
@@ -100,17 +100,16 @@ class SineLinear(NotScripted, nn.Module):
 
         Raises:
             TypeError, ValueError: ``input`` is not a tensor, or its shape is not as above.
-            RuntimeError: dtypes or devices do not match; :func:`treadle.sine_linear` says
-                how.
+            RuntimeError: dtypes or devices do not match; see :func:`treadle.sine_linear`.
         """
         weight = self.weight
         check_rows("SineLinear", input, weight.shape[-1], weight)
         return sine_linear(input, weight, self.bias, self.omega_0)
 
     def jet(self, jet: Jet) -> Jet:
-        """The layer's values and derivatives with respect to the coordinates, from its input's.
+        """The jet of the layer's output, from the jet of its input.
 
-        Hooks of the module do not run, as they only do around ``forward``.
+        Hooks of the module do not run, because they belong to ``forward``.
 
         Args:
             jet: a :class:`treadle.Jet` of value [..., I], of coordinates or of a previous layer.
@@ -120,7 +119,7 @@ class SineLinear(NotScripted, nn.Module):
 
         Raises:
             TypeError, ValueError, RuntimeError: ``jet`` is not a jet, its parts do not match, or
-                its value is not as the input of the layer.
+                its value is not a valid input of the layer.
         """
         check_parts("SineLinear.jet", jet, Jet)
         weight = self.weight
@@ -141,7 +140,7 @@ class SineLinear(NotScripted, nn.Module):
         return torch.tensor(self.omega_0, dtype=torch.float64, device="cpu")
 
     def set_extra_state(self, state: Any) -> None:
-        """Check omega_0: weights of another one would compute something else.
+        """Check omega_0, because weights of another one would compute something else.
 
         Raises:
             TypeError, ValueError: ``state`` is not a number, or differs from ``omega_0``.
@@ -171,7 +170,7 @@ class SineLinear(NotScripted, nn.Module):
 
 
 def draw(layer: SineLinear | nn.Linear, bound: float | None, omega: float) -> None:
-    """Draw weights from ±bound (None: a hidden layer's bound), and the bias as nn.Linear does."""
+    """Draw weights from ±bound (None: a hidden layer's bound), and the bias like nn.Linear."""
     fan_in = layer.in_features
     if bound is None:
         bound = math.sqrt(6 / fan_in) / abs(omega)

@@ -31,22 +31,25 @@ class Siren(NotScripted, nn.Module):
 
     ``net`` is a first :class:`SineLinear`, ``hidden_layers`` more of them, and a last layer: a
     :class:`SineLinear` or, if ``outermost_linear``, a :class:`torch.nn.Linear` initialised like
-    one. The first nine arguments and the layers are those of the paper's code, the other arguments
-    are siren-pytorch's. The paper's network also returns a copy of the coordinates to differentiate
-    by; this one returns only the values, so pass coordinates that require grad.
+    one. The first nine arguments and the layers are those of the paper's code; the other arguments
+    are siren-pytorch's. The paper's network also returns a copy of the coordinates, with respect to
+    which it can be differentiated. This one returns only the values, so pass coordinates that
+    require grad.
 
     Args:
-        in_features: how many coordinates a point has; they should lie in ±1.
+        in_features: the number of coordinates of a point; they should be within ±1.
         hidden_features: the width of every layer but the last.
-        hidden_layers: how many layers are between the first and the last, 0 or more.
-        out_features: how many values a point has.
+        hidden_layers: the number of layers between the first and the last, 0 or more.
+        out_features: the number of values at a point.
         outermost_linear: make the last layer linear, so that values are not bounded by ±1.
         first_omega_0: omega_0 of the first layer. With a larger one, the net learns finer detail
-        first. hidden_omega_0: omega_0 of all other layers. device: where the parameters are
-        created; ``"meta"`` creates them without memory. dtype: of the parameters: float64, float32,
-        float16 or bfloat16. bias: False for no biases at all. final_activation: a module applied to
-        the values; needs ``outermost_linear``. dropout: the probability of dropping an element of
-        any layer's output but the last's, in
+            first.
+        hidden_omega_0: omega_0 of all other layers.
+        device: where the parameters are created; ``"meta"`` creates them without memory.
+        dtype: of the parameters: float64, float32, float16 or bfloat16.
+        bias: False for no biases at all.
+        final_activation: a module applied to the values; needs ``outermost_linear``.
+        dropout: the probability of dropping an element of any layer's output but the last's, in
             training.
 
     State dicts of the paper's networks and of siren-pytorch load unchanged into a net of the same
@@ -123,7 +126,7 @@ class Siren(NotScripted, nn.Module):
         return [layer for name, layer in found.items() if name.isdecimal()]
 
     def reset_parameters(self) -> None:
-        """Draw all parameters again, as :class:`SineLinear` does."""
+        """Draw all parameters again, like :class:`SineLinear`."""
         for layer in self._layers():
             if isinstance(layer, SineLinear):
                 layer.reset_parameters()
@@ -139,12 +142,11 @@ class Siren(NotScripted, nn.Module):
 
         Raises:
             TypeError, ValueError: ``input`` is not a tensor, or its shape is not as above.
-            RuntimeError: dtypes or devices do not match; :func:`treadle.sine_linear` says
-                how.
+            RuntimeError: dtypes or devices do not match; see :func:`treadle.sine_linear`.
         """
         first = self.net[0]
         if isinstance(first, SineLinear):
-            # A hook, such as FSDP2's for mixed precision, may still cast it: then the layer checks.
+            # A hook, such as FSDP2's for mixed precision, may cast it; then the layer checks it.
             hooks = self.net._forward_pre_hooks or first._forward_pre_hooks
             # Not read as an attribute, because a parametrization would compute it twice.
             weight = None if hooks else first._parameters.get("weight")
@@ -161,8 +163,8 @@ class Siren(NotScripted, nn.Module):
     ) -> Jet:
         """Values at points and their derivatives with respect to x, in one forward pass.
 
-        A loss of them needs only an ordinary backward pass: no graph of derivatives, less memory,
-        and torch.compile can compile it. Module hooks do not run.
+        A loss that uses them needs only an ordinary backward pass, without a graph of derivatives.
+        That takes less memory, and torch.compile supports it. Module hooks do not run.
 
         Args:
             x: [..., in_features]; it need not require grad, but may.
@@ -173,7 +175,7 @@ class Siren(NotScripted, nn.Module):
             [..., O, in_features], [..., O] and [..., O, in_features]; None if not requested.
 
         Raises:
-            TypeError, ValueError, RuntimeError: ``x`` or a flag is not as above; as ``forward``.
+            TypeError, ValueError, RuntimeError: ``x`` or a flag is not as above; as in ``forward``.
 
         Example::
 
@@ -190,7 +192,7 @@ class Siren(NotScripted, nn.Module):
                 of its module ``SingleBVPNet`` (``net.net.{k}.0.weight``), whose omega is 30.
 
         Returns:
-            Tensors that share memory with the parameters, as those of ``state_dict`` do.
+            Tensors that share memory with the parameters, like those of ``state_dict``.
 
         Raises:
             TypeError, ValueError: ``blocks`` is not a bool; the net has a final activation, which
@@ -221,7 +223,7 @@ class Siren(NotScripted, nn.Module):
         ``final_activation=Sine(hidden_omega_0)``.
 
         Returns:
-            Tensors that share memory with the parameters, as those of ``state_dict`` do.
+            Tensors that share memory with the parameters, like those of ``state_dict``.
         """
         last = len(self._layers()) - 1
         found = self._weights([*(f"layers.{k}." for k in range(last)), "last_layer."])
@@ -230,7 +232,7 @@ class Siren(NotScripted, nn.Module):
         return found
 
     def _weights(self, prefixes: list[str]) -> dict[str, Tensor]:
-        """Weights and biases, those of each layer below a prefix."""
+        """All weights and biases; each layer has its own prefix."""
         found = {}
         for prefix, layer in zip(prefixes, self._layers(), strict=True):
             found[f"{prefix}weight"] = layer.weight.detach()

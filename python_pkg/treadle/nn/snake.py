@@ -19,20 +19,20 @@ _EPS = 1e-9  # of BigVGAN's SnakeBeta
 
 
 class Snake(NotScripted, nn.Module):
-    """x + sin(alpha x)² / alpha, or divided by beta; by channel. See :func:`treadle.snake`.
+    """x + sin(alpha x)² / alpha, or / beta, for each channel. See :func:`treadle.snake`.
 
     It replaces ``Snake1d`` of DAC, ``Snake`` of BigVGAN and, with ``beta=True``, BigVGAN's
     ``SnakeBeta``, and loads their state dicts, in which alpha and beta may be [1, C, 1]. Those
     modules divide by alpha + 1e-9. For alpha ≥ 0 that changes no result by more than 1e-9 x², but
     if alpha reaches 0 or below, their gradients are wrong, or NaN. This module's are right unless
-    you pass ``eps=1e-9``, which gives the same formula.
+    you pass ``eps=1e-9``, which selects their formula.
 
     Args:
         channels: C.
         alpha: the initial value of alpha and beta.
         beta: True divides sin² by a separate parameter, beta; otherwise by alpha.
-        logscale: True keeps the logarithms of alpha and beta as parameters, as BigVGAN does with
-            ``alpha_logscale``: both stay positive. A loaded dict must then have logarithms, too.
+        logscale: True keeps the logarithms of alpha and beta as parameters, like BigVGAN's
+            ``alpha_logscale``, so both stay positive. A loaded dict must also have logarithms.
         trainable: False makes parameters that do not require grad.
         eps: a number added to the divisor of sin². None: 1e-9 with ``beta``, as in BigVGAN; without
             ``beta`` nothing is added, and the result at alpha 0 is the limit, x.
@@ -46,7 +46,7 @@ class Snake(NotScripted, nn.Module):
     Under autocast the parameters stay in float32 and so does the result, as in those modules.
 
     Raises:
-        TypeError, ValueError: an argument is not as above, or alpha not positive with ``logscale``.
+        TypeError, ValueError: an argument is not as above, or alpha ≤ 0 with ``logscale``.
 
     Example::
 

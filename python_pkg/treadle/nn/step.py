@@ -1,4 +1,4 @@
-"""A recurrent layer one step at a time, for policies: on a GPU a captured CUDA graph."""
+"""Runs a recurrent layer one step at a time, for policies; on a GPU as a CUDA graph."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Step:
 
     def __init__(self, layer: Any, batch: int, clone: bool) -> None:
         self._layer, self._clone = layer, clone
-        # Saved, since treadle.nn.restore may make the layer torch's.
+        # Saved, because treadle.nn.restore may change the layer back to torch's.
         front = front_of(layer)
         assert front is not None
         self._front, self._names = front, front.states

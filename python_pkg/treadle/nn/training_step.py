@@ -23,7 +23,7 @@ def make_training_step(
     """Make ``fn`` callable as a CUDA graph, with a second graph for its backward pass.
 
     A loop over time that calls a cell between other layers takes the host far longer than the
-    device. The result of this function computes what ``fn`` computes. A call copies its arguments
+    device. The returned object computes what ``fn`` computes. A call copies its arguments
     and replays a graph, and so does its backward pass: autograd sees one node. Parameters get the
     same gradients as from ``fn``, once per backward pass, for any number of calls. On a CPU, and in
     ``torch.no_grad()``, a call runs ``fn`` itself.
@@ -48,9 +48,10 @@ def make_training_step(
     Raises:
         TypeError: ``fn`` is not callable, or one of its arguments or results is not a tensor.
         ValueError: ``calls`` is less than 1, or there are no arguments or they are on several
-        devices. RuntimeError: ``fn`` cannot be captured, changes an argument, returns nothing that
-        requires grad, or differentiates with respect to a tensor that was computed earlier and is
-        not an argument.
+            devices.
+        RuntimeError: ``fn`` cannot be captured, changes an argument, returns nothing that requires
+            grad, or differentiates with respect to a tensor that was computed earlier and is not
+            an argument.
 
     Example::
 

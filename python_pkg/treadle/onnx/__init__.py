@@ -23,7 +23,7 @@ __all__ = ["translation_table"]
 
 
 def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """How each op of treadle is written in ONNX, for ``torch.onnx.export``::
+    """How each of treadle's ops is written in ONNX, for ``torch.onnx.export``::
 
         torch.onnx.export(
             model, args, "model.onnx", dynamo=True,

@@ -17,12 +17,12 @@ HALF_TYPES = ir.DataType.FLOAT16, ir.DataType.BFLOAT16
 
 
 def wide_dtype(dtype: Any) -> Any:
-    """The dtype in which values of a dtype are computed."""
+    """The dtype in which ops on values of ``dtype`` compute."""
     return ir.DataType.FLOAT if dtype in HALF_TYPES else dtype
 
 
 def constant(value: Any, dtype: Any) -> Value:
-    """A number, or a size that is known when the model runs."""
+    """A number, or a size that is known when the model runs, as a value of the graph."""
     if isinstance(value, ir.Value):
         return cast(value, dtype)
     return op.Constant(value=ir.tensor(value, dtype=dtype))
@@ -38,7 +38,7 @@ def narrowed(value: Value, dtype: Any, to: Any) -> Value:
 
 
 class _Body:
-    """Makes nodes for the body of a Scan, called as ``op`` is for the graph."""
+    """Makes nodes for the body of a Scan, just as ``op`` does for the graph."""
 
     def __init__(self) -> None:
         self._tape: Any = ir.tape.Tape()
@@ -64,11 +64,11 @@ def scan(
     dtype: Any,
     back: bool,
 ) -> Sequence[Value]:
-    """The states after all steps, then the other results of ``step(op, *states, *rows)``, of each
-    step.
+    """Calls ``step(op, *states, *rows)`` for every step. Returns the states after all steps, then
+    the other results, those of all steps in one tensor.
 
-    rows: values that are sliced along their first dimension, and their dtype. dtype: of everything
-    else. back: begin at the end.
+    ``rows`` are values that are sliced along their first dimension, with their dtypes. ``dtype`` is
+    that of all other values. ``back``: begin at the end.
     """
     dtypes = [dtype] * len(states) + [each for _, each in rows]
     given = [
@@ -91,7 +91,7 @@ def scan(
         scan_input_directions=[int(back)] * len(rows),
         scan_output_directions=[int(back)] * (len(made) - len(states)),
     )
-    # ``op`` cannot know how many there are.
+    # ``op`` cannot know the number of outputs.
     whole = first.producer()
     whole.resize_outputs(len(made))
     return whole.outputs  # type: ignore[no-any-return]

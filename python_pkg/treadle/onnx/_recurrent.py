@@ -1,7 +1,7 @@
 """The recurrent ops in ONNX; used by treadle.onnx.
 
 LSTM, GRU and RNN become ONNX's own nodes. The LLTM's cell, resets, and float64 (for which
-onnxruntime has none of them) become a Scan over the steps. A Scan computes half types in float32.
+onnxruntime lacks these nodes) become a Scan over the steps. A Scan computes half types in float32.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def affine_scan(
 
 
 class _Layer(NamedTuple):
-    """Arguments of ``recurrent_layer``, as the op has them, and the dtype to compute in."""
+    """The arguments of ``recurrent_layer``, in the op's form, and the dtype to compute in."""
 
     cell: str
     dtype: Any
@@ -134,12 +134,12 @@ class _Layer(NamedTuple):
         return cast(value, self.dtype)
 
     def of_directions(self, value: Value, rank: int) -> Value:
-        """A parameter with D, which may be missing if it is 1."""
+        """A parameter with its dimension D, which it may lack if D is 1."""
         found = self.cast(value)
         return found if len(value.shape) == rank else op.Unsqueeze(found, [0])
 
     def of_direction(self, value: Value, d: int, rank: int) -> Value:
-        """Direction d of a parameter, whose rank without D is given."""
+        """Direction d of a parameter. ``rank`` is its rank without D."""
         found = self.cast(value)
         if len(value.shape) == rank:
             return found
@@ -151,7 +151,7 @@ class _Layer(NamedTuple):
 
 def _node(a: _Layer) -> Sequence[Value]:
     """ONNX's LSTM, GRU or RNN."""
-    # The rows of our weights in ONNX's order. The exporter folds a Gather, but no Split.
+    # The rows of our weights in ONNX's order. The exporter folds a Gather, but not a Split.
     order = [gate * a.hidden + row for gate in ORDERS[a.cell] for row in range(a.hidden)]
     rows = constant(order, ir.DataType.INT64)
 
@@ -228,7 +228,7 @@ def _direction(a: _Layer, d: int) -> Sequence[Value]:
 
 
 def _steps(a: _Layer) -> Sequence[Value]:
-    """Both directions, or one."""
+    """All steps in both directions, or in one."""
     found = [_direction(a, d) for d in range(a.directions)]
     h_n, c_n, output = zip(*found, strict=True)
     if a.directions == 1:
@@ -264,7 +264,7 @@ def recurrent_layer(
         )
     # onnxruntime's LSTM and GRU raise for float64.
     by_steps = cell == "lltm" or reset is not None or input.dtype == ir.DataType.DOUBLE
-    # There ONNX 18 has no bfloat16, and c must have the same dtype as everything else.
+    # ONNX 18's nodes have no bfloat16, and their c must have the dtype of everything else.
     half = input.dtype == ir.DataType.FLOAT16 and (
         cell not in ("lltm", "lstm") or c0.dtype == input.dtype
     )

@@ -28,45 +28,46 @@ def lstm(*args: Any, **kwargs: Any) -> Any:
     Args:
         input: [T, B, I], or [B, T, I] if ``batch_first``; float64, float32, float16 or bfloat16.
         data: [S, I], the data of a ``PackedSequence``: S rows of all steps, the longest sequence
-            first; ``batch_sizes`` [T], int64 on the CPU, is the number of rows of each step. hx:
-        (h0, c0), each [num_layers * D, B, H]: h0 of input's dtype; c0 of input's dtype, or
+            first; ``batch_sizes`` [T], int64 on the CPU, is the number of rows of each step.
+        hx: (h0, c0), each [num_layers * D, B, H]: h0 of input's dtype; c0 of input's dtype, or
             float32 with half-precision inputs.
         params: for each layer, and in it for each direction, weight_ih [4H, I] (after the first
             layer [4H, D*H]), weight_hh [4H, H] and, if ``has_biases``, bias_ih and bias_hh [4H].
         has_biases: whether ``params`` has biases.
-        num_layers: each layer after the first reads the output of the one before.
+        num_layers: each layer after the first reads the output of the previous one.
         dropout: the probability of dropping an element between two layers, if ``train``.
-        train: False leaves the dropout out.
+        train: False turns dropout off.
         bidirectional: a second direction in each layer reads the sequence from its end.
         batch_first: input and output are [B, T, ...]; hx never is.
         recompute: if False, a layer keeps its output (H) and the gates (4H) of each direction, step
             and row for the backward pass, in input's dtype: 20H bytes in float32, 10H in half
             types, 40H in float64. If True it keeps only the output (4H, 2H, 8H bytes), and the
-            backward pass takes one more matrix product.
+            backward pass computes one more matrix product.
         reset: [T, B] ([B, T] if ``batch_first``; [S] of a packed batch), bool on input's device:
             where it is true a row resets, as if its sequence began with that step. Several
             sequences can share a row without padding and without a second call. The second
             direction, which reads from the end, resets before step t where step t + 1 is marked.
-        reset_hx: the state that a row resets to instead of zeros: as ``hx``, or one for each
+        reset_hx: the state that a row resets to instead of zeros: like ``hx``, or one for each
             step, [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``;
-            [num_layers * D, S, H] of a packed batch). Gradients stop at a reset and flow in here.
+            [num_layers * D, S, H] of a packed batch). Gradients stop at a reset and flow into it.
         lengths: [B], int64 or int32 on input's device, instead of packing: row b has lengths[b]
             steps, and the second direction begins at its last one. Padding values, NaN included,
             do not affect results and get zero gradients. The host does not wait for the lengths,
-            and a captured CUDA graph reads new ones. Values are clamped to 0 ... T; with
-            TREADLE_CHECK_LENGTHS=1 in the environment others raise, and the host waits for them.
+            and a captured CUDA graph reads new ones. Values are clamped to 0 ... T. With
+            TREADLE_CHECK_LENGTHS=1 in the environment, the host waits for them; other values raise.
         return_cells: whether to also return the cell states, c of every step.
 
     Returns:
         output: [T, B, D*H] ([B, T, D*H] if ``batch_first``; [S, D*H] for a packed batch), the h of
-            the last layer at every step, in input's dtype; with ``lengths`` 0 after a row's last.
+            the last layer at every step, in input's dtype; with ``lengths``, 0 after a row ends.
         h_n, c_n: [num_layers * D, B, H], h and c after each row's last step (of the second
             direction: its first), or hx for a row without steps; of h0's and c0's dtypes.
-        cells: only if ``return_cells``: as output, c in c_n's dtype, from gates in input's.
+        cells: only if ``return_cells``: c of every step, in the form of output and of c_n's dtype,
+            computed from gates in input's dtype.
 
         All tensors except batch_sizes, reset and lengths are differentiable twice. Under autocast
-        all of them take the lower precision; on a CPU those of a packed batch stay float32 if c0
-        is, as in torch.
+        all of them are cast to the lower precision; on a CPU those of a packed batch stay float32
+        if c0 is, as in torch.
 
     Raises:
         TypeError, RuntimeError: kinds, shapes, dtypes, devices or counts that do not fit.
@@ -85,21 +86,21 @@ def gru(*args: Any, **kwargs: Any) -> Any:
     or for a packed batch ``gru(data, batch_sizes, hx, params, has_biases, num_layers, dropout,
     train, bidirectional)``. D is 2 if bidirectional, else 1; :class:`treadle.nn.GRU` holds the
     parameters and calls this. ``r, z = sigmoid(x W_ih^T + b_ih + h W_hh^T + b_hh)``;
-    ``n = tanh(x W_in^T + b_in + r (h W_hn^T + b_hn))``; ``h = (1 - z) n + z h``, where the h that
-    is carried on is not rounded to input's dtype.
+    ``n = tanh(x W_in^T + b_in + r (h W_hn^T + b_hn))``; ``h = (1 - z) n + z h``, where the h of
+    the previous step is not rounded to input's dtype.
 
     Args:
         input: [T, B, I], or [B, T, I] if ``batch_first``; float64, float32, float16 or bfloat16.
         data: [S, I], the data of a ``PackedSequence``: S rows of all steps, the longest sequence
-            first; ``batch_sizes`` [T], int64 on the CPU, is how many rows each step has.
+            first; ``batch_sizes`` [T], int64 on the CPU, is the number of rows of each step.
         hx: h0, [num_layers * D, B, H], of input's dtype.
         params: for each layer, and in it for each direction, weight_ih [3H, I] (after the first
             layer [3H, D*H]), weight_hh [3H, H] and, if ``has_biases``, bias_ih and bias_hh [3H],
             rows r, z, n.
-        has_biases, num_layers, dropout, train, bidirectional, batch_first: as :func:`lstm`.
-        recompute: as :func:`lstm`; the gates are 4H here, too.
-        reset, reset_hx, lengths: as :func:`lstm`. There is no ``return_cells``, because the state
-            of each step is the output.
+        has_biases, num_layers, dropout, train, bidirectional, batch_first: as in :func:`lstm`.
+        recompute: as in :func:`lstm`; the gates also take 4H here.
+        reset, reset_hx, lengths: as in :func:`lstm`. There is no ``return_cells``, because the
+            state of each step is the output.
 
     Returns:
         output: [T, B, D*H] ([B, T, D*H] if ``batch_first``; [S, D*H] for a packed batch), the h of
@@ -108,7 +109,8 @@ def gru(*args: Any, **kwargs: Any) -> Any:
             first).
 
         All tensors except batch_sizes, reset and lengths are differentiable twice. Under autocast
-        all of them take the lower precision; on a CPU they stay float32 if hx is, as in torch.
+        all of them are cast to the lower precision; on a CPU they stay float32 if hx is, as in
+        torch.
 
     Raises:
         TypeError: input or hx is not a tensor, or params is not a list.
@@ -131,18 +133,18 @@ def rnn_tanh(*args: Any, **kwargs: Any) -> Any:
     ``h = tanh(x W_ih^T + b_ih + h W_hh^T + b_hh)``.
 
     Args:
-        input, data, batch_sizes, hx: as :func:`gru`.
+        input, data, batch_sizes, hx: as in :func:`gru`.
         params: for each layer, and in it for each direction, weight_ih [H, I] (after the first
             layer [H, D*H]), weight_hh [H, H] and, if ``has_biases``, bias_ih and bias_hh [H].
-        has_biases, num_layers, dropout, train, bidirectional, batch_first: as :func:`lstm`.
+        has_biases, num_layers, dropout, train, bidirectional, batch_first: as in :func:`lstm`.
         recompute: if False, a layer keeps its output (H) and the sums (H) that the nonlinearity
             reads for the backward pass, for each direction, step and row, in input's dtype. If True
-            it keeps only the output, and the backward pass takes one more matrix product.
-        reset, reset_hx, lengths: as :func:`gru`.
+            it keeps only the output, and the backward pass computes another matrix product.
+        reset, reset_hx, lengths: as in :func:`gru`.
 
     Returns:
-        ``output`` and ``h_n`` as :func:`gru`; all tensors except batch_sizes, reset and lengths are
-        differentiable twice.
+        ``output`` and ``h_n`` as in :func:`gru`; all tensors except batch_sizes, reset and lengths
+        are differentiable twice.
 
     Raises:
         TypeError: input or hx is not a tensor, or params is not a list.
@@ -166,7 +168,7 @@ def rnn_relu(*args: Any, **kwargs: Any) -> Any:
     Arguments and errors: :func:`rnn_tanh`.
 
     Returns:
-        ``output`` and ``h_n`` as :func:`rnn_tanh`.
+        ``output`` and ``h_n`` as in :func:`rnn_tanh`.
 
     Source: :func:`rnn_tanh`.
     """

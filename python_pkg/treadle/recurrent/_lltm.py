@@ -1,4 +1,4 @@
-"""The LLTM: a step of it, and whole sequences."""
+"""The LLTM: a single step, and whole sequences."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def lltm_cell(
 
     Returns:
         new_h [B, H] of input's dtype, and new_cell [B, H] of old_cell's dtype. Every argument is
-        differentiable twice. Under autocast input, weights, bias and old_h take the lower
-        precision, old_cell keeps its own.
+        differentiable twice. Under autocast input, weights, bias and old_h are cast to the lower
+        precision; old_cell keeps its dtype.
 
     Raises:
         TypeError: an argument is not a tensor.
@@ -68,24 +68,24 @@ def lltm(*args: Any, **kwargs: Any) -> Any:
 
     Args:
         input: [T, B, I], or [B, T, I] if ``batch_first``; float64, float32, float16 or bfloat16.
-        data, batch_sizes: [S, I] and [T], a packed batch, as :func:`lstm`.
-        hx: (h0, c0), as :func:`lstm`. c accumulates over the steps, and half types have too few
-        digits for that. params: for each layer, and in it for each direction, weight_ih [3H, I]
-        (after the first
-            layer [3H, D*H]), weight_hh [3H, H] and, if ``has_biases``, one bias [3H].
-            Rows are those of the gates i, o and the candidate z, in this order; ``[weight_hh |
-            weight_ih]`` is the ``weights`` of ``lltm_cell``.
-        has_biases, num_layers, dropout, train, bidirectional, batch_first: as :func:`lstm`.
+        data, batch_sizes: [S, I] and [T], a packed batch, as in :func:`lstm`.
+        hx: (h0, c0), as in :func:`lstm`. c accumulates over the steps, and half types have too few
+            digits for that.
+        params: for each layer, and in it for each direction, weight_ih [3H, I] (after the first
+            layer [3H, D*H]), weight_hh [3H, H] and, if ``has_biases``, one bias [3H]. Rows are
+            those of the gates i, o and the candidate z, in this order; ``[weight_hh | weight_ih]``
+            is the ``weights`` of ``lltm_cell``.
+        has_biases, num_layers, dropout, train, bidirectional, batch_first: as in :func:`lstm`.
         recompute: if False, a layer keeps its output (H) and the gates (3H) of each direction, step
             and row for the backward pass, in input's dtype: 16H bytes in float32, 8H in half types,
             32H in float64. If True it keeps only the output (4H, 2H, 8H bytes), and the backward
-            pass takes one more matrix product.
-        reset, reset_hx, lengths, return_cells: as :func:`lstm`.
+            pass computes one more matrix product.
+        reset, reset_hx, lengths, return_cells: as in :func:`lstm`.
 
     Returns:
-        output, h_n, c_n, and cells if ``return_cells``: as :func:`lstm`. All tensors except
+        output, h_n, c_n, and cells if ``return_cells``: as in :func:`lstm`. All tensors except
         batch_sizes, reset and lengths are differentiable twice. Under autocast all of them except
-        c0 take the lower precision.
+        c0 are cast to the lower precision.
 
     Raises:
         TypeError: input is not a tensor, hx is not a pair, or params is not a list.

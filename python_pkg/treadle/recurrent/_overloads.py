@@ -186,7 +186,7 @@ class WithCells(Protocol):
 
 
 class WithoutCells(Protocol):
-    """The signature of gru."""
+    """The signature of gru, rnn_tanh and rnn_relu."""
 
     @overload
     def __call__(

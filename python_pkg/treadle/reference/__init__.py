@@ -2,7 +2,7 @@
 
 Every function has the name, the arguments and the result of its fused twin ``treadle.<name>``, runs
 on any device in any floating dtype, and is differentiated by autograd. In float64 it is the truth
-that tests compare kernels with; in a kernel's own dtype it shows how much rounding is reasonable.
+that tests compare kernels with; in a kernel's own dtype it shows how large a rounding error may be.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def sine_backward(grad: Tensor, x: Tensor) -> Tensor:
 
     Args:
         grad: [...], the gradient of the result of ``sine(x)``.
-        x: [...], what ``sine`` was given.
+        x: [...], the argument of ``sine``.
 
     Returns:
         [...].
@@ -114,7 +114,7 @@ def cosine_backward(grad: Tensor, x: Tensor) -> Tensor:
 
     Args:
         grad: [...], the gradient of the result of ``cosine(x)``.
-        x: [...], what ``cosine`` was given.
+        x: [...], the argument of ``cosine``.
 
     Returns:
         [...].
@@ -133,7 +133,7 @@ def snake(
     """``x + sin(alpha * x)**2 / (beta + eps)``, or ``x + alpha * (x * sinc(alpha * x))**2``.
 
     Args:
-        x: [N, C, ...], or with fewer dimensions, of one channel.
+        x: [N, C, ...], or with one channel if it has fewer than two dimensions.
         alpha: [C] or [1].
         beta: [C] or [1]; None: alpha.
         eps: a number that is added to beta; None: 0, and without beta the second formula, with
@@ -192,13 +192,13 @@ def sine_linear_jet(
 
     Args:
         jet: [P, ..., I], the value, its first derivatives with respect to d coordinates, and the
-            second derivatives that ``second`` names.
+            second derivatives that ``second`` selects.
         weight: [O, I].
         bias: [O] or None.
         omega: a number.
         coordinates: d, the number of coordinates.
         second: ``"none"``; ``"laplacian"``, one part, the sum of the second derivatives;
-            ``"hessian_diagonal"``, d parts, each of them.
+            ``"hessian_diagonal"``, d parts, these derivatives themselves.
 
     Returns:
         [P, ..., O].

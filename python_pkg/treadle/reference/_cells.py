@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .._formula.cell import Cell
+
 
 def lltm_cell(
     input: Tensor, weights: Tensor, bias: Tensor | None, old_h: Tensor, old_cell: Tensor
@@ -101,8 +103,8 @@ def gru_cell(
         input: [B, I].
         weight_ih: [3H, I]; weight_hh: [3H, H]; bias_ih, bias_hh: [3H] or None. Rows r, z, n.
         old_h: [B, H].
-        old_cell: [B, H], ``old_h`` before it was rounded, in the dtype of ``input`` or wider: h is
-            a sum over the steps. The wider dtype computes the update.
+        old_cell: [B, H], ``old_h`` before it was rounded, in the dtype of ``input`` or wider: h
+            accumulates over the steps. The wider dtype computes the update.
 
     Returns:
         ``new_h`` [B, H], which is ``new_cell`` in the dtype of ``input`` (under autocast: of the
@@ -150,3 +152,40 @@ def rnn_cell(
     gate = of_input.to(wide) + of_h.to(wide)
     new_cell = torch.relu(gate) if nonlinearity == "relu" else torch.tanh(gate)
     return new_cell.to(of_input.dtype), new_cell.to(old_cell.dtype)
+
+
+def formula_cell(
+    cell: Cell,
+    input: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias_ih: Tensor | None,
+    bias_hh: Tensor | None,
+    old_h: Tensor,
+    old_cell: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """One step of a :class:`treadle.Cell`: its formula on tensors.
+
+    Args:
+        input: [B, I].
+        weight_ih: [G_i H, I]; weight_hh: [G_h H, H]; bias_ih: [G_i H] or None; bias_hh: [G_h H] or
+            None, where G_i gates have a product of the input and G_h one of h.
+        old_h: [B, H].
+        old_cell: [B, H], the cell's state c; of a cell without one, ``old_h`` before it was
+            rounded. In the dtype of ``input`` or wider; the wider dtype computes the formula.
+
+    Returns:
+        ``new_h`` [B, H] in the dtype of ``input`` (under autocast: of the matrix product), and
+        ``new_cell`` [B, H] in the dtype of ``old_cell``.
+    """
+    of_input, of_h = F.linear(input, weight_ih, bias_ih), F.linear(old_h, weight_hh, bias_hh)
+    wide = torch.promote_types(of_input.dtype, old_cell.dtype)
+    hidden, gates = old_h.shape[-1], len(cell.gates)
+    before, after = (gates - cell.input_gates) * hidden, (gates - cell.state_gates) * hidden
+    # The first gates have no product of the input, the last ones none of h.
+    sums = F.pad(of_input.to(wide), (before, 0)) + F.pad(of_h.to(wide), (0, after))
+    given = dict(zip(cell.gates, sums.chunk(gates, dim=-1), strict=True))
+    given[cell.states[0] if cell.states else "h"] = old_cell.to(wide)
+    found = cell.forward(**given)
+    new_h, new_cell = found if cell.states else (found, found)
+    return new_h.to(of_input.dtype), new_cell.to(old_cell.dtype)

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ._cells import gru_cell, lltm_cell, lstm_cell, rnn_cell
+from .._formula.cell import Cell
+from ._cells import formula_cell, gru_cell, lltm_cell, lstm_cell, rnn_cell
 
 States = tuple[Tensor, Tensor]
 
@@ -25,7 +26,7 @@ def _lltm_step(
     old_h: Tensor,
     old_cell: Tensor,
 ) -> States:
-    """:func:`lltm_cell`, with the arguments of the others."""
+    """:func:`lltm_cell`, with the arguments of the other cells."""
     if bias_hh is not None:
         raise ValueError("recurrent_layer: bias_hh must be None for the cell lltm, got a tensor")
     weights = torch.cat([weight_hh, weight_ih], dim=1)
@@ -51,7 +52,7 @@ def recurrent_layer(
     bias_ih: Tensor | None,
     bias_hh: Tensor | None,
     *,
-    cell: str,
+    cell: str | Cell,
     reset: Tensor | None = None,
     reset_h: Tensor | None = None,
     reset_c: Tensor | None = None,
@@ -61,10 +62,11 @@ def recurrent_layer(
     Args:
         input: [T, B, I]; or [S, I], the data of a packed batch, S rows in all.
         batch_sizes: [T], int64 on the CPU, the rows of each step of a packed batch; or None.
-        h0, c0: [D, B, H]; c0 of a GRU or an RNN is h0 before it was rounded.
+        h0, c0: [D, B, H]; c0 of a GRU, an RNN, or a Cell without states, is h0 before rounding.
         weight_ih: [D, GH, I]; weight_hh: [D, GH, H]; bias_ih, bias_hh: [D, GH] or None (LLTM has
             one bias). G is 4 for LSTM, 3 for GRU and LLTM, 1 for RNN. Rows are in the cell's order.
-        cell: "lltm", "lstm", "gru", "rnn_tanh" or "rnn_relu".
+        cell: "lltm", "lstm", "gru", "rnn_tanh", "rnn_relu", or a :class:`treadle.Cell`, whose
+            formula then runs on tensors.
         reset: [T, B, 1] or [S, 1], bool, or None: the state before a step where it is true is
             replaced; in the second direction, before step t where step t + 1 is marked.
         reset_h, reset_c: the new state, [D, B, H], or [D, T, B, H] or [D, S, H]; None for zeros.
@@ -82,7 +84,7 @@ def recurrent_layer(
 
 
 def _every_step(
-    cell: str,
+    cell: str | Cell,
     input: Tensor,
     batch_sizes: Tensor | None,
     hx: States,
@@ -92,7 +94,8 @@ def _every_step(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """:func:`recurrent_layer`, which also returns c of every step, shaped like output. ``lengths``
     [B]: steps of each row of a padded batch."""
-    step, (reset, *others) = _CELLS[cell], resets
+    step = partial(formula_cell, cell) if isinstance(cell, Cell) else _CELLS[cell]
+    reset, *others = resets
     steps, rows = input.shape[:2] if batch_sizes is None else (len(batch_sizes), 0)
     real = None
     if lengths is not None:
@@ -139,7 +142,7 @@ def _restarted(
     d: int,
     t: int,
 ) -> States:
-    """h and c [B, H] that step t of direction d begins with."""
+    """h and c [B, H] with which step t of direction d begins."""
     (sizes, starts), at = rows, t + d
     if reset is None or at == len(sizes):
         return h, c
@@ -168,7 +171,7 @@ def _layers(
     lengths: Tensor | None = None,
     return_cells: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Layer by layer; ``rest`` is what follows hx."""
+    """Runs the layers one after another; ``rest`` has the arguments after hx."""
     params, has_biases, num_layers, dropout, train, bidirectional, *last = rest
     batch_first = bool(last and last[0])
     directions = 2 if bidirectional else 1
@@ -216,17 +219,18 @@ def lltm(
 
     Args:
         input: [T, B, I] (or [B, T, I] if ``batch_first``), or the data [S, I] of a packed batch.
-        arguments: ``hx`` is (h0, c0), each [num_layers * D, B, H]; ``params`` holds weight_ih
+        arguments: ``hx`` is (h0, c0), each [num_layers * D, B, H]; ``params`` has weight_ih
             [3H, I or D*H], weight_hh [3H, H] and, if ``has_biases``, bias [3H], for each layer and
-            in it for each direction; ``dropout`` works between layers if ``train``.
-        recompute: has no effect here; the fused op then keeps less memory.
+            in it for each direction; ``dropout`` is applied between layers if ``train``.
+        recompute: has no effect here; the fused op then saves less for the backward pass.
         options: ``reset`` [T, B] ([B, T] if ``batch_first``; [S] of a packed batch) and
-            ``reset_hx``, (h, c) as hx or one for each step, as :func:`recurrent_layer`;
+            ``reset_hx``, (h, c) like hx or one for each step, as in :func:`recurrent_layer`;
             ``lengths`` [B], the steps of each row of a padded batch; ``return_cells``.
 
     Returns:
-        ``output``, ``h_n``, ``c_n`` as :func:`recurrent_layer`, of the last layer and of all; with
-        ``return_cells`` also c of every step of the last layer, in the form of output.
+        ``output`` of the last layer, and ``h_n`` and ``c_n`` of all layers, in the form of
+        :func:`recurrent_layer`; with ``return_cells`` also c of every step of the last layer, in
+        the form of output.
 
     Source: :func:`recurrent_layer`, layer by layer; ``torch.lstm``.
     """
@@ -237,16 +241,16 @@ def lltm(
 def lstm(
     input: Tensor, *arguments: Any, recompute: bool = False, **options: Any
 ) -> tuple[Tensor, ...]:
-    """Layers of LSTM cells over a sequence; arguments as :func:`lltm`, which are ``torch.lstm``'s.
+    """Layers of LSTM cells over a sequence; arguments in the order of ``torch.lstm``.
 
     Args:
-        input: as :func:`lltm`.
-        arguments: as :func:`lltm`; weights and biases have 4H rows, and ``params`` two biases.
-        recompute: has no effect here; the fused op then keeps less memory.
-        options: as :func:`lltm`.
+        input: as in :func:`lltm`.
+        arguments: as in :func:`lltm`; weights and biases have 4H rows, and ``params`` two biases.
+        recompute: has no effect here; the fused op then saves less for the backward pass.
+        options: as in :func:`lltm`.
 
     Returns:
-        ``output``, ``h_n``, ``c_n`` as :func:`lltm`.
+        ``output``, ``h_n``, ``c_n`` as in :func:`lltm`.
 
     Source: :func:`recurrent_layer`, layer by layer; ``torch.lstm``.
     """
@@ -262,7 +266,7 @@ def _layers_of_h(
     reset_hx: Tensor | None,
     lengths: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Layers of a cell whose only state is h; half types carry it in float32."""
+    """Layers of a cell whose only state is h. With half types, it is passed on in float32."""
     batch_sizes, (hx, *rest) = _unpacked(arguments)
 
     def wide(h: Tensor) -> States:
@@ -282,17 +286,17 @@ def gru(
     reset_hx: Tensor | None = None,
     lengths: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Layers of GRU cells over a sequence; arguments as :func:`lltm`, except for ``hx``.
+    """Layers of GRU cells over a sequence; arguments as in :func:`lltm`, except for ``hx``.
 
     Args:
-        input: as :func:`lltm`.
-        arguments: as :func:`lltm`; ``hx`` is only h0, and ``params`` has two biases. Half types
-            carry h from step to step in float32.
-        recompute: has no effect here; the fused op then keeps less memory.
-        reset, reset_hx, lengths: as :func:`lltm`; ``reset_hx`` has only h.
+        input: as in :func:`lltm`.
+        arguments: as in :func:`lltm`; ``hx`` is only h0, and ``params`` has two biases. With
+            half types, h is passed from step to step in float32.
+        recompute: has no effect here; the fused op then saves less for the backward pass.
+        reset, reset_hx, lengths: as in :func:`lltm`; ``reset_hx`` has only h.
 
     Returns:
-        ``output``, ``h_n`` as :func:`lltm`.
+        ``output``, ``h_n`` as in :func:`lltm`.
 
     Source: :func:`recurrent_layer`, layer by layer; ``torch.gru``.
     """
@@ -307,16 +311,16 @@ def rnn_tanh(
     reset_hx: Tensor | None = None,
     lengths: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Layers of RNN cells with ``tanh`` over a sequence; arguments as :func:`gru`.
+    """Layers of RNN cells with ``tanh`` over a sequence; arguments as in :func:`gru`.
 
     Args:
-        input: as :func:`lltm`.
-        arguments: as :func:`gru`; weights and biases have H rows.
-        recompute: has no effect here; the fused op then keeps less memory.
-        reset, reset_hx, lengths: as :func:`gru`.
+        input: as in :func:`lltm`.
+        arguments: as in :func:`gru`; weights and biases have H rows.
+        recompute: has no effect here; the fused op then saves less for the backward pass.
+        reset, reset_hx, lengths: as in :func:`gru`.
 
     Returns:
-        ``output``, ``h_n`` as :func:`lltm`.
+        ``output``, ``h_n`` as in :func:`lltm`.
 
     Source: :func:`recurrent_layer`, layer by layer; ``torch.rnn_tanh``.
     """
@@ -331,16 +335,16 @@ def rnn_relu(
     reset_hx: Tensor | None = None,
     lengths: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Layers of RNN cells with ``relu`` over a sequence; arguments as :func:`gru`.
+    """Layers of RNN cells with ``relu`` over a sequence; arguments as in :func:`gru`.
 
     Args:
-        input: as :func:`lltm`.
-        arguments: as :func:`gru`; weights and biases have H rows.
-        recompute: has no effect here; the fused op then keeps less memory.
-        reset, reset_hx, lengths: as :func:`gru`.
+        input: as in :func:`lltm`.
+        arguments: as in :func:`gru`; weights and biases have H rows.
+        recompute: has no effect here; the fused op then saves less for the backward pass.
+        reset, reset_hx, lengths: as in :func:`gru`.
 
     Returns:
-        ``output``, ``h_n`` as :func:`lltm`.
+        ``output``, ``h_n`` as in :func:`lltm`.
 
     Source: :func:`recurrent_layer`, layer by layer; ``torch.rnn_relu``.
     """

@@ -1,5 +1,6 @@
-"""The bits of recurrent_layer's persistent kernels: the same every time, with other streams and
-processes, in graphs, and in reused memory; and the kernels write nothing else."""
+"""recurrent_layer's persistent kernels give the same bits in repeated calls, beside other streams
+and processes, in CUDA graphs, and in reused memory. They write only their results, and the host
+does not wait for them."""
 
 from __future__ import annotations
 
@@ -69,8 +70,8 @@ def repeats(algorithm: str, dtype: str, which: str) -> Cases:
 
 
 def beside_others(algorithm: str, size: Sizes) -> None:
-    """Four interleaved streams, each with its own inputs, and a product that occupies all
-    multiprocessors."""
+    """Runs four interleaved streams, each with its own inputs, beside a matrix product that
+    occupies all multiprocessors."""
     given = [calls.given(f"stream {n}", BFLOAT, size, features=32) for n in range(4)]
     expected = [calls.both(one, algorithm) for one in given]
     totals = [counter() for _ in given]
@@ -124,7 +125,7 @@ def together(algorithm: str, folder: str, index: int) -> Cases:
 
 
 def captured(algorithm: str, one: Given, train: bool, recompute: bool) -> None:
-    """The first call is captured, and replays with other values equal eager calls."""
+    """Captures the first call; replays with other values must equal eager calls."""
     run = calls.training(one, algorithm, recompute)
     if not train:
         run = partial(calls.inference, one, algorithm)
@@ -145,8 +146,8 @@ def captured(algorithm: str, one: Given, train: bool, recompute: bool) -> None:
 
 
 def capture(algorithm: str, form: str, mode: str) -> Cases:
-    """The capture is the first call. torch's own initialisation comes before: cuBLAS, and the
-    threads of autograd."""
+    """The captured call is the first. Before it, only torch itself is initialised: cuBLAS and
+    autograd's threads."""
     lengths = LENGTHS if form == "packed" else None
     for dtype, recompute in itertools.product(calls.dtypes_of(algorithm), (False, True)):
         w = torch.randn(7, 7, device=calls.DEVICE, dtype=dtype, requires_grad=True)
@@ -161,7 +162,7 @@ def capture(algorithm: str, form: str, mode: str) -> Cases:
 
 
 def fill_freed_memory(value: int) -> None:
-    """Fills the memory that the allocator returns next with these two bytes."""
+    """Fills the memory that the allocator will return next with this 16-bit value."""
     held = []
     for size in (256, 2048, 16_384, 131_072, 400_000, 4 << 20, 32 << 20):
         held += [
@@ -170,8 +171,8 @@ def fill_freed_memory(value: int) -> None:
         ]
 
 
-# 0.5 and 1 as half types, several NaNs, and the largest numbers; as pairs these are also float32
-# numbers.
+# 0.5 and 1 in both half types, 0, several NaNs, and the largest finite numbers. A float32 number
+# consists of two of them.
 PATTERNS = (0x3F00, 0x3800, 0x3F80, 0x3C00, 0, -1, 0x7FFF, 0x7FC0, 0x7E00, 0x7F7F, 0x7BFF)
 
 
@@ -205,7 +206,8 @@ def bytes_of(t: Tensor) -> Tensor:
 
 
 def guard(results: list[Tensor]) -> list[Tensor]:
-    """Tensors on both sides of the memory that results of this size will get."""
+    """Fills memory and frees every second tensor, so that results of these sizes get memory between
+    the tensors that this returns."""
     sizes = {t.numel() * t.element_size() for t in results}
     sizes |= {1 << n for n in range(9, 22)}
     held = [
@@ -248,13 +250,13 @@ def not_waiting(algorithm: str, dtype: torch.dtype, lengths: Lengths, recompute:
     one = calls.given("waits", dtype, (6, 17, 65), lengths=lengths, features=32)
     run = calls.training(one, algorithm, recompute)
     expected = run()
-    run()  # leaves cached memory for the next call
+    run()  # fills the allocator's cache for the next call
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
         _, error = attempt(lambda: torch.ones(1, device=calls.DEVICE).item())
         assert "synchroniz" in str(error), error
-        # The call must return before half a second of sleep ends.
+        # The call must return before the GPU's sleep of about half a second ends.
         torch.cuda._sleep(1_000_000_000)
         slept = torch.cuda.Event()
         slept.record()

@@ -1,5 +1,4 @@
-"""Calls of recurrent_layer for the tests of its persistent kernels: made on the GPU, with the
-algorithm forced."""
+"""Calls of recurrent_layer on the GPU with a forced algorithm, for tests of persistent kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.recurrent.support.layer_cases import BLOCKS, Lengths, batch_sizes
+from tests.recurrent.support.layer_cases import BLOCKS, FORMULAS, Lengths, batch_sizes
 from tests.support import gpus
 from tests.support.compare import differing
 from tests.support.inputs import HALVES
@@ -22,11 +21,11 @@ DEVICE = "cuda"
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 NAMES = ("input", "h0", "c0", "weight_ih", "weight_hh", "bias_ih", "bias_hh")
 Sizes = tuple[int, int, int]  # T, B, H
-Cases = Iterator[tuple[str, Callable[[], None]]]  # names, printed before a case runs, and cases
+Cases = Iterator[tuple[str, Callable[[], None]]]  # name, printed before the case runs; case
 
 
 def most_hidden(algorithm: str, dtype: torch.dtype, cell: str = "lltm") -> int:
-    """The largest H that the algorithm runs. An LSTM's weights have one more block of rows."""
+    """The largest H that the algorithm supports, less for LSTM, whose weights have four blocks."""
     if algorithm in ("step", "warp") or (algorithm == "tiles" and dtype != torch.float64):
         return 1 << 20
     if not gpus.any_clusters():
@@ -37,11 +36,11 @@ def most_hidden(algorithm: str, dtype: torch.dtype, cell: str = "lltm") -> int:
 
 
 def most_hidden_of_other_gpus(algorithm: str, dtype: torch.dtype, cell: str) -> int:
-    """The largest H at which both passes run with any number of directions. Some cells fit at
+    """The largest H at which both passes run with any number of directions. Some cells can run at
     larger H."""
     if dtype == torch.float64 or algorithm == "tiles":
         return 0
-    if algorithm == "cluster":  # with one block
+    if algorithm == "cluster":  # of one block
         return 96 if cell == "lstm" else 128
     processors = gpus.multiprocessors()
     if processors < 32:
@@ -50,14 +49,16 @@ def most_hidden_of_other_gpus(algorithm: str, dtype: torch.dtype, cell: str) -> 
 
 
 def fits(algorithm: str, dtype: torch.dtype, hidden: int, cell: str = "lltm") -> bool:
-    """Whether the algorithm runs such a layer. Tiles have 64 units."""
+    """Whether the algorithm supports such a layer. A tile has 64 units."""
     if algorithm == "tiles" and (hidden % 64 != 0 or hidden == 0):
+        return False
+    if algorithm in ("tiles", "warp") and cell in FORMULAS:
         return False
     return algorithm in ("step", "warp") or 1 <= hidden <= most_hidden(algorithm, dtype, cell)
 
 
 def backward_of(algorithm: str, dtype: torch.dtype, hidden: int) -> str:
-    """The algorithm of the backward pass if this one is forced."""
+    """The algorithm that runs the backward pass if ``algorithm`` is forced."""
     alone = algorithm == "grid" and hidden > 1024
     if algorithm == "cluster" and not gpus.any_clusters():
         alone = dtype in HALVES and hidden > 96
@@ -65,7 +66,7 @@ def backward_of(algorithm: str, dtype: torch.dtype, hidden: int) -> str:
 
 
 def most_directions(algorithm: str, hidden: int) -> int:
-    """1 if a grid for one direction takes nearly the whole chip, else 2."""
+    """1 if a grid for one direction occupies nearly the whole GPU, else 2."""
     if algorithm != "grid":
         return 2
     if gpus.any_clusters():
@@ -75,18 +76,18 @@ def most_directions(algorithm: str, hidden: int) -> int:
 
 
 def fitting(algorithm: str, hidden: int) -> int:
-    """A width near this one that the algorithm runs."""
+    """An H near this one that the algorithm supports."""
     return max(64, hidden // 64 * 64) if algorithm == "tiles" else hidden
 
 
 def rounds(algorithm: str, dtype: torch.dtype) -> bool:
-    """Whether the algorithm rounds float32 to tf32, and runs only if that is allowed."""
+    """Whether the algorithm rounds this dtype to TF32, so that it runs only if TF32 is allowed."""
     return algorithm == "tiles" and dtype == torch.float32
 
 
 @contextmanager
 def rounding(allowed: bool) -> Iterator[None]:
-    """Whether products of float32 may be rounded to tf32."""
+    """Allows or forbids TF32 in float32 products."""
     products, layers = torch.backends.cuda.matmul, torch.backends.cudnn
     before = products.allow_tf32, layers.allow_tf32
     products.allow_tf32 = layers.allow_tf32 = allowed
@@ -97,12 +98,12 @@ def rounding(allowed: bool) -> Iterator[None]:
 
 
 def allowing(algorithm: str, dtype: torch.dtype) -> AbstractContextManager[None]:
-    """Allow TF32 if the algorithm rounds; otherwise use full precision."""
+    """Allows TF32 if the algorithm needs it; otherwise changes nothing."""
     return rounding(True) if rounds(algorithm, dtype) else nullcontext()
 
 
 def as_multiplied(t: Tensor, algorithm: str) -> Tensor:
-    """The operand of a product, in float64: TF32 rounds float's 23 bits of mantissa to 10."""
+    """The operand as a product uses it, in float64. TF32 keeps 10 of float32's 23 mantissa bits."""
     exact = t.double()
     if not rounds(algorithm, t.dtype):
         return exact
@@ -112,7 +113,7 @@ def as_multiplied(t: Tensor, algorithm: str) -> Tensor:
 
 
 def dtypes_of(algorithm: str) -> tuple[torch.dtype, ...]:
-    """The dtypes that an algorithm runs."""
+    """The dtypes that an algorithm supports."""
     return tuple(dtype for dtype in DTYPES.values() if most_hidden(algorithm, dtype))
 
 
@@ -131,7 +132,7 @@ class Given:
     bias_hh: Tensor | None
     grads: tuple[Tensor | None, Tensor, Tensor]
     valid: Tensor  # [T, B]: whether the row has the step
-    places: Tensor  # [S]: the indices into T * B where `valid`
+    places: Tensor  # [S]: flat indices into [T, B] where `valid` is true
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -140,7 +141,7 @@ class Given:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The tensors of NAMES and the gradients, without missing ones."""
+        """The tensors of NAMES and of `grads`, without missing ones."""
         found = (*(getattr(self, name) for name in NAMES), *self.grads)
         return [t for t in found if t is not None]
 
@@ -152,7 +153,7 @@ class Given:
         return replace(self, **changed, grads=grads)
 
     def padded(self, t: Tensor) -> Tensor:
-        """A sequence as [T, B, ...], with 0 where a row has no step."""
+        """A sequence padded to [T, B, ...], with 0 where a row has no step."""
         if self.sizes is None:
             return t
         full = t.new_zeros(self.valid.numel(), *t.shape[1:])
@@ -161,7 +162,7 @@ class Given:
 
 
 class Draw:
-    """Draws normal values; the name is the seed."""
+    """Draws normally distributed values, with the name as the seed."""
 
     def __init__(self, name: str, dtype: torch.dtype) -> None:
         self.dtype = dtype
@@ -193,11 +194,11 @@ def given(
     state: torch.dtype | None = None,
     grad_output: bool = True,
 ) -> Given:
-    """Draws a call. Lengths override T and B of sizes; steps that no row has may come at the end.
+    """Draws a call. `lengths` replaces T and B of `sizes`; `idle_steps` adds steps without rows.
 
-    Without features, each of the LLTM's gates has a separate input, which weight_ih selects: then
-    the input's products equal the input, and its gradient equals that of the gates, without
-    rounding.
+    Without `features`, each gate of the LLTM has an input of its own, which weight_ih selects. Then
+    the products of weight_ih equal the input, and the gradient of the input equals that of the
+    gates, without rounding.
     """
     assert cell == "lltm" or features is not None
     draw, d, h, gates = Draw(name, dtype), directions, sizes[2], BLOCKS[cell]
@@ -209,7 +210,7 @@ def given(
     rows = (steps, batch) if packed is None else (int(valid.sum()),)
     if features is None:
         x = draw(*rows, d, gates, h)
-        # Keeps gates i mostly closed: c stays small, so tanh(c) depends on every step.
+        # Gate i stays mostly closed, so c stays small and tanh(c) depends on every step.
         x[..., 0, :] -= 3
         x = x.flatten(-3)
         weight_ih = torch.eye(d * gates * h, dtype=dtype, device=DEVICE).view(d, gates * h, -1)
@@ -245,8 +246,8 @@ def forward(one: Given, algorithm: str) -> list[Tensor]:
 
 
 def backward(one: Given, saved: list[Tensor], algorithm: str) -> list[Tensor]:
-    """Gradients in the order of NAMES, without missing biases. They are not rounded to TF32: an
-    algorithm that rounds has the backward pass of "step"."""
+    """Gradients in the order of NAMES, without those of missing biases. They are not rounded to
+    TF32: an algorithm that rounds uses the backward pass of "step"."""
     output, _, _, gates = saved
     if rounds(algorithm, one.input.dtype):
         algorithm = "step"
@@ -272,7 +273,7 @@ def inference(one: Given, algorithm: str) -> list[Tensor]:
 
 
 def training(one: Given, algorithm: str, recompute: bool = False) -> Callable[[], list[Tensor]]:
-    """Forward and backward by autograd, with tensors at fixed addresses."""
+    """A function that runs forward and backward with tensors at fixed addresses."""
     leaves = one.map(lambda t: t.detach().requires_grad_())
     inputs = [t for t in (getattr(leaves, name) for name in NAMES) if t is not None]
     grads = [t.detach() for t in leaves.grads if t is not None]
@@ -289,7 +290,7 @@ def training(one: Given, algorithm: str, recompute: bool = False) -> Callable[[]
 
 
 def count_differing(found: list[Tensor], expected: list[Tensor], total: Tensor) -> None:
-    """Adds the number of elements whose bits differ; counts on the GPU, without waiting."""
+    """Adds the number of elements whose bits differ to `total`, without waiting for the GPU."""
     for ours, theirs in zip(found, expected, strict=True):
         total.add_(differing(ours, theirs).sum())
 
@@ -300,7 +301,7 @@ def launches(run: Callable[[], Any]) -> list[Any]:
     bindings.take_launches()
     bindings.record_launches(True)
     try:
-        # Each thread records its own launches.
+        # Launches are recorded per thread, so the backward pass must run in this one.
         with torch.autograd.set_multithreading_enabled(False):
             run()
     finally:

@@ -1,5 +1,5 @@
-"""Comparisons on the GPU, whose results the host reads once: many processes share the GPU, so
-waiting for it also means waiting for them."""
+"""Comparisons on the GPU whose results the host reads once, at the end. Many processes share the
+GPU, so a process that waits for the GPU also waits for the others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def first_of(wrong: Tensor, actual: Tensor, expected: Tensor) -> str:
 
 
 class Checks:
-    """Collects comparisons, and raises for the first that failed."""
+    """Collects comparisons and raises for the first that failed."""
 
     def __init__(self) -> None:
         self.failed: list[Tensor] = []
@@ -46,7 +46,7 @@ class Checks:
         self.stories.append(lambda: f"{what}: {first_of(wrong, actual, expected)}")
 
     def bits(self, actual: Tensor, expected: Tensor, what: str) -> None:
-        """Checks for the same bits; any NaN equals any other."""
+        """Checks that the bits are equal, except that all NaNs count as equal."""
         same_layout(actual, expected, what)
         self.no(differing(actual, expected), what, actual, expected)
 
@@ -67,9 +67,9 @@ class Checks:
         self.no(~(error <= bound), what, actual, expected)
 
     def close_as(self, actual: Tensor, expected: Tensor, theirs: Tensor, what: str) -> None:
-        """Like close_in_norm, but allows one rounding and twice torch's own error in addition.
+        """Like close_in_norm, but allows rounding errors plus twice torch's own error.
 
-        Torch's error is large if the sums of many rows cancel.
+        Torch's error is large if sums over many rows cancel.
         """
         assert actual.dtype == theirs.dtype and actual.shape == theirs.shape, what
         error, other = ((t.double() - expected).norm() for t in (actual, theirs))

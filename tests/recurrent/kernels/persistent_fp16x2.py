@@ -1,5 +1,6 @@
-"""recurrent_layer in float32, forward, where tensor cores multiply fp16x2 weights and h, in
-clusters and in the grid: which calls use it, and cases in which fp16x2 could lose accuracy."""
+"""The float32 forward kernels of recurrent_layer that multiply weights and h on tensor cores, in
+fp16x2, in clusters and in the grid: which calls use them, and cases in which fp16x2 could lose
+accuracy."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from treadle import reference
 
 F32 = torch.float32
 CELLS = ("lltm", "lstm", "gru", "rnn_tanh")  # rnn_relu has other kernels in clusters
-LARGE = (20.0, 1e4, 2.0**40, 1e38)  # h0 of a row
+LARGE = (20.0, 1e4, 2.0**40, 1e38)  # factors for one row's h0
 NOT_FINITE = (float("inf"), float("-inf"), float("nan"))
 
 
@@ -35,8 +36,8 @@ def composition(one: Given, dtype: torch.dtype = F32) -> list[Tensor]:
 
 
 def obeys(one: Given, algorithm: str, rows: slice = slice(None), more: Given | None = None) -> None:
-    """Checks these rows of the batch by the rule of all ops; the composition also computes
-    `more`."""
+    """Checks these rows of the batch by the rule. The composition's error is also taken over the
+    rows of `more`."""
     truth, theirs = composition(one, torch.float64), composition(one)
     found = [[t[:, rows] for t in ts] for ts in (calls.inference(one, algorithm), truth, theirs)]
     if more is not None:
@@ -67,7 +68,7 @@ def kernels(algorithm: str, cell: str, batch: int, hidden: int) -> None:
         lambda: calls.inference(packed, algorithm),
         lambda: op(*dense.arguments, cell=cell, algorithm=algorithm, reset=marks),
     ):
-        # Clusters have such kernels only for batches in which all rows have all steps.
+        # In clusters, the fp16x2 kernels support only dense batches without resets.
         other = "cluster_fp32_forward" if algorithm == "cluster" else "grid_split_forward"
         assert other in kernel_of(run)
 
@@ -76,16 +77,17 @@ def kernels(algorithm: str, cell: str, batch: int, hidden: int) -> None:
 
 
 def weights(algorithm: str, cell: str, hidden: int) -> None:
-    """Rows of W_hh that are zero, far above or below the range of fp16x2, or widely spread."""
+    """Rows of W_hh that are zero, lie far outside the range of fp16x2, or mix large and small
+    weights."""
     one = drawn("weights", cell, 9, hidden)
     w = one.weight_hh.clone()
     w[:, 1] = 0
     w[:, 2] *= 2.0**-100
     w[:, 3] *= 1e-40
-    # The large weight is multiplied by h = 0 in the first step, so that only the others count.
+    # In the first step the large weight is multiplied by h = 0, so that only the others matter.
     w[:, 5, 7], one.h0[:, :, 7], one.c0[:, :, 7] = 2.0**60, 0, 0
     w[:, 6, 7], w[:, 6, 8:] = 2.0**14, w[:, 6, 8:] * 2.0**-20
-    if BLOCKS[cell] > 1:  # h of an RNN would depend on the rounding of such a sum near 0
+    if BLOCKS[cell] > 1:  # an RNN's h would depend on how a sum near 0 is rounded
         w[:, -1] *= 2.0**12
     obeys(replace(one, weight_hh=w), algorithm)
     # The weights of all units are small.
@@ -105,9 +107,9 @@ def same_layer(one: Given) -> dict[str, Any]:
 
 
 def states(algorithm: str, cell: str, batch: int, hidden: int) -> None:
-    """A row with a large h0 among others obeys the rule, and the other rows have the same bits as
-    without it. How much cancels in a single row's sums is a matter of luck, so the bound is four
-    times the composition's error over many such rows."""
+    """One row with a large h0 obeys the rule, and the other rows keep their bits. Because a single
+    row's error depends on how much its sums happen to cancel, the bound is four times that of the
+    rule, with the composition's error over many such rows."""
     one = drawn("states", cell, batch, hidden)
     many = drawn("many", cell, 400, hidden)
     clean = calls.inference(one, algorithm)
@@ -136,7 +138,7 @@ def not_finite(algorithm: str, cell: str, hidden: int, value: float) -> None:
 
 
 def growing(algorithm: str, batch: int, hidden: int) -> None:
-    """With relu, |h| passes the largest that fp16x2 takes after the first steps, in every row."""
+    """With relu, |h| exceeds the range of fp16x2 after the first steps, in every row."""
     one = drawn("growing", "rnn_relu", batch, hidden)
     one = replace(one, weight_hh=one.weight_hh.abs())
     output = calls.inference(one, algorithm)[0][..., :hidden].amax(-1)
@@ -145,7 +147,8 @@ def growing(algorithm: str, batch: int, hidden: int) -> None:
 
 
 def rounded(algorithm: str, batch: int, hidden: int) -> None:
-    """In sums of positive numbers, truncation in tensor cores accumulates unless it is rare."""
+    """Sums of positive numbers, in which the errors of tensor cores accumulate unless truncation is
+    rare."""
     one = calls.given("rounded", F32, (3, batch, hidden), directions=1)
     one = replace(
         one,
@@ -166,8 +169,8 @@ def rounded(algorithm: str, batch: int, hidden: int) -> None:
 
 
 def large_resets(cell: str, hidden: int, lengths: Lengths, per_step: bool) -> None:
-    """Initial and replacement states beyond fp16x2, next to others, obey the rule. Half of the rows
-    have large values in one unit of a pair, or in both."""
+    """Initial and replacement states outside the range of fp16x2, beside ordinary ones, obey the
+    rule. In half of the rows, one unit of a pair or both have large values."""
     one = calls.given("resets", F32, (7, 19, hidden), cell=cell, features=8, lengths=lengths)
     draw = calls.Draw(f"{hidden} {per_step}", F32)
     directions, batch, _ = one.h0.shape
@@ -202,7 +205,7 @@ def of_clusters() -> Cases:
         yield f"{cell} weights H{hidden}", partial(weights, "cluster", cell, hidden)
         for value in NOT_FINITE:
             yield f"{cell} H{hidden} {value}", partial(not_finite, "cluster", cell, hidden, value)
-    # Clusters of 1 to 10 rows.
+    # Clusters with 1 to 10 rows each.
     for cell, batch in itertools.product(CELLS, (1, 9, 17, 26, 33, 50, 64)):
         hidden = 512 if batch % 2 else 257
         yield f"{cell} states B{batch}", partial(states, "cluster", cell, batch, hidden)

@@ -1,6 +1,6 @@
-"""recurrent_layer in float32, backward in the grid, where tensor cores multiply W_hh and gradients
-as two float16 terms (fp16x2) or, where TF32 is allowed, one: which calls use it, and cases in which
-fp16x2 could lose accuracy."""
+"""The float32 backward kernels of recurrent_layer in the grid. Tensor cores multiply W_hh and
+gradients as two float16 terms (fp16x2) or, if TF32 is allowed, as one. Tests which calls use these
+kernels, and cases in which fp16x2 could lose accuracy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.recurrent.kernels.persistent_rows import kind
 from tests.support.rule import within_rule
 from treadle import reference
 
-WIDTHS = (129, 512, 513, 1024)  # of the h512 layout and of the h1024 layout
+WIDTHS = (129, 512, 513, 1024)  # two of the h512 layout, two of the h1024 layout
 
 
 def with_grads(one: Given, change: Any) -> Given:
@@ -41,13 +41,13 @@ def composition(one: Given, dtype: torch.dtype) -> list[Tensor]:
 
 def obeys(one: Given, tf32: bool = False, slack: float = 1) -> None:
     """Checks all gradients by the rule, with "step" as the composition. Both use the same forward
-    results, because widely spread weights would make forward errors much larger than those of the
-    backward pass."""
+    results, because with weights of widely different sizes forward errors would exceed backward
+    errors by far."""
     saved = calls.forward(one, "step")
     with rounding(tf32):
         ours = calls.backward(one, saved, "grid")
     truth = calls.backward(one.map(Tensor.double), [t.double() for t in saved], "step")
-    # The rounding of each factor to eleven bits, and that of the sum.
+    # With TF32, the composition's error includes the rounding of each factor to eleven bits.
     theirs = calls.backward(one.map(as_tf32) if tf32 else one, saved, "step")
     for n, each in enumerate(zip(ours, truth, theirs, strict=True)):
         within_rule(*each, gradient=True, what=f"gradient {n}", slack=slack)
@@ -75,7 +75,8 @@ def kernels(cell: str, batch: int, hidden: int) -> None:
 
 
 def weights(cell: str, hidden: int, tf32: bool) -> None:
-    """Columns of W_hh that are zero, far above or below the range of fp16x2, or widely spread."""
+    """Columns of W_hh that are zero, lie far outside the range of fp16x2, or mix large and small
+    weights."""
     one = drawn("weights", cell, 9, hidden)
     w = one.weight_hh.clone()
     w[:, :, 1] = 0
@@ -88,14 +89,14 @@ def weights(cell: str, hidden: int, tf32: bool) -> None:
 
 
 def long(cell: str, hidden: int, tf32: bool) -> None:
-    """More steps than the ring of the exchange has slots, with rows that end at any step."""
+    """More steps than the exchange's ring has slots, with rows that end at various steps."""
     lengths = (75, 75, 64, 41, 33, 32, 9, 2, *[1] * 12)
     obeys(drawn("long", cell, 20, hidden, lengths=lengths), tf32, slack=4)
 
 
 def powers_of_two(cell: str, batch: int, hidden: int, tf32: bool) -> None:
-    """Scaling gradients by a power of two scales the results exactly, also for a single row among
-    others."""
+    """Scaling gradients by powers of two scales the results exactly, even if each row has its own
+    power."""
     one = drawn("powers", cell, batch, hidden)
     saved = calls.forward(one, "step")
     with rounding(tf32):
@@ -105,14 +106,14 @@ def powers_of_two(cell: str, batch: int, hidden: int, tf32: bool) -> None:
             row[power % batch] = 2.0**power
             scaled = calls.backward(with_grads(one, lambda t: t * row), saved, "grid")
             with Checks() as checks:
-                for n in (0, 1):  # input and h0, which have rows
+                for n in (0, 1):  # gradients of input and h0, which have rows
                     expected = (plain[n].double() * row.double()).float()
                     checks.bits(scaled[n], expected, f"2^{power}, {n}")
 
 
 def large(cell: str, batch: int, hidden: int, tf32: bool) -> None:
-    """A row with gradients beyond fp16x2, in one unit of a pair and in both, obeys the rule as if
-    it had been scaled; other rows have the same bits as without it."""
+    """One row with gradients outside the range of fp16x2, in one unit of a pair or in both, obeys
+    the rule, and the other rows keep their bits."""
     one = drawn("large", cell, batch, hidden)
     saved = calls.forward(one, "step")
     with rounding(tf32):
@@ -139,7 +140,7 @@ def large(cell: str, batch: int, hidden: int, tf32: bool) -> None:
 
 
 def spread(cell: str, hidden: int, power: int) -> None:
-    """One gradient of each span is 2^power times as large as the others."""
+    """Every 16th gradient is multiplied by 2^power."""
     one = drawn("spread", cell, 9, hidden)
 
     def change(t: Tensor) -> Tensor:

@@ -1,5 +1,5 @@
-"""Rows that reset, in the algorithms that run in one launch: values, bits, NaN, and graphs whose
-marks change."""
+"""Resets in the algorithms that run in one launch: values, bits, NaN, and CUDA graphs whose marks
+change."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from torch import Tensor
 from tests.recurrent.kernels import persistent_calls as calls
 from tests.recurrent.kernels.persistent_calls import DTYPES, Cases
 from tests.recurrent.kernels.persistent_rule import by_rule
-from tests.recurrent.support.layer_cases import Lengths
+from tests.recurrent.support.layer_cases import FORMULAS, Lengths
 from tests.recurrent.support.reset_cases import MARKS, STARTS, marks_of, reset_arguments
 from tests.support.cases import OPS
 from tests.support.compare import same_bits
 from tests.support.inputs import FLOATING, HALVES, Call, Case, Make
 
-# T, B, I, H: every kernel of both passes, fewer rows than a tile and several tiles. A warp reads
-# the marks of at most 32 steps at a time, and a ring has 64 steps: some sizes have more.
+# T, B, I, H: every kernel of both passes, with fewer rows than a tile and with several tiles. Some
+# have more than 32 steps, the most whose marks a warp reads at a time, or than the 64 of a ring.
 SIZES: tuple[tuple[int, int, int, int], ...] = (
     (9, 5, 3, 31),
-    (6, 150, 3, 31),  # in half types more rows than single blocks take
+    (6, 150, 3, 31),  # in half types, more rows than single blocks run
     (37, 3, 3, 64),
     (7, 200, 3, 96),
     (70, 17, 5, 128),
@@ -66,7 +66,7 @@ def cases(algorithm: str, dtype: str, cell: str) -> Cases:
 def layer_of(
     one: calls.Given, algorithm: str, marks: Tensor | None, *others: Tensor | None
 ) -> list[Tensor]:
-    """Results and all gradients except those of resets."""
+    """Results and all gradients except those of replacement states."""
     resets = {"reset": marks, "reset_h": None, "reset_c": None}
     for name, t in zip(("reset_h", "reset_c"), others, strict=False):
         resets[name] = t
@@ -89,21 +89,22 @@ def marked(one: calls.Given, marks: str) -> Tensor:
 
 
 def splits(algorithm: str, dtype: torch.dtype, hidden: int) -> bool:
-    """Whether dense batches without marks use tensor cores for float32, forward."""
+    """Whether the forward pass of dense batches without marks uses tensor cores for float32."""
     return algorithm == "cluster" and dtype == torch.float32 and hidden > 96
 
 
 def no_marks(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:
-    """Marks that are all false give the results of a call without marks. They are bitwise equal,
-    with these exceptions: gradients in "cluster" are only close, because dense batches without
-    marks may run other kernels, which sum in another order, and if those kernels multiply float32
-    on tensor cores, all results are only close. So are those of an RNN in half types, whose dense
-    batches may run in clusters of another shape. In float32 the gradient of weight_hh is one
-    product with marks, and two without."""
+    """Marks that are all false give the same bits as a call without marks, except as follows. In
+    "cluster" gradients are only close, because dense batches without marks may run other kernels,
+    which sum in another order. If those kernels multiply float32 on tensor cores, all results are
+    only close. So are all results of RNNs and of formulas in "cluster", whose half-type batches may
+    run in clusters of another shape. In float32 the gradient of weight_hh is one product with
+    marks, and two without."""
     one = calls.given("none", dtype, size, cell=cell, features=8)
     found = layer_of(one, algorithm, marked(one, "none"))
     forward = 4 if algorithm == "cluster" and dtype in HALVES else len(found)
-    if splits(algorithm, dtype, size[2]) or (cell.startswith("rnn") and algorithm == "cluster"):
+    other_shape = cell.startswith("rnn") or cell in FORMULAS
+    if splits(algorithm, dtype, size[2]) or (other_shape and algorithm == "cluster"):
         forward = 0
     by_parts = () if dtype in HALVES else (OF_WEIGHT_HH,)
     for n, (ours, theirs) in enumerate(zip(found, layer_of(one, algorithm, None), strict=True)):
@@ -123,9 +124,10 @@ def twice(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> N
 
 
 def contained(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:
-    """A reset stops NaN and inf. A bad input before it changes neither the results nor the
-    gradients of later steps, and one after it does not change the gradients of earlier steps. The
-    backward pass computes c of so many steps in parts; the first bad step is the last of a part."""
+    """NaN and inf do not cross a reset. A bad input before it changes neither the results nor the
+    gradients of later steps, and one after it does not change the gradients of earlier steps. With
+    this many steps the backward pass computes c in parts; the first bad step is the last of a
+    part."""
     t = 8
     size = (2 * t + 1, *size[1:])
     one = calls.given("contained", dtype, size, cell=cell, directions=1, features=8)
@@ -147,8 +149,8 @@ def contained(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) 
 
 
 def pieces(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:
-    """Resetting all rows at one step equals two calls. Each of LLTM's gates has a separate input
-    here, so that cuBLAS rounds nothing."""
+    """Resetting all rows at one step equals two calls. Each gate of the LLTM has an input of its
+    own here, so that cuBLAS rounds nothing."""
     t = size[0] // 2
     one = calls.given("pieces", dtype, size, directions=1)
     marks = torch.zeros(*size[:2], 1, dtype=torch.bool, device=one.input.device)
@@ -184,7 +186,7 @@ def bits(algorithm: str, dtype: str, cell: str) -> Cases:
 
 
 def replayed(algorithm: str, dtype: torch.dtype, cell: str) -> None:
-    """A captured graph reads the current marks."""
+    """A replayed graph reads the current marks."""
     one = calls.given("graph", dtype, (9, 5, 64), cell=cell, features=8)
     marks = marked(one, "some").clone()
     options = {"cell": cell, "algorithm": algorithm, "reset": marks}

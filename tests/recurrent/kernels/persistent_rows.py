@@ -1,5 +1,5 @@
-"""A value that is not finite stays in its row of the batch: the other rows keep their bits, and
-blocks never wait forever for it, even if its bits are those that mean "not written yet"."""
+"""A value that is not finite affects only its own row of the batch: the other rows keep their bits.
+No block waits forever for such a value, even if its bits mean "not written yet"."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.recurrent.kernels.persistent_checks import Checks
 from tests.recurrent.support.layer_cases import Lengths
 from treadle import reference
 
-ROW = 6  # of the batch; in a packed one it ends early
+ROW = 6  # the row with a bad value; in a packed batch it ends early
 LENGTHS = (6, 6, 5, 5, 4, 4, 3, 3, 3, 2, 2, 2, 1, 1, 1, 1, 1, 0, 0)
 BATCH = len(LENGTHS)
 # The bits of the values. In some kernels all ones mean "not written yet".
@@ -33,7 +33,7 @@ PLACES = {"input": True, "h0": False, "c0": False, "grad_output": True, "grad_h_
 @dataclass(frozen=True)
 class Row:
     """One row of the batch: the positions of its steps in a sequence [S], and those of the other
-    rows. Computed once, so that cases do not wait for the GPU."""
+    rows' steps. They are computed once, so that cases do not wait for the GPU."""
 
     index: int
     steps: tuple[int, ...]
@@ -54,7 +54,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Setting:
-    """A call, and its results if everything is finite."""
+    """A call, and its results with finite arguments."""
 
     algorithm: str
     dtype: str
@@ -121,7 +121,7 @@ def kind(t: Tensor) -> Tensor:
 
 
 def composition(one: Given, backward: bool) -> list[Tensor]:
-    """Results of the same values in float32; if ``backward``, also gradients of input, h0, c0."""
+    """The results in float32 and, if ``backward``, the gradients of input, h0 and c0."""
     wide = one.map(lambda t: t.float())
     leaves = [t.requires_grad_() for t in (wide.input, wide.h0, wide.c0)]
     results = reference.recurrent_layer(*wide.arguments, cell=one.cell)
@@ -171,7 +171,7 @@ def rows(algorithm: str, dtype: str, h: int) -> Cases:
     for form, lengths in (("dense", None), ("packed", LENGTHS)):
         setting = Setting.of(algorithm, dtype, calls.fitting(algorithm, h), lengths)
         for turn, (place, value) in enumerate(itertools.product(PLACES, VALUES)):
-            # A row that ends early, and alternately the first or the last row. The last row of a
+            # The row that ends early and, alternately, the first or the last row. The last row of a
             # packed batch has no step.
             for index in (ROW, (0, BATCH - 1)[(turn + turn // len(VALUES)) % 2]):
                 row = setting.rows[index]
@@ -185,9 +185,9 @@ def rows(algorithm: str, dtype: str, h: int) -> Cases:
 
 
 def weight_stays_with_its_unit(one: Given, algorithm: str, bits: int) -> None:
-    """A bad weight, from the first unit's h to the last unit's gate i, only affects the last unit,
-    because there is a single step. Backward, it reaches only the gradient of h0, so the gradients
-    of the other units' gates are finite."""
+    """A bad weight, from the first unit's h to the last unit's gate i, affects only the last unit,
+    because there is a single step. In the backward pass it reaches only the gradient of h0, so the
+    gradients of the other units' gates are finite."""
     d, _, h = one.h0.shape
     bad = replace(one, weight_hh=put(one.weight_hh, (slice(None), h - 1, slice(0, 1)), bits))
     grad_bias = calls.both(bad, algorithm)[-1].view(d, -1, h)

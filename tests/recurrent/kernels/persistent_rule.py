@@ -1,5 +1,5 @@
-"""recurrent_layer with forced algorithms: the rule of all ops, comparisons between algorithms, and
-which algorithm runs or cannot run."""
+"""recurrent_layer with forced algorithms: results by the rule, comparisons between algorithms, and
+which algorithms run or are refused."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def by_rule(op: Op, case: Case, dtype: torch.dtype, algorithm: str) -> None:
 
 
 def of_cut_operands(op: Op, *args: Any, **options: Any) -> Any:
-    """The composition with float32 operands truncated to TF32's bits. It is the reference if
-    products may be rounded, because cuBLAS itself rounds only some sizes."""
+    """The composition with float32 operands truncated to TF32's bits. It is the reference if TF32
+    is allowed, because cuBLAS itself uses TF32 only for some sizes."""
 
     def cut(t: Any) -> Any:
         if not isinstance(t, Tensor) or t.dtype != torch.float32:
@@ -76,7 +76,7 @@ def of_cut_operands(op: Op, *args: Any, **options: Any) -> Any:
 
 
 def cases(algorithm: str, dtype: str, cell: str) -> Cases:
-    """Every case of the op: zero sizes, layouts, missing bias, wider cells, packed batches."""
+    """Every case of the op: zero sizes, layouts, missing bias, wider c, packed batches."""
     op = OPS[f"recurrent_layer {cell}"]
     for case in op.cases:
         if DTYPES[dtype] in case.dtypes:
@@ -96,7 +96,7 @@ def large(algorithm: str, dtype: str, cell: str) -> Cases:
     sizes: list[tuple[tuple[int, int, int, int], Lengths]] = [(size, None) for size in LARGE]
     sizes += [((0, 0, 33, h), lengths) for lengths, h in PACKED]
     if algorithm == "tiles":
-        sizes.append(((2, 2040, 24, 512), None))  # in float32, too, tiles have all units
+        sizes.append(((2, 2040, 24, 512), None))  # tiles have all units in float32 as well
     for (size, lengths), recompute in itertools.product(sizes, (False, True)):
         if not calls.fits(algorithm, DTYPES[dtype], size[3], cell):
             continue
@@ -109,8 +109,9 @@ def large(algorithm: str, dtype: str, cell: str) -> Cases:
 
 
 def shares_of_lstm(*widths: int) -> Cases:
-    """LSTM's four gates leave less room for rows in float32. The batches have one row, as many rows
-    as resident clusters take, and more. Dense and packed batches run different kernels forward."""
+    """In float32, LSTM's four gates leave less memory for rows. The batches have one row, as many
+    as all resident clusters can run, and more. Dense and packed batches run different forward
+    kernels."""
     op = OPS["recurrent_layer lstm"]
     for turn, (h, b) in enumerate(itertools.product(widths, (1, 3, 4, 5, 28, 29, 113, 133, 257))):
         packed, recompute = turn % 2 == 0, turn // 2 % 2 == 1
@@ -140,8 +141,7 @@ def agreeing(name: str, cell: str, dtype: torch.dtype, size: calls.Sizes, length
             continue
         bound = bounds[torch.float16 if calls.rounds(algorithm, dtype) else dtype]
         same_in_norm(calls.forward(one, algorithm), saved, bound, f"forward {algorithm}")
-        # Both start from the same h and gates, so that no other forward pass adds errors to
-        # gradients.
+        # Both start from the same h and gates, so that gradients do not include forward errors.
         same_in_norm(calls.backward(one, saved, algorithm), grads, bound, f"backward {algorithm}")
 
 
@@ -188,8 +188,8 @@ def chosen(
 
 
 def auto() -> Cases:
-    """The planner chooses these algorithms, forward and backward, also for sizes that none keeps on
-    the chip."""
+    """The planner chooses these algorithms, forward and backward, even for weights that no
+    algorithm can keep on the chip."""
     table = [
         ((16, 17, 128), "cluster"),
         ((16, 1, 768), "cluster"),
@@ -254,7 +254,7 @@ def one_launch(
     kernels = found[algorithm]
     for word in ("forward", "backward") if backward == algorithm else ("forward",):
         # In float32, layers of these widths run in a single block. In half types only the smaller
-        # ones do, and only forward.
+        # ones do, and only in the forward pass.
         narrow = dtype == torch.float32 or (hidden <= 64 and word == "forward")
         alone = algorithm == "cluster" and narrow
         engine = "block" if alone else rf"{algorithm}(_dense|_split)?"
@@ -288,7 +288,7 @@ def raises(algorithm: str) -> Cases:
         most = calls.most_hidden(algorithm, dtype, cell)
         for h in (most + 1, 2 * most) if most else (32,):
             yield f"{cell} H{h} {dtype}", partial(refused, algorithm, dtype, (5, 3, h), cell)
-    # A call after one that was refused computes the right results.
+    # A call after a refused one gives correct results.
     for dtype in calls.dtypes_of(algorithm):
         size = 5, 3, calls.most_hidden(algorithm, dtype)
         options = {"directions": calls.most_directions(algorithm, size[2])}

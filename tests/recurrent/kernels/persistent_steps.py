@@ -1,8 +1,7 @@
-"""recurrent_layer against its formula, step by step and for any length: each step starts from the
-states that the kernel itself passed on. All steps are checked together, in float64, because all h
-are known.
+"""Checks each step of recurrent_layer by its formula in float64, starting from the kernel's own
+result of the previous step. Because all h are known, all steps are checked at once.
 
-Trajectories of half types diverge from any reference over many steps, although each step is right.
+Over many steps, results in half types diverge from any reference although each step is correct.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from tests.support.layouts import (
 )
 
 STEPS, BATCHES = (1, 2, 3, 17, 257), (1, 2, 3, 17, 64, 200)
-MOST = 257 * 64 * 1024  # T B H, for the memory that float64 takes
-FINE = 1e-5  # relative error of sums in float
+MOST = 257 * 64 * 1024  # the largest T * B * H, to limit the memory for float64
+FINE = 1e-5  # relative error of sums in float32
 
 
 def running(x: Tensor, d: int) -> Tensor:
-    """Sums over the steps so far, in the order of direction d."""
+    """Cumulative sums over the steps, in the order of direction d."""
     return x.cumsum(0) if d == 0 else x.flip(0).cumsum(0).flip(0)
 
 
@@ -124,7 +123,7 @@ def check_backward(one: Given, saved: list[Tensor], grads: list[Tensor], checks:
         first = at_first_step(before, one, d, grad_h_n[d].double())
         checks.close(grad_h0[d], first, slack, f"grad_h0 {of}")
         entering = previous(outputs[:, :, d], one.h0[d], one, d)
-        # Rows of all steps, from the kernel's own results.
+        # The rows of all steps, from the kernel's own results.
         rows, own = (t.flatten(0, 1)[one.places] for t in (entering, grad_gates[:, :, d]))
         product = own.double().t() @ rows.double()
         checks.close_as(grad_weight[d], product, own.t() @ rows, f"grad_weight_hh {of}")
@@ -134,7 +133,7 @@ def check_backward(one: Given, saved: list[Tensor], grads: list[Tensor], checks:
 
 
 def check(one: Given, algorithm: str) -> None:
-    """Checks forward and backward, and that results have the same bits if nothing is saved."""
+    """Checks both passes, and that a call that saves nothing gives the same bits."""
     with Checks() as checks:
         saved = calls.forward(one, algorithm)
         check_forward(one, saved, checks, algorithm)
@@ -147,8 +146,8 @@ def check_given(algorithm: str, *arguments: Any, **options: Any) -> None:
 
 
 def options_of(turn: int) -> dict[str, Any]:
-    """Selects one of 6 options for a batch, so that over all numbers of steps every batch gets each
-    of them."""
+    """Options for the case with this number. Over all numbers of steps, every batch size gets every
+    value of each option."""
     turn += turn // len(BATCHES)
     return {
         "bias": turn % 3 > 0,
@@ -161,7 +160,7 @@ Kinds = tuple[torch.dtype, ...]
 
 
 def each_kind(dtypes: Kinds, turn: int, directions: int) -> Iterable[tuple[torch.dtype, int]]:
-    """Half types in one direction and in two; float32 in one or two, alternating by batch."""
+    """Half types with one and with two directions; float32 alternately with one or two."""
     if dtypes == HALVES:
         return itertools.product(dtypes, range(1, directions + 1))
     return [(dtype, 1 + (turn + turn // len(BATCHES)) % 2) for dtype in dtypes]
@@ -179,14 +178,14 @@ def sizes(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
             yield name, partial(check_given, algorithm, *given, directions=d, **options)
 
 
-# These include the most rows that resident clusters of different sizes, or the grid, take, and one
-# more.
+# Numbers of rows. They include the most that the grid or resident clusters of each size can run at
+# once, and one more.
 SHARED = (*range(4, 18), *range(20, 66, 5), 90, 105, 112, 113, 120, 128, 129, 133, 150, 225)
 SHARED += (256, 257)
 
 
 def batches(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
-    """Batches that are divided in many ways, in one direction and in two."""
+    """Batches whose rows are divided in many ways, with one direction or two."""
     for turn, (h, b) in enumerate(itertools.product(widths, SHARED)):
         for n, dtype in enumerate(dtypes):
             d = 1 + (turn + turn // len(SHARED) + n) % calls.most_directions(algorithm, h)
@@ -197,7 +196,7 @@ def batches(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
 
 
 def shares(*sizes: tuple[int, int, int]) -> Cases:
-    """Cases of tiles, whose units depend on the number of rows."""
+    """Cases of "tiles". The number of rows decides whether a tile has all units or half of them."""
     for turn, (size, dtype) in enumerate(itertools.product(sizes, calls.DTYPES.values())):
         name = f"T{size[0]} B{size[1]} H{size[2]} {dtype}"
         given = name, dtype, tuple(size)
@@ -209,7 +208,7 @@ def some_lengths(count: int, most: int) -> tuple[int, ...]:
     return tuple(sorted((chosen.randint(1, most) for _ in range(count)), reverse=True))
 
 
-# Lengths, and how many steps without a row follow.
+# Lengths, and the number of steps without rows that follow.
 PACKED: tuple[tuple[tuple[int, ...], int], ...] = (
     ((5,), 0),
     ((17, 2, 1), 0),
@@ -220,7 +219,7 @@ PACKED: tuple[tuple[tuple[int, ...], int], ...] = (
     ((0, 0), 3),
     (some_lengths(200, 40), 0),
     ((257, 129, 2), 0),
-    ((600, 3), 0),  # one launch uploads the starts of fewer steps
+    ((600, 3), 0),  # more steps than one launch uploads starts for
     (tuple(257 - 4 * n for n in range(64)), 0),
 )
 
@@ -237,8 +236,8 @@ def packed(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
 def check_layout(
     algorithm: str, dtype: torch.dtype, h: int, lengths: Lengths, layout: Layout
 ) -> None:
-    """The same bits in every layout, except for products by cuBLAS, which chooses its algorithm by
-    layout."""
+    """Every layout gives the same bits, except for products by cuBLAS, which chooses its algorithm
+    by layout."""
     one = calls.given("layouts", dtype, (5, 17, h), lengths=lengths)
     dense, elsewhere = calls.both(one, algorithm), one.map(layout)
     laid = calls.both(elsewhere, algorithm)

@@ -1,9 +1,9 @@
-"""A separate process for tests of persistent kernels, so that a test can kill one that hangs:
+"""Runs tests of persistent kernels in a separate process, which a test can kill if a kernel hangs:
 
     python -m tests.recurrent.kernels.persistent_worker GROUP ARGUMENTS
 
-Runs the cases of a group, and prints each name before the case begins; ARGUMENTS is a JSON list.
-The exit status is 1 if a case failed.
+Runs the cases of a group and prints each name before its case begins. ARGUMENTS is a JSON list. The
+exit status is 1 if a case failed.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ if __name__ == "__main__":
     status = main(sys.argv[1], json.loads(sys.argv[2]))
     sys.stdout.flush()
     sys.stderr.flush()
-    # Skips Python's shutdown: a thread that then takes the GIL within torch, such as autograd's
-    # when it releases a backward pass's tensors, ends the process with "terminate called without an
-    # active exception" (torch 2.11 and 2.15).
+    # Skips Python's shutdown. If a thread takes the GIL in torch during shutdown, for example when
+    # autograd's thread releases tensors of a backward pass, the process ends with "terminate called
+    # without an active exception" (torch 2.11 and 2.15).
     os._exit(status)

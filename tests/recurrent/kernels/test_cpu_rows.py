@@ -1,7 +1,7 @@
 """On the CPU, a row has the same bits by itself and in any batch.
 
-BLAS computes the input's product, and its order of summation depends on the number of rows. So here
-the input and its weights have few digits, which makes that product exact in any order.
+BLAS computes the products of the input in an order of summation that depends on the number of rows.
+So the input and its weights have few significant bits here, which makes these products exact.
 """
 
 from __future__ import annotations

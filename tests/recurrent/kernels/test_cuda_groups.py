@@ -1,4 +1,4 @@
-"""The CUDA graphs of algorithm "step": a step in a graph computes what a single launch does."""
+"""The CUDA graphs of algorithm "step": a StepGraph gives the same bits as separate launches."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ STEPS, GROUP = 70, 8  # the last six do not fill a group
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 
-# B, H: products that are stored column by column (float32), with the input's product in one chunk
-# or in several.
+# B, H: products stored in column-major order (float32); the input's product in one chunk; in
+# several chunks.
 FEW, SOME, CHUNKS = (17, 24), (40, 24), (512, 128)
 
 
@@ -80,7 +80,7 @@ def test_the_host_launches_groups() -> None:
 
 
 def test_groups_on_streams_of_their_own() -> None:
-    """Two streams, on which the next call gets memory that running graphs still use."""
+    """Calls on two streams; each gets memory that running graphs still use."""
     run = run_of("lstm", torch.float32, steps=130, sizes=(100, 24))
     expected = run()
     torch.cuda.synchronize()

@@ -1,5 +1,4 @@
-"""The host's work in GPU calls: it runs no torch ops except allocations of results, and few
-launches."""
+"""In GPU calls, the host runs torch ops only to allocate results, and launches few kernels."""
 
 from __future__ import annotations
 
@@ -95,7 +94,7 @@ def test_a_small_cell_is_three_launches() -> None:
     assert len(names) == 3 and all(w in n for w, n in zip(wanted, names, strict=True)), names
 
 
-# B, I, H: full groups of rows, and a few more rows; odd numbers of columns.
+# B, I, H: full and partial groups of rows; odd numbers of columns.
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (8, 32, 64), (9, 31, 33), (32, 40, 100)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_cells_of_few_rows(dtype: torch.dtype, sizes: tuple[int, int, int]) -> None:
@@ -105,7 +104,7 @@ def test_cells_of_few_rows(dtype: torch.dtype, sizes: tuple[int, int, int]) -> N
             obeys(OPS["lltm_cell"], call)
 
 
-# T, B, I, H: few and many sums over the rows; with and without a copy of h.
+# T, B, I, H: sums over few and over many rows; with and without a copy of h.
 @pytest.mark.parametrize("sizes", [(1, 3, 2, 9), (7, 33, 5, 40), (70, 33, 3, 240)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("cell", CELLS)
@@ -118,7 +117,7 @@ def test_gradients_of_parameters(
 
 
 def test_reduced_precision_of_sums_as_torch_says() -> None:
-    """The switch changes whether a product may round; the next product is unchanged."""
+    """Changing the switch for one call does not affect later calls."""
     call = layer_arguments(Make("reduced", "cuda", torch.bfloat16), (64, 64, 64, 256))
     run, switch = layer(call), torch.backends.cuda.matmul
     before = switch.allow_bf16_reduced_precision_reduction
@@ -134,7 +133,7 @@ def test_reduced_precision_of_sums_as_torch_says() -> None:
 
 @pytest.mark.parametrize("layout", ["rows apart", "columns first", "one row of a batch"])
 def test_inputs_as_they_lie(layout: str) -> None:
-    """Products read an input in place if its rows form a matrix."""
+    """Products read the input without a copy if its rows form a matrix."""
     batch = 1 if layout == "one row of a batch" else 5
     call = layer_arguments(Make("layout", "cuda", torch.float32), (6, batch, 16, 24))
     x = call.args[0]

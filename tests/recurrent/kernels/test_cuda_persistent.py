@@ -1,6 +1,6 @@
-"""The algorithms of recurrent_layer that run in one launch, "cluster" and "grid", and those that
-they are compared with. Only killing its process ends a kernel that hangs, so each test runs its
-cases (persistent_worker.py) in a separate process with a limit of a minute."""
+"""The algorithms of recurrent_layer that run in one launch, "cluster" and "grid", and the others
+for comparison. A kernel that hangs ends only if its process is killed, so each test runs its cases
+(persistent_worker.py) in a separate process with a limit of a minute."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def start(group: str, *arguments: Any) -> Process:
 
 
 def fit_of(algorithm: str, *widths: int) -> list[int]:
-    """The widths near these that the algorithm runs, without duplicates, and a larger one for the
-    grid."""
+    """The widths near these that the algorithm supports, without duplicates, plus a larger one for
+    the grid."""
     wider = [1000] if algorithm == "grid" else []
     return list({fitting(algorithm, h): None for h in (*widths, *wider)})
 
@@ -75,7 +75,8 @@ def finish(process: Process, seconds: float = SECONDS) -> str:
 
 
 def fitting_here(group: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Drops widths that the algorithm does not run on this GPU; skips the test if none is left."""
+    """Drops widths that the algorithm does not support on this GPU; skips the test if none is
+    left."""
     algorithm = next((name for name in arguments if name in CHOSEN), None)
     if on_hopper() or algorithm is None:
         return arguments
@@ -88,8 +89,8 @@ def fitting_here(group: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     return kept
 
 
-def watch(group: str, *arguments: Any) -> str:
-    return finish(start(group, *fitting_here(group, arguments)))
+def watch(group: str, *arguments: Any, seconds: float = SECONDS) -> str:
+    return finish(start(group, *fitting_here(group, arguments)), seconds)
 
 
 # ---- values
@@ -143,7 +144,7 @@ def test_every_share_of_the_batch_in_float32(algorithm: str) -> None:
 
 @HOPPER
 def test_tiles_of_all_units_and_of_half() -> None:
-    """The number of tiles decides whether a tile has all units or half of them: both occur here."""
+    """The number of tiles decides whether a tile has all units or half of them. Both occur here."""
     watch("shares", (3, 512, 512), (2, 4200, 256), (3, 2040, 512), (2, 8000, 256))
 
 
@@ -211,8 +212,8 @@ def test_algorithms_agree(dtype: str, cell: str) -> None:
 @EACH
 @pytest.mark.parametrize("width", ["narrow", "odd", "wide"])
 def test_what_is_not_finite_stays_in_its_row(width: str, algorithm: str, dtype: str) -> None:
-    """In half types a single block runs small layers; for odd widths, clusters run smaller ones,
-    too."""
+    """In half types, a single block runs the narrow layer, and clusters run the odd one with their
+    general kernels, because the dense ones need H to be a multiple of 8."""
     wide = 1000 if algorithm == "grid" else 512
     watch("rows", algorithm, dtype, {"narrow": 33, "odd": 101, "wide": wide}[width])
 

@@ -1,4 +1,4 @@
-"""recurrent_layer with so many rows that a thread of algorithm "step" takes several units. The
+"""recurrent_layer with so many rows that a thread of algorithm "step" computes several units. The
 reference runs the same rows in pieces, with one unit per thread."""
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def arguments(
     }
     if cell != "lltm":
         found["bias_hh"] = draw(d, blocks * h, by=0.5)
-    if cell not in ("lltm", "lstm"):  # whose c is h
+    if cell not in ("lltm", "lstm"):  # their c is h
         found["c0"], found["grad_c_n"] = found["h0"], torch.zeros_like(found["h0"])
     if resets:
         found["reset"] = draw(steps, count, 1) > 0.5
@@ -70,7 +70,7 @@ def run(given: Named, cell: str) -> Named:
 
 
 def rows(name: str, t: Tensor, first: int, count: int) -> Tensor:
-    """The rows of a piece. Rows are the second-to-last dimension."""
+    """The rows of a piece, in the second-to-last dimension."""
     if name.removeprefix("grad_") in SHARED:
         return t
     return t.narrow(-2, first, count)
@@ -91,7 +91,7 @@ def as_in_pieces(given: Named, cell: str, dtype: torch.dtype, piece_rows: int) -
     for name, found in whole.items():
         parts = [piece[name] for piece in pieces]
         shared = name.removeprefix("grad_") in SHARED
-        # A sum over all rows is rounded once, the sums of the pieces once each.
+        # The sum over all rows is rounded once; the sum of each piece is rounded separately.
         expected = torch.stack(parts).double().sum(0) if shared else torch.cat(parts, -2)
         close(found, expected, dtype, name)
 

@@ -21,8 +21,8 @@ from treadle import reference
 
 T, B, I, H = 8, 32, 64, 160  # noqa: E741
 ROUNDS = 50
-# c0 and the gates i and o: closed gates, open ones, and slopes that are normal numbers but have
-# subnormal products.
+# c0, and the bias of gates i and o: closed gates, open ones, and slopes that are normal numbers but
+# have subnormal products.
 SINGLE = [(42.0, 0.0), (-30.0, 0.0), (60.0, 0.0), (0.0, -41.0), (0.0, -87.5), (0.0, 80.0)]
 DOUBLE = [(355.0, 0.0), (-340.0, 0.0), (0.0, -355.0), (0.0, -708.6), (0.0, 700.0)]
 Step = Callable[[], None]
@@ -75,10 +75,11 @@ def of_processor(step: Step) -> float:
 
 
 def slowest(small: Step, others: list[Step]) -> float:
-    """The largest ratio of a call's time to that of `small`; each is the best of at most ROUNDS.
+    """The largest ratio of a call's time to that of `small`; each ratio is the best of at most
+    ROUNDS.
 
-    Other processes may use most of the processor for a while. So this compares the processor times
-    of both in the same round.
+    Other processes may use most of the processor for a while, so the CPU times of both are compared
+    within a round.
     """
     least = [float("inf")] * len(others)
     for _ in range(ROUNDS):

@@ -1,6 +1,6 @@
 """The pointwise loops of the CPU's row kernels are compiled to vector instructions.
 
-A single branch in a formula is enough to lose them, and with them half of the speed.
+A single branch in a formula prevents that, which halves the speed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tools.native.graph import CXX_FLAGS
 
 ROOT = Path(__file__).resolve().parents[3]
 DTYPES = 4
-# A loop's line, and the number of cells that have it: a GRU's h is its c.
+# A file, code inside a loop, and the number of cells with such a loop: a GRU's h is its c.
 LOOPS = [
     ("kernels/recurrent/cpu/rows_forward.h", "Cell::next(g, own_c[r", 3),
     ("kernels/recurrent/cpu/rows_forward.h", "Cell::output(g, own_c[r", 2),
@@ -36,7 +36,7 @@ def line_of(file: str, after: str) -> int:
 def test_loops_over_units_are_vectorised(tmp_path: Path, isa: str) -> None:
     version = subprocess.run([*host.cxx().split(), "--version"], capture_output=True, text=True)
     if platform.machine() != "x86_64" or "Free Software Foundation" not in version.stdout:
-        pytest.skip("asks GCC on x86")
+        pytest.skip("needs GCC on x86")
     flags = [*CXX_FLAGS, "-I.", "-Icsrc", "-Icsrc/include", "-std=c++17", *host.CPU_FLAGS]
     flags += [*host.isas()[isa], f"-DTREADLE_ISA={isa}", "-fopt-info-vec-optimized"]
     command = [*host.cxx().split(), *flags, "-c", "kernels/recurrent/cpu/rows.cpp", "-o"]
@@ -44,9 +44,9 @@ def test_loops_over_units_are_vectorised(tmp_path: Path, isa: str) -> None:
         [*command, tmp_path / "rows.o"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     for file, inside, cells in LOOPS:
-        if "output" in inside and isa == "avx2":  # in the loop of next
+        if "output" in inside and isa == "avx2":  # fused with the loop of next
             continue
         place = rf"{file}:{line_of(file, inside)}:\d+: optimized: loop vectorized"
-        # A loop may be copied into several functions: then each copy is counted.
+        # The compiler may copy a loop into several functions; each copy is counted.
         found = len(re.findall(place, done.stderr))
         assert found >= cells * DTYPES, f"{inside}: {found} of {cells * DTYPES} loops"

@@ -1,5 +1,5 @@
-"""Half-type numbers that one-block kernels copy as 4-byte words: word_halves.cpp compiles the
-kernels' header for the host."""
+"""One-block kernels copy half-type numbers as 4-byte words. word_halves.cpp compiles the kernels'
+header for the host and tests in which half of a word each number is found."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 // Reads half-type numbers like a thread of kernels/recurrent/block/forward.cuh, from words that
-// were copied some steps before, in memory in which each number encodes its position. Prints the
-// errors.
+// were copied some steps earlier. Each number in memory encodes its position. Prints the errors.
 #include "kernels/recurrent/block/word_halves.h"
 
 #include <cstdint>

@@ -33,8 +33,8 @@ Given optionals(const Tensors& found) {
   return result;
 }
 
-// The tangents of output, h_n and c_n, then those of the arguments' gradients; empty for undefined
-// ones.
+// The tangents of output, h_n and c_n, then those of the arguments' gradients. An undefined tensor
+// becomes None.
 Given derivatives(std::string_view cell, const Given& given, const OptionalTensor& batch_sizes,
                   const Given& tangents, const Given& grads, const Given& grad_tangents) {
   int kind = 0;
@@ -57,7 +57,7 @@ TORCH_LIBRARY(treadle_composition, m) {
       derivatives);
 }
 
-// Under vmap the called ops have their own rules.
+// Under vmap, the ops that this calls have their own batching rules.
 TORCH_LIBRARY_IMPL(treadle_composition, FuncTorchBatched, m) { m.impl("derivatives", derivatives); }
 
 }  // namespace treadle

@@ -1,5 +1,5 @@
-"""recurrent_layer under autocast: in the lower precision except for c0, or in float32 where torch's
-layer on a CPU promotes to it; test_autocast_torch.py compares with torch's layers."""
+"""recurrent_layer under autocast runs in the lower precision except for c0, or in float32 where
+torch's layer on a CPU promotes to float32. test_autocast_torch.py compares with torch's layers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def layer_dtype(device: str, lower: torch.dtype, cell: str, lengths: Lengths) ->
 @pytest.mark.parametrize("lengths", [None, (3, 2, 2)], ids=str)
 @pytest.mark.parametrize(("device", "dtype"), EACH)
 def test_autocast(device: str, dtype: torch.dtype, lengths: Lengths, cell: str) -> None:
-    """The same bits as a call in the layer's dtype, except for the state; gradients in float32."""
+    """Results have the bits of a call with all arguments but c0 in the layer's dtype. Gradients are
+    float32."""
     runs_in = layer_dtype(device, dtype, cell, lengths)
     make = Make("autocast", device, torch.float32)
     call = layer_arguments(make, (3, 3, 7, 8), cell=cell, directions=2, lengths=lengths)
@@ -75,6 +76,6 @@ def test_autocast_beside_the_composition(device: str, dtype: torch.dtype, cell: 
     composition = run(layer_reference, call)
     assert ours[0].dtype == layer_dtype(device, dtype, cell, None)
     for n, (a, t, c) in enumerate(zip(ours, truth, composition, strict=True)):
-        # Errors are those of the lower precision, whatever dtype they are kept in.
+        # Errors are those of the lower precision, whatever the dtype of the result.
         a, c = a.to(dtype), c.to(dtype)
         within_rule(a, t, c, gradient=n >= 3, what=str(n))

@@ -27,7 +27,7 @@ GIVEN: list[dict[str, Any]] = [
 
 
 class Case(NamedTuple):
-    lower: torch.dtype  # autocast's
+    lower: torch.dtype  # the dtype of autocast
     inputs: torch.dtype
     parameters: torch.dtype
     states: torch.dtype | None  # None: not given
@@ -57,7 +57,7 @@ def run(layer: nn.RNNBase, case: Case, x: Any, hx: Any) -> list[Tensor]:
     """Results and, if requested, gradients."""
 
     class Lowered(nn.Module):
-        """The layer as ``results`` calls it, with only its forward pass under autocast."""
+        """A module for ``results`` that runs only the layer's forward pass under autocast."""
 
         parameters = layer.parameters
 
@@ -84,10 +84,10 @@ def truth_of(theirs: nn.RNNBase, case: Case, x: Any, hx: Any) -> list[Tensor]:
 
 
 def torchs_accident(kind: str, case: Case, fused: bool) -> bool:
-    """Whether oneDNN lacks a kernel for torch's LSTM, which then raises or has other dtypes.
+    """Whether oneDNN lacks a kernel for torch's LSTM, which then raises or returns other dtypes.
 
-    This holds for float16 in grad mode, and for half types on older processors. Ours uses the lower
-    precision there, too.
+    This happens for float16 in grad mode, and for half types on older processors. treadle's LSTM
+    uses the lower precision in these cases as well.
     """
     runs = {
         torch.float16: not case.grad and torch.ops.mkldnn._is_mkldnn_fp16_supported(),
@@ -131,7 +131,7 @@ def test_dtypes_and_values_are_torchs(
         for n, (a, t, e) in enumerate(zip(found, truth, expected, strict=True)):
             assert a.dtype == e.dtype, (case, n, a.dtype, e.dtype)
             if found[0].dtype == case.lower:
-                # Errors are those of the lower precision, whatever dtype they are kept in.
+                # Errors are those of the lower precision, whatever the dtype of the result.
                 a, e = a.to(case.lower), e.to(case.lower)
             within_rule(a, t, e, gradient=n >= count, what=f"{case} {n}")
 
@@ -159,7 +159,7 @@ def test_transforms_have_the_same_dtype(kind: str, lower: torch.dtype) -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_state_that_promotes_is_c_of_an_lstm(packed: bool) -> None:
-    """If h0 and c0 have different dtypes, oneDNN takes both in the lower precision."""
+    """If h0 and c0 have different dtypes, oneDNN converts both to the lower precision."""
     if not packed and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         pytest.skip("torch's LSTM raises: oneDNN has none in bfloat16 for this processor")
     ours, theirs = pair("LSTM", I, H)

@@ -1,4 +1,4 @@
-"""The cell states: `return_cells` against the plain reference and the layers' own c."""
+"""The cell states of `return_cells`, compared with the plain reference and the layers' own c."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 def test_by_the_rule(
     form: str, dtype: torch.dtype, cell: str, bidirectional: bool, device: str
 ) -> None:
-    """Two layers have the results and gradients of the reference, by the rule."""
+    """Results and gradients of two stacked layers agree with the reference by the rule."""
     given = Given(cell, bidirectional, 2, device, dtype)
     options: dict[str, Any] = {"return_cells": True}
     if form == "lengths":
@@ -95,8 +95,8 @@ def test_float32_cells_beside_halves(cell: str, device: str) -> None:
 @BOTH_WAYS
 @pytest.mark.parametrize("kind", ["LLTM", "LSTM"])
 def test_modules_in_every_form(kind: str, bidirectional: bool, device: str) -> None:
-    """Two layers with resets accept each form of input: batch first or not, one row, packed
-    rows."""
+    """Two stacked layers with resets accept each form of input: batch first or second, a single
+    row, packed rows."""
     torch.manual_seed(8)
     made: dict[str, Any] = {"num_layers": 2, "bidirectional": bidirectional, "device": device}
     net = getattr(treadle.nn, kind)(INPUTS, H, **made, dtype=torch.float64)

@@ -1,5 +1,5 @@
-"""The composition of each cell, compiled as an op (composition.cpp): its tangents and second
-derivatives equal those of torch.func over torch's own layers, or for the LLTM over the
+"""The composition of each cell, compiled as an op (composition.cpp). Its tangents and second
+derivatives equal those that torch.func computes for torch's own layers or, for LLTM, for the
 reference."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LAYERS: dict[str, Callable[..., Any]] = {
     "lstm": torch.lstm,
     "gru": torch.gru,
 }
-GATES = {"lltm": 3, "lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}  # of a weight
+GATES = {"lltm": 3, "lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}  # gates in a weight
 SIZES = {None: (3, 2), (4, 3, 1): (4, 3)}  # T, B of dense and packed sequences
 BATCH_SIZES = {None: None, (4, 3, 1): torch.tensor([3, 2, 2, 1])}
 FEATURES, HIDDEN = 3, 2
@@ -38,7 +38,7 @@ NAMES = ("input", "h0", "c0", "weight_ih", "weight_hh", "bias_ih", "bias_hh")
 CELL = pytest.mark.parametrize("cell", LAYERS)
 
 
-# Once per session, because a process can load such a library only once.
+# Session-scoped, because a process can register the library's ops only once.
 @pytest.fixture(scope="session")
 def derivatives(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Optionals]:
     there = host.Torch.installed()
@@ -54,7 +54,7 @@ def derivatives(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Optio
 
 
 class Drawn:
-    """Arguments of a layer, tangents of them, gradients of its results and tangents of these."""
+    """Arguments of a layer, gradients of its results, and tangents of both."""
 
     def __init__(
         self, cell: str, lengths: tuple[int, ...] | None, directions: int, biases: bool
@@ -87,8 +87,8 @@ class Drawn:
         return found if self.cell in ("lltm", "lstm") else (*found, found[1])
 
     def layer(self, input: Tensor, h0: Tensor, c0: Tensor, *weights: Tensor) -> Results:
-        """The same, row by row if lengths differ, because torch.func does not support torch's
-        packed layers."""
+        """Like ``dense``, but row by row if lengths differ, because torch.func does not support
+        torch's packed layers."""
         if self.sizes is None:
             return self.dense(input, h0, c0, *weights)
         starts = [0, *itertools.accumulate(self.sizes.tolist())]
@@ -111,7 +111,7 @@ class Drawn:
         return [*moved, *jvp(gradients, *pairs)[1]]
 
     def whole(self, given: Optionals) -> Optionals:
-        """The arguments with None for missing biases."""
+        """Adds None for missing biases."""
         return [*given, *[None] * (len(NAMES) - len(given))]
 
     def found(self, op: Callable[..., Optionals], tangents: Optionals) -> Optionals:
@@ -126,7 +126,7 @@ class Drawn:
         if self.cell not in (
             "lltm",
             "lstm",
-        ):  # it has one state, for which torch has the whole gradient
+        ):  # h0 and c0 are one state, whose gradient torch returns as a whole
             found[4:6] = [found[4] + found[5]]
             expected = [*expected[:5], *expected[6:]]
         for actual, wanted in zip(found, expected, strict=True):
@@ -151,7 +151,7 @@ def test_tangents_and_second_derivatives(
 @CELL
 def test_missing_tangents_are_zero(derivatives: Callable[..., Optionals], cell: str) -> None:
     drawn = Drawn(cell, (4, 3, 1), 2, True)
-    states = (1, 2)  # of a GRU they are one
+    states = (1, 2)  # a GRU has only one state
     groups = [(0,), states, *((k,) for k in range(3, len(drawn.shapes)))]
     for group in groups:
         alone = [t if k in group else None for k, t in enumerate(drawn.tangents)]
@@ -173,7 +173,7 @@ def test_nothing_is_computed_of_no_tangent(
 
 @CELL
 def test_batched(derivatives: Callable[..., Optionals], cell: str) -> None:
-    """Under vmap, as torch.func.jacfwd and hessian call it."""
+    """Under vmap, like in torch.func.jacfwd and hessian."""
     drawn = Drawn(cell, None, 2, True)
     several = [drawn.drawn(drawn.shapes) for _ in range(2)]
 

@@ -1,4 +1,4 @@
-"""float16 layers at sizes at which cuDNN 9.19 is wrong: treadle's are compared with float64."""
+"""float16 layers of sizes for which cuDNN 9.19 gives wrong results, against float64."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ pytestmark = GPU
 @pytest.mark.parametrize("batch", [8, 12, 64])
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 def test_float16_is_near_float64(cell: str, batch: int, hidden: int, more: dict[str, Any]) -> None:
-    """Output and gradient of the input, whatever torch's own layer returns there."""
+    """Checks the output and the gradient of the input; torch's own layer may be wrong."""
     assert max(compare(cell, batch, hidden, **more)["treadle"]) < 5e-3

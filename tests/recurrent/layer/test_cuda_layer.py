@@ -1,4 +1,4 @@
-"""recurrent_layer on a GPU: no waiting, first calls, tf32, too many units, the same bits."""
+"""recurrent_layer on a GPU: no synchronisation, first calls, TF32, size limits, the same bits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Run = Callable[[], list[Tensor]]
 
 
 def runner(call: Call, **options: Any) -> Run:
-    """A call, forward and backward, whose data from the CPU is prepared before the call."""
+    """A function that runs forward and backward; data from the CPU is prepared in advance."""
     leaves = call.map(lambda t: t.detach().requires_grad_())
     sizes, inputs = batch_sizes(call.args[1]), [leaves.args[i] for i in TENSORS]
     options = {**call.kwargs, **options}
@@ -123,8 +123,8 @@ def test_graph_capture_as_the_first_call_of_all(algorithm: str, mode: str) -> No
     assert done.returncode == 0 and "all captured" in done.stdout, done.stderr
 
 
-# It skips Python's shutdown: autograd starts a thread for each GPU, and Python would kill one that
-# takes the GIL late, which ends the process (pytorch issue 38228).
+# Skips Python's shutdown. Autograd starts a thread for each GPU, and if one takes the GIL during
+# shutdown, Python kills it, which ends the process (pytorch issue 38228).
 FIRST_BACKWARD = """
 import os, sys, warnings
 import torch, treadle
@@ -150,13 +150,13 @@ os._exit(0)
 @pytest.mark.parametrize("recompute", [False, True])
 @ALGORITHMS
 def test_first_backward_is_quiet(algorithm: str, recompute: bool) -> None:
-    """The backward pass runs in an autograd thread, which has no CUDA context yet."""
+    """No warning, although the autograd thread of the backward pass has no CUDA context yet."""
     done = installed.python("-c", FIRST_BACKWARD, str(recompute), algorithm)
     assert done.returncode == 0 and "quiet" in done.stdout, done.stderr
     assert "Warning" not in done.stderr
 
 
-@pytest.mark.parametrize("batch", [64, 17])  # 17 rows: transposed products unless tf32
+@pytest.mark.parametrize("batch", [64, 17])  # 17: transposed products unless TF32 is allowed
 @ALGORITHMS
 def test_tf32_as_torch_says(algorithm: str, batch: int, allow_tf32: Callable[[bool], None]) -> None:
     call = layer_arguments(Make("tf32", "cuda", torch.float32), (5, batch, 64, 256))
@@ -165,7 +165,7 @@ def test_tf32_as_torch_says(algorithm: str, batch: int, allow_tf32: Callable[[bo
     for allowed in (False, True):
         allow_tf32(allowed)
         found.append(runner(call, algorithm=algorithm)())
-        # The reference is computed under the same setting, the truth in float64.
+        # The composition runs under the same setting, the truth in float64.
         obeys(OPS["recurrent_layer lltm"], call)
     for exact, rounded in zip(*found, strict=True):
         assert not torch.equal(exact, rounded)
@@ -178,7 +178,7 @@ def test_tf32_as_torch_says(algorithm: str, batch: int, allow_tf32: Callable[[bo
 def test_tf32_as_torchs_layers_have_it(
     algorithm: str, cell: str, allow_tf32: Callable[..., None]
 ) -> None:
-    """Torch's switch for recurrent layers applies, not the one for matrix products."""
+    """torch's switch for recurrent layers applies, not the one for matrix products."""
     call = layer_arguments(Make("tf32", "cuda", torch.float32), (5, 17, 64, 256), cell=cell)
     call = call.with_options(algorithm=algorithm)
     found = {}
@@ -199,8 +199,8 @@ def test_tf32_as_torchs_layers_have_it(
 def test_products_of_h_and_tf32(
     algorithm: str, batch: int, allow_tf32: Callable[[bool], None]
 ) -> None:
-    """A cluster's products with h have full precision whatever torch's setting; only the input's
-    products, which are zero here, follow it."""
+    """In "cluster", products with h have full precision whatever torch's setting. Only products
+    with the input, which are zero here, follow it."""
     call = layer_arguments(Make("tf32", "cuda", torch.float32), (5, batch, 64, 256))
     call = call.with_args({0: torch.zeros_like(call.args[0])})
     found = []
@@ -223,7 +223,7 @@ def test_products_of_h_and_tf32(
     [("auto", 1 << 30, 2), pytest.param("cluster", 1 << 22, 512, marks=CLUSTERS)],
 )
 def test_more_units_than_32_bits_count(algorithm: str, rows: int, hidden: int) -> None:
-    """Only one row takes a step, so that only the states are large."""
+    """Only one row has a step, so that only the states are large."""
     if torch.cuda.mem_get_info()[0] < 20 << 30:
         pytest.skip("needs 20 GB of memory")
     one = torch.zeros((), device="cuda", dtype=torch.float16)
@@ -242,7 +242,7 @@ def test_more_units_than_32_bits_count(algorithm: str, rows: int, hidden: int) -
     "algorithm", ["step", *(pytest.param(one, marks=CLUSTERS) for one in ("cluster", "grid"))]
 )
 def test_gradients_further_apart_than_32_bits_count(algorithm: str, apart: int) -> None:
-    """Gradients of the output of one row, with this stride between steps."""
+    """Gradients of one row's output, with the stride ``apart`` between steps."""
     if torch.cuda.mem_get_info()[0] < 20 << 30:
         pytest.skip("needs 20 GB of memory")
     call = layer_arguments(Make("apart", "cuda", torch.bfloat16), (2, 1, 5, 8))

@@ -1,4 +1,5 @@
-"""recurrent_layer at extremes: saturated gates, large candidates, rows a thousand times as long."""
+"""recurrent_layer with extreme values: saturated gates, large candidates, rows of very different
+lengths, NaN and inf."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from tests.support.inputs import Make
 from tests.support.rule import obeys
 from treadle import reference
 
-CANDIDATES = slice(14, 21)  # the candidate's rows of weight_ih with H 7, in every cell with gates
+CANDIDATES = slice(14, 21)  # the candidate's rows of weight_ih for H 7, in every cell with gates
 
 
 @EACH_CELL
@@ -57,7 +58,7 @@ def test_lengths_that_differ_a_thousandfold(cell: str, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_relu_as_torchs_where_values_are_not_finite(dtype: torch.dtype, device: str) -> None:
-    """NaN passes, and an infinite gradient stops where the output is 0."""
+    """relu passes NaN on, and blocks an infinite gradient where its output is 0."""
     ours = treadle.nn.RNN(3, 4, nonlinearity="relu", device=device, dtype=dtype)
     theirs = torch.nn.RNN(3, 4, nonlinearity="relu", device=device, dtype=dtype)
     ours.load_state_dict(theirs.state_dict())

@@ -1,7 +1,7 @@
 """lltm_cell on drawn sizes, strides, dtypes and biases, against the composition in plain PyTorch.
 
-The error against float64 is at most twice (gradients: three times) that of the plain composition in
-the same dtype, plus 8 eps of the largest value; in float64 at most 1e-11 of it.
+The error against float64 is at most twice that of the composition in the same dtype (for gradients,
+three times), plus 8 eps times the largest value. In float64 it is at most 1e-11 times that value.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Arguments = list[Tensor | None]
 
 @st.composite
 def arguments(draw: st.DrawFn) -> Arguments:
-    """Any small sizes, sometimes wider than a vector; every tensor in a different memory layout."""
+    """Small sizes, sometimes with H larger than a vector, and a memory layout for each tensor."""
     b, i, h = (draw(st.sampled_from([0, 1, 2, 3, 5, 8, 17])) for _ in range(3))
     if draw(st.integers(0, 4)) == 0:
         h = draw(st.sampled_from([31, 64, 65]))
@@ -61,8 +61,8 @@ def in_double(drawn: Arguments) -> Arguments:
 
 
 def close(ours: Tensor, plain: Tensor, exact: Tensor, factor: float, eps: float, what: str) -> None:
-    """Checks the rule. eps is that of the gates, also for a wider cell state: with few elements the
-    composition's own error can be small by chance."""
+    """Checks the rule. ``eps`` is that of the gates even if the cell state has a wider dtype: with
+    few elements, the composition's own error can be small by chance."""
     assert (ours.shape, ours.dtype) == (plain.shape, plain.dtype), what
     assert ours.is_contiguous(), what
     fp64 = ours.dtype == torch.float64
@@ -85,8 +85,8 @@ def check_gradients(
     eps: float,
     *runs: tuple[tuple[Tensor, ...], Arguments],
 ) -> None:
-    """Compares each gradient in `asked`, from the results `used`. `runs`: results and inputs of
-    ours, of the composition, and of the composition in float64."""
+    """Compares each gradient in `asked`, computed from the results `used`. `runs` are results and
+    inputs of treadle, of the composition, and of the composition in float64."""
     ours = runs[0][0]
     assert [t.requires_grad for t in ours] == [any(asked.values())] * len(ours)
     if not any(asked.values()):
@@ -111,7 +111,7 @@ def check_gradients(
 @SETTINGS
 @given(data=st.data())
 def test_lltm_cell(device: str, data: st.DataObject) -> None:
-    """Both outputs, and every requested gradient, with one or both outputs used."""
+    """Checks both outputs and every requested gradient of one or both outputs."""
     drawn = data.draw(arguments())
     wanted = [t is not None and data.draw(st.booleans()) for t in drawn]
     used = data.draw(st.sampled_from([(0, 1), (0, 1), (0,), (1,)]))

@@ -1,5 +1,5 @@
-"""recurrent_layer on drawn sizes, lengths, strides, dtypes, incoming and requested gradients, by
-the rule of test_hypothesis_cell."""
+"""recurrent_layer on drawn sizes, lengths, strides, dtypes, and incoming and requested gradients,
+by the rule of test_hypothesis_cell."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tests.support.inputs import DEVICES, FLOATING, HALVES
 
 @st.composite
 def arguments(draw: st.DrawFn, cell: str) -> tuple[Lengths, Arguments]:
-    """Few steps, any small sizes, sometimes wider than a vector; every tensor in a different memory
-    layout."""
+    """Few steps, small sizes, sometimes with H larger than a vector, and a memory layout for each
+    tensor."""
     sizes = st.sampled_from([0, 1, 2, 3, 5, 8, 17])
     t, b, i, h = draw(st.integers(0, 4)), draw(sizes), draw(sizes), draw(sizes)
     if draw(st.integers(0, 4)) == 0:
@@ -55,7 +55,7 @@ def arguments(draw: st.DrawFn, cell: str) -> tuple[Lengths, Arguments]:
         "bias_ih": draw(st.sampled_from([(d, width), None])),
     }
     if cell != "lltm":
-        # Each of the biases may be given without the other.
+        # Either bias may be given without the other.
         shapes["bias_hh"] = draw(st.sampled_from([(d, width), None]))
     found: Arguments = []
     for name, shape in shapes.items():
@@ -70,15 +70,15 @@ def arguments(draw: st.DrawFn, cell: str) -> tuple[Lengths, Arguments]:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-# Near 0 rounding decides whether relu has a gradient.
+# Near 0, rounding decides whether relu has a gradient.
 @pytest.mark.parametrize("cell", [cell for cell in CELLS if cell != "rnn_relu"])
 @settings(SETTINGS, max_examples=250)
 @given(data=st.data())
 def test_recurrent_layer(cell: str, device: str, data: st.DataObject) -> None:
-    """All results, and every requested gradient, with any of the results used."""
+    """Checks all results, and every requested gradient of some of the results."""
     lengths, drawn = data.draw(arguments(cell))
     wanted = [t is not None and data.draw(st.booleans()) for t in drawn]
-    if cell.startswith("rnn"):  # c0 alone has no graph in the reference, which does not read it
+    if cell.startswith("rnn"):  # the reference has no graph from c0, which it does not read
         wanted[1] |= wanted[2]
     used = data.draw(st.sampled_from([(0, 1, 2), (0, 1, 2), (0,), (1,), (2,), (0, 2), (1, 2)]))
     recompute = data.draw(st.booleans())

@@ -39,7 +39,8 @@ NAN = float("nan")
 def test_as_torch_s_packed_batches(
     kind: str, bidirectional: bool, batch_first: bool, dtype: torch.dtype, device: str
 ) -> None:
-    """Values and gradients of two layers; torch cannot pack rows without steps."""
+    """Values and gradients of two stacked layers. Every row has a step, because torch cannot pack
+    empty rows."""
     torch.manual_seed(6)
     sizes = {"num_layers": 2, "bidirectional": bidirectional, "batch_first": batch_first}
     made: dict[str, Any] = {**sizes, "dtype": torch.float64, "device": device}
@@ -90,7 +91,8 @@ def test_by_the_rule(
 @EACH_CELL
 @pytest.mark.parametrize("bad", [NAN, float("inf")])
 def test_the_padding_is_not_read(bad: float, cell: str, bidirectional: bool, device: str) -> None:
-    """Replacement states in the padding and initial states of rows without steps have no effect."""
+    """Inputs and replacement states in the padding, and initial states of empty rows, have no
+    effect on other results."""
     given = Given(cell, bidirectional, 2, device)
     starts = given.starts("steps")
     options = {"reset": MARKS.to(device), "lengths": lengths(device)}
@@ -106,7 +108,7 @@ def test_the_padding_is_not_read(bad: float, cell: str, bidirectional: bool, dev
     results = given.count + 1
     same_bits(found[0], good[0])
     for ours, expected in zip(found[1:results], good[1:results], strict=True):
-        assert bool(differing(ours, expected)[:, empty].all())  # its last states equal its first
+        assert bool(differing(ours, expected)[:, empty].all())  # h_n is h0, and c_n is c0
         same_bits(ours.index_fill(1, torch.tensor(empty, device=device), 0),
                   expected.index_fill(1, torch.tensor(empty, device=device), 0))  # fmt: skip
     for ours, expected in zip(found[results:], good[results:], strict=True):
@@ -149,8 +151,8 @@ def test_the_nearest_length_counts(cell: str, bidirectional: bool, device: str) 
 @EACH_DEVICE
 @EACH_CELL
 def test_states_do_not_change_in_the_padding(cell: str, device: str) -> None:
-    """In one direction h_n equals the output, and c_n equals that of a call that ends there, in any
-    dtype."""
+    """In one direction, h_n equals a row's last output, and c_n that of a call with only the row's
+    steps, in any dtype."""
     for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
         given = Given(cell, device=device, dtype=dtype)
         output, *last = given.run(lengths=lengths(device))

@@ -1,4 +1,4 @@
-"""Values of `lengths` and `return_cells` that are refused, and the error texts."""
+"""Refused values of `lengths` and `return_cells`, and the error texts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_lengths_on_another_device(device: str) -> None:
 
 @EACH_CELL
 def test_other_arguments_are_refused_in_the_same_words(cell: str) -> None:
-    """The errors are the same as without lengths, and are raised before anything is changed."""
+    """The errors are the same as without lengths, and are raised before anything changes."""
     given = Given(cell)
     for wrong in (0, 1, given.count + 1, given.count + 2):
         tensors = given.tensors()

@@ -99,7 +99,7 @@ NO_TENSORS: tuple[Any, ...] = (np.ones(3), [1.0], {"x": torch.ones(999)}, 0.5, N
 @pytest.mark.parametrize("name", GATES)
 @pytest.mark.parametrize("value", NO_TENSORS, ids=lambda value: type(value).__name__)
 def test_no_tensors(value: Any, name: str) -> None:
-    """The message is one line; torch.ops prints the whole value."""
+    """The message is one line, whereas torch.ops prints the whole value."""
     function, got = getattr(treadle, name), f"got {type(value).__name__}"
     x, h, weights = operands(name)
     hx = h if name not in ("lltm", "lstm") else (h, h)
@@ -108,7 +108,7 @@ def test_no_tensors(value: Any, name: str) -> None:
     words = f"{name}: data must be a tensor, {got}"
     assert said(lambda: function(value, SIZES, hx, weights, *REST), TypeError) == words
     if isinstance(value, list):
-        return  # the op checks the elements of hx and params
+        return  # a list is a valid hx or params; the op checks its elements
     rule = "a tensor (h0)" if name not in ("lltm", "lstm") else "a pair of tensors (h0, c0)"
     words = f"{name}: hx must be {rule}, {got}"
     assert said(lambda: function(x, value, weights, *REST, False), TypeError) == words
@@ -147,7 +147,7 @@ def test_sparse_input_is_no_business_of_an_inner_op(kind: Any) -> None:
 @pytest.mark.parametrize("way", ["cpu", "meta", "grad", "vmap", "compiled"])
 @pytest.mark.usefixtures("fresh_compile")
 def test_the_function_that_was_called_speaks(name: str, way: str) -> None:
-    """The message names the function, not the op of one layer beneath it."""
+    """The message contains the name of the called function, not of the op that it calls."""
     x, h, weights = operands(name, "meta" if way == "meta" else "cpu")
     weights[1] = weights[1][:, 1:]
     if way == "grad":

@@ -1,5 +1,5 @@
-"""Resets: the behaviour that users expect of `reset` and `reset_hx`. The tests of all ops'
-invariants also run over the cases of reset_cases.py."""
+"""The behaviour that users expect of `reset` and `reset_hx`. The tests of invariants of all ops
+also run the cases of reset_cases.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.inputs import DEVICES
 
 T, B, INPUTS, H = 7, 3, 4, 5
 EACH_DEVICE = pytest.mark.parametrize("device", DEVICES)
-# Resets at most positions; row 1 has none.
+# Resets at various steps; row 1 has none.
 MARKS = torch.tensor([[t * 3 % 4 == 0, False, t in (2, 3, 6)] for t in range(T)])
 
 
@@ -43,7 +43,7 @@ def given(cell: str, device: str, b: int = B, dtype: torch.dtype = torch.float64
 
 
 def run(cell: str, x: Tensor, hx: Any, params: Any, **options: Any) -> tuple[Tensor, ...]:
-    """One layer; output and all states."""
+    """Runs one layer; returns the output and all states."""
     found = op_of(cell)(x, hx, params, True, 1, 0.0, False, False, False, **options)
     output, *states = found
     return output, *states
@@ -58,9 +58,9 @@ def zeros(cell: str, like: Tensor) -> Any:
 @EACH_DEVICE
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_a_batch_equals_its_pieces(cell: str, device: str, dtype: torch.dtype) -> None:
-    """On the CPU the results are bitwise equal. The input's product is exact here, because for
-    fewer steps BLAS may sum in another order. On CUDA other products may do so, too; there
-    persistent_resets.py tests bits."""
+    """On the CPU the results are bitwise equal. This test makes the products of the input exact,
+    because BLAS may sum in another order if there are fewer steps. On CUDA other products may also
+    be summed in another order; persistent_resets.py tests the bits there."""
     one = given(cell, device, dtype=dtype)
     weight_ih, *params = one["params"]
     one["x"], weight_ih = ((t * 4).round() / 4 for t in (one["x"], weight_ih))
@@ -88,8 +88,8 @@ def test_a_batch_equals_its_pieces(cell: str, device: str, dtype: torch.dtype) -
 @EACH_CELL
 @EACH_DEVICE
 def test_nan_stays_behind_a_reset(cell: str, device: str) -> None:
-    """A NaN or inf stays on its side of a reset: forward, it does not reach later steps; backward,
-    earlier ones."""
+    """NaN and inf do not cross a reset, neither to later steps in the forward pass nor to earlier
+    ones in the backward pass."""
     one = given(cell, device)
     marks = torch.zeros(T, B, dtype=torch.bool, device=device)
     marks[3] = True
@@ -172,8 +172,8 @@ def module(kind: str, **options: Any) -> tuple[nn.Module, nn.Module]:
 
 
 def by_pieces(net: nn.Module, x: Tensor, marks: Tensor) -> tuple[Tensor, Tensor]:
-    """torch's layers over each piece of a row [T, I] separately: output, and h after the last
-    steps."""
+    """Runs torch's layers over each piece of a row [T, I] separately. Returns the output, and h
+    after the last step of each direction."""
     cuts = [0, *(t for t in range(1, len(x)) if marks[t]), len(x)]
     found = [net(x[i:j]) for i, j in zip(cuts, cuts[1:], strict=False)]
     states = [hx[0] if isinstance(hx, tuple) else hx for _, hx in found]
@@ -186,8 +186,8 @@ def by_pieces(net: nn.Module, x: Tensor, marks: Tensor) -> tuple[Tensor, Tensor]
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_modules_run_pieces_as_torch_does_one_by_one(kind: str, bidirectional: bool) -> None:
-    """Stacked layers in one direction and two; inputs with the batch first or second, without a
-    batch, and packed."""
+    """Stacked layers with one direction and two, and inputs with the batch first or second, without
+    a batch, and packed."""
     ours, theirs = module(kind, bidirectional=bidirectional)
     x = torch.randn(T, B, INPUTS, dtype=torch.float64)
     rows = [by_pieces(theirs, x[:, b], MARKS[:, b]) for b in range(B)]

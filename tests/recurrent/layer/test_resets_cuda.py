@@ -1,5 +1,5 @@
-"""Resets on a GPU with each algorithm: persistent_resets.py has the cases. A deadlocked kernel is
-ended from outside, as in test_cuda_persistent.py."""
+"""Resets on a GPU with each algorithm. The cases of persistent_resets.py run in another process,
+which is killed if a kernel hangs, like in test_cuda_persistent.py."""
 
 from __future__ import annotations
 

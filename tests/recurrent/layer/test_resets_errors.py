@@ -1,4 +1,4 @@
-"""Bad arguments `reset` and `reset_hx` are refused, with these messages."""
+"""Bad values of `reset` and `reset_hx`, and the error texts."""
 
 from __future__ import annotations
 
@@ -93,7 +93,8 @@ FORMS: dict[str, tuple[Callable[[Tensor], Any], str]] = {
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("floats", [False, True])
 def test_marks_of_simulators(form: str, floats: bool) -> None:
-    """Marks [..., 1] and floats: the error names the call that converts them."""
+    """For marks of shape [..., 1] or of dtype float32, the error shows the call that converts
+    them."""
     layer = treadle.nn.GRU(INPUTS, H, batch_first=form == "batch_first")
     put, shapes = FORMS[form]
     x, wrong = torch.randn(T, B, INPUTS), MARKS.unsqueeze(-1)

@@ -1,4 +1,4 @@
-"""affine_scan, which computes the cell states: cases that tests/laws does not cover."""
+"""affine_scan, which computes cell states, in cases that tests/laws does not cover."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ NAN, INF = float("nan"), float("inf")
 @pytest.mark.parametrize("bad", [NAN, INF])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_nothing_passes_a_reset(bad: float, reverse: bool, device: str) -> None:
-    """A replaced value affects neither values nor first or second derivatives of other steps."""
+    """A bad value in one step changes neither values nor derivatives of other steps if all steps
+    reset."""
     make = Make("nothing passes", device, torch.float64)
     call = scan_arguments(make, (T, B, H), marks="all", reverse=reverse)
     keep, add, start = call.args
@@ -71,7 +72,7 @@ def test_nothing_passes_in_second_derivatives(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_keeping_nothing_is_no_reset(device: str) -> None:
-    """The derivative with respect to a keep of 0 is the preceding result, not 0."""
+    """The derivative with respect to `keep` where it is 0 is the preceding result, not 0."""
     make = Make("keeping nothing", device, torch.float64)
     keep, add, start = scan_arguments(make, (T, B, H)).args
     keep = torch.zeros_like(keep).requires_grad_()

@@ -1,5 +1,5 @@
-"""recurrent_layer computes input products in chunks of steps, and each step passes on the states
-that it stores."""
+"""recurrent_layer computes the products of the input in chunks of steps, and a call of many steps
+gives the same bits as one call per step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def plan_of(device: str, batch: int, hidden: int, dtype: torch.dtype) -> Any:
 
 
 def steps_of(device: str, batch: int, hidden: int, dtype: torch.dtype) -> int:
-    """As many steps as two chunks and a remainder. For a few rows of the batch they are one
+    """The number of steps in two chunks and a remainder. With only the rows of ROWS, they are one
     chunk."""
     chunk, whole = (
         plan_of(device, rows, hidden, dtype).steps_per_chunk for rows in (batch, len(ROWS))
@@ -44,8 +44,8 @@ def steps_of(device: str, batch: int, hidden: int, dtype: torch.dtype) -> int:
 
 
 def run(call: Call, lengths: Tensor | None) -> list[Tensor]:
-    """Results, and the gradients of arguments with rows; sequences as [T, B, ...], 0 after their
-    end."""
+    """Results, and the gradients of arguments with rows. Sequences are padded to [T, B, ...] with
+    0."""
     leaves = call.map(lambda t: t.detach().requires_grad_())
     x, _, *rest = leaves.args
     sizes, data = None, x
@@ -59,8 +59,8 @@ def run(call: Call, lengths: Tensor | None) -> list[Tensor]:
 
 
 def rows_alone(call: Call, lengths: Tensor | None, rtol: float, atol: float) -> None:
-    """Compares rows of a large batch, computed in chunks, with the same rows in a batch of their
-    own, computed in one chunk."""
+    """Compares rows of a large batch, computed in chunks, with the same rows in a small batch,
+    computed in one chunk."""
     where = list(ROWS)
     some = call.with_args({i: call.args[i][:, where] for i in (0, 2, 3)})
     expected = run(some, None if lengths is None else lengths[where])
@@ -89,9 +89,10 @@ def test_chunks_of_steps(form: str, device: str) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_a_sequence_is_its_steps_to_the_bit(dtype: torch.dtype) -> None:
-    """A step passes on the same states within a call as between calls: h rounded, c not.
+    """A step passes the same states to the next one within a call as between calls: h is rounded, c
+    is not.
 
-    There is one feature, so ATen rounds its products alike in any batch.
+    With a single feature, ATen rounds products the same way in any batch.
     """
     state = torch.promote_types(dtype, torch.float32)
     call = layer_arguments(Make("steps", "cpu", dtype), (9, 11, 1, 33), state=state)
@@ -107,8 +108,8 @@ def test_a_sequence_is_its_steps_to_the_bit(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("sizes", [(1,), (2, 1), (1, 1, 0)], ids=str)
 def test_rows_without_a_step(sizes: tuple[int, ...], device: str) -> None:
-    """The states of rows that the first step lacks stay unchanged. A single row gives a
-    product whose strides are both 1."""
+    """States of rows without steps stay unchanged. A single row gives a product whose strides are
+    both 1."""
     make = Make("one row", device, torch.float32)
     call = layer_arguments(make, (sum(sizes), 3, 5, 4), directions=2)
     x, _, h0, c0, *parameters, bias_hh = call.args

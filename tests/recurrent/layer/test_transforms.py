@@ -1,5 +1,5 @@
 """recurrent_layer under vmap (every subset of batched arguments, nested, packed), torch.compile and
-in half types: the cases that are special to sequences and packed sizes."""
+in half types: cases that only sequences and packed batches have."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SUBSETS = [
     for n in (range(1, 7) if cell == "lltm" else (1, 2, count))
     for subset in itertools.combinations(range(count), n)
 ]
-ROWS = (0, 1, 2)  # of a call's tensors: input, h0, c0
+ROWS = (0, 1, 2)  # indices of the tensors with rows: input, h0, c0
 FORMS: dict[str, dict[str, Any]] = {
     "dense": {},
     "packed in two": {"directions": 2, "lengths": (2, 1)},
@@ -63,7 +63,8 @@ def tensors_of(call: Call) -> list[Tensor]:
 
 
 def batched(call: Call, subset: tuple[int, ...]) -> tuple[list[Tensor], tuple[int | None, ...]]:
-    """The call's tensors, with a batch in different dimensions for the subset, and in_dims."""
+    """The call's tensors and in_dims. Those of the subset get a vmap dimension at various
+    positions."""
     tensors = tensors_of(call)
     in_dims: list[int | None] = [None] * len(tensors)
     for i in subset:
@@ -141,7 +142,7 @@ def test_nested_vmap(
 
 
 class Shapes(TorchDispatchMode):
-    """Records the shapes of the arguments that our ops' kernels get."""
+    """Records the shapes of the arguments of treadle's ops."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,7 +157,8 @@ class Shapes(TorchDispatchMode):
 
 @pytest.mark.parametrize("subset", [(0,), (1, 2), (0, 1, 2), (3,), (0, 1, 2, 3, 4, 5)], ids=str)
 def test_rows_fold_into_one_call(subset: tuple[int, ...]) -> None:
-    """Batched rows fold; so do their gradients, while gradients of weights do not."""
+    """vmap folds mapped rows into the batch of one call, also for their gradients, but not for
+    gradients of weights."""
     call = layer_arguments(Make("fold", "cpu", torch.float64), SIZES)
     tensors = tensors_of(call)
     for i in subset:
@@ -210,7 +212,7 @@ def test_a_batch_of_sizes_is_refused(op: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("recompute", [False, True])
 def test_compile_packed(recompute: bool, device: str, cell: str) -> None:
-    """One graph for packed batches of any lengths, with their gradients."""
+    """One graph serves packed batches of any lengths, with their gradients."""
     counter = CompileCounterWithBackend("aot_eager")
     op = torch.compile(
         torch.ops.treadle.recurrent_layer.default, fullgraph=True, dynamic=True, backend=counter
@@ -238,7 +240,7 @@ def test_compile_packed(recompute: bool, device: str, cell: str) -> None:
 def test_tangents_and_second_derivatives_of_halves(
     dtype: torch.dtype, state: torch.dtype | None, device: str, cell: str
 ) -> None:
-    """Gradients in the dtype of their tensors, computed in float32."""
+    """Gradients have the dtype of their tensors but are computed in float32."""
     make = Make("halves", device, dtype)
     options: dict[str, Any] = {"directions": 2, "lengths": (3, 2, 2), "state": state}
     call = layer_arguments(make, (3, 3, 4, 5), cell=cell, **options)
@@ -248,7 +250,7 @@ def test_tangents_and_second_derivatives_of_halves(
     def second(f: Function) -> Function:
         def of_gradients(*t: Tensor) -> Tensor:
             results = grad(loss(f), every)(*t)
-            return sum(g.double().square().sum() / 64 for g in results)  # below 65504
+            return sum(g.double().square().sum() / 64 for g in results)  # stays below 65504
 
         return lambda *t: grad(of_gradients, every)(*t)
 

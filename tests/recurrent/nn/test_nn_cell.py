@@ -118,7 +118,7 @@ def test_a_float32_cell_state_stays_float32(device: str, dtype: torch.dtype) -> 
         before = c
         h, c = cell(x, (h, c))
         assert (h.dtype, c.dtype) == (dtype, torch.float32)
-        # Both half types would round this change away at 10,000.
+        # At 10,000, both half types would lose this change to rounding.
         assert 0 < (c - before).abs().max() < 4
 
 
@@ -145,8 +145,8 @@ def test_parameters_are_drawn_like_those_of_lstm_cell() -> None:
         assert parameter.requires_grad
         bound = 1 / math.sqrt(64)
         assert parameter.abs().max() <= bound
-        # Initial values have a uniform distribution's standard deviation and nearly reach its
-        # ends.
+        # Initial values have the standard deviation of a uniform distribution and nearly reach its
+        # bounds.
         assert parameter.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.15)
         assert parameter.max() > 0.95 * bound and parameter.min() < -0.95 * bound
     before = copy.deepcopy(cell.state_dict())
@@ -229,7 +229,7 @@ def test_says_what_it_is() -> None:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiles_without_a_graph_break(dynamic: bool) -> None:
-    # NumPy integers as sizes must not hinder torch.compile.
+    # NumPy integers as sizes must not cause a graph break.
     cell = LLTMCell(np.int64(I), np.int32(H), dtype=torch.float64)
     compiled = torch.compile(cell, backend="aot_eager", fullgraph=True, dynamic=dynamic)
     x, h, c = (torch.randn(B, n, dtype=torch.float64) for n in (I, H, H))

@@ -1,5 +1,5 @@
-"""Weights that programs write to a layer's _flat_weights, which torch.nn's forward pass reads:
-treadle.nn.LSTM and GRU against torch.nn's for every way to change weights."""
+"""Weights that programs write to a layer's _flat_weights, which torch.nn's forward pass reads.
+treadle.nn.LSTM and GRU are compared with torch.nn's for every way to change weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T, B, I, H = 4, 2, 3, 5  # noqa: E741
 DOUBLE: Any = {"dtype": torch.float64}
 X = torch.rand(T, B, I, **DOUBLE)
 Layer = Any
-Change = Callable[[Layer, Tensor], Any]  # takes a layer and a factor; may return a new layer
+Change = Callable[[Layer, Tensor], Any]  # changes a layer by a factor; may return a new layer
 
 
 def assigned(layer: Layer, r: Tensor) -> None:
@@ -39,7 +39,7 @@ def own_parameters_again(layer: Layer, r: Tensor) -> None:
 
 
 def attribute(layer: Layer, r: Tensor) -> None:
-    """Sets a plain attribute in the parameter's place, like AWD-LSTM's WeightDrop."""
+    """Replaces the parameter with a plain attribute, like AWD-LSTM's WeightDrop."""
     weight = layer.weight_hh_l0
     del layer.weight_hh_l0
     layer.weight_hh_l0 = r * weight.detach()
@@ -91,7 +91,7 @@ CHANGES: list[Change] = [
 
 
 def twins(kind: str, way: str = "made", **options: Any) -> list[Layer]:
-    """torch's layer and ours, with the same parameters."""
+    """torch's layer and treadle's, with the same parameters."""
     torch.manual_seed(0)
     theirs = KINDS[kind][1](I, H, **DOUBLE, **options)
     ours = copy.deepcopy(theirs)
@@ -119,7 +119,7 @@ def program(layer: Layer, steps: list[tuple[Change, Tensor, bool]]) -> list[list
 @EACH
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_each_change(kind: str, change: Change) -> None:
-    """Makes the change, first or after a write to _flat_weights, then writes one entry."""
+    """Makes the change, either first or after a write to _flat_weights, then writes one entry."""
     number = torch.tensor(0.5, **DOUBLE)
     for before in (None, one_entry, assigned):
         for run in (True, False):
@@ -274,7 +274,7 @@ def test_a_step_refuses_written_weights() -> None:
 @EACH
 @pytest.mark.usefixtures("fresh_compile")
 def test_compiled(kind: str) -> None:
-    """A compiled layer sees weights that are written later, as an eager one does."""
+    """Like an eager layer, a compiled layer reads weights that are written after compilation."""
     theirs, ours = twins(kind, bidirectional=True)
     half = torch.tensor(0.5, **DOUBLE)
     with torch._dynamo.config.patch(allow_rnn=True):

@@ -62,7 +62,7 @@ def test_shapes_are_those_of_lstm(device: str, batch: int | None) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_no_steps_change_nothing(device: str) -> None:
-    """An input with T = 0 returns the initial states; nn.LSTM raises."""
+    """With T = 0 the layer returns the initial states, whereas nn.LSTM raises."""
     for form in forms():
         layer = LLTM(I, H, **form, device=device)
         count = form["num_layers"] * (1 + form["bidirectional"])
@@ -84,7 +84,7 @@ def samples(dtype: torch.dtype = torch.float64) -> list[common_modules.ModuleInp
 
 
 def test_module_samples_of_lstm() -> None:
-    """Without a batch the shapes are those of nn.LSTM, and the values those of a batch of one."""
+    """Without a batch, shapes equal those of nn.LSTM, and values those of a batch of one."""
     assert len(samples()) == 32
     for sample in samples():
         options = sample.constructor_input.kwargs
@@ -117,7 +117,7 @@ def test_a_float32_cell_state_stays_float32(device: str, dtype: torch.dtype) -> 
     c = torch.full((2, B, H), 1e4, device=device)
     output, (h_n, c_n) = layer(x, (h, c))
     assert (output.dtype, h_n.dtype, c_n.dtype) == (dtype, dtype, torch.float32)
-    # Both half types would round this change away at 10,000.
+    # At 10,000, both half types would lose this change to rounding.
     assert 0 < (c_n - c).abs().max() < 4
 
 
@@ -144,8 +144,8 @@ def test_parameters_are_drawn_like_those_of_lstm() -> None:
         assert parameter.requires_grad
         bound = 1 / math.sqrt(64)
         assert parameter.abs().max() <= bound
-        # Initial values have a uniform distribution's standard deviation and nearly reach its
-        # ends.
+        # Initial values have the standard deviation of a uniform distribution and nearly reach its
+        # bounds.
         assert parameter.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.15)
         assert parameter.max() > 0.95 * bound and parameter.min() < -0.95 * bound
     before = copy.deepcopy(layer.state_dict())
@@ -202,7 +202,7 @@ def test_dropout(is_packed: bool) -> None:
     x = torch.randn(T, B, I)
     assert not torch.equal(run(layer, x), run(layer, x))
     assert torch.equal(run(layer.eval(), x), run(layer, x))
-    # With dropout 1 the second layer reads zeros, in training only.
+    # With dropout 1, the second layer reads zeros, but only in training.
     everything, second = LLTM(I, H, num_layers=2, dropout=1), LLTM(H, H)
     state = everything.state_dict()
     names = second.state_dict()

@@ -1,4 +1,4 @@
-"""treadle.nn.LLTM: its errors and warnings."""
+"""Errors and warnings of treadle.nn.LLTM."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ FLAGS = ("bias", "batch_first", "bidirectional")
 
 
 def test_module_error_samples_of_lstm() -> None:
-    """LLTM refuses the samples that nn.LSTM refuses, with the same type and our message."""
+    """LLTM refuses the samples that nn.LSTM refuses, with the same exception type and its own
+    message."""
     found = common_modules.module_error_inputs_torch_nn_RNN_GRU(
         None, "cpu", torch.float32, False, training=True
     )

@@ -77,7 +77,7 @@ def test_compiles_packed_sequences(is_sorted: bool, with_hx: bool) -> None:
     hx = states(layer, B) if with_hx else None
     close(compiled(packed, hx), layer(packed, hx))
     if hx is not None:
-        # The op's error, or the compiler's error about the module's.
+        # The error of the op, or the compiler's error about that of the module.
         with pytest.raises(RuntimeError):
             compiled(packed, states(layer, B - 1))
         with pytest.raises(torch._dynamo.exc.Unsupported):  # not an internal error of the compiler
@@ -123,7 +123,7 @@ def test_checkpointing_changes_no_gradient(device: str, reentrant: bool, autocas
         x.grad = None
         torch.manual_seed(1)
         with torch.autocast(device, torch.bfloat16, enabled=autocast):
-            # The reentrant version does not see tensors in a nested tuple.
+            # Reentrant checkpointing does not see tensors in a nested tuple.
             run = (lambda x: checkpoint(call, x, use_reentrant=reentrant)) if again else call
             output, h, c = run(x)
         (output.float().square().sum() + (h * c).float().sum()).backward()
@@ -156,7 +156,7 @@ def test_autocast_keeps_the_cell_state_wide(device: str, inputs: torch.dtype) ->
 
 @pytest.mark.parametrize("name", ["weight_hh_l0", "weight_ih_l1_reverse", "bias_l0_reverse"])
 def test_parametrizations(name: str) -> None:
-    """A tensor that replaces a parameter is used, and its components get gradients."""
+    """The layer uses a parametrized tensor, and the original parameter gets a gradient."""
 
     class Twice(nn.Module):
         def forward(self, value: Tensor) -> Tensor:
@@ -184,7 +184,7 @@ def test_weight_norm(old: bool) -> None:
     x = batch_of(layer)
     before = layer(x)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # the old form is deprecated
+        warnings.simplefilter("ignore", FutureWarning)  # nn.utils.weight_norm is deprecated
         (nn.utils.weight_norm if old else parametrizations.weight_norm)(layer, "weight_hh_l0")
     close(layer(x), before)
     layer(x)[0].sum().backward()

@@ -1,5 +1,5 @@
-"""treadle.nn.LLTM: values equal those of its cells in a loop; the memory kept for the backward
-pass; very long sequences."""
+"""treadle.nn.LLTM: values against LLTMCells in a loop, the memory that the forward pass keeps for
+the backward pass, and very long sequences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from treadle.nn import LLTM, LLTMCell
 
 T, B, I, H = 6, 4, 5, 7  # noqa: E741
 FORMS = [(1, False, True), (2, False, False), (2, True, True)]  # layers, bidirectional, bias
-# The docstring's lines that convert a layer to a cell and back.
+# The lines of the docstring that convert a layer to a cell and back.
 TO_CELL, TO_LAYER = textwrap.dedent(
     inspect.cleandoc(LLTM.__doc__ or "").split("and back::\n\n")[1]
 ).split("\n\n")
@@ -188,7 +188,7 @@ def test_bytes_kept_are_those_of_the_docstring(
             *(I, H, layers, bias), bidirectional=bidirectional, dtype=dtype, recompute=recompute
         )
         by_row = {8: (32, 8), 4: (16, 4), 2: (8, 2)}[dtype.itemsize][recompute] * H
-        # The difference of two lengths excludes memory that does not grow with the steps.
+        # The difference between two lengths excludes memory that does not grow with the steps.
         grown = kept_bytes(layer, 20, is_packed) - kept_bytes(layer, 10, is_packed)
         assert grown == by_row * 10 * B * layers * (1 + bidirectional)
 
@@ -206,7 +206,7 @@ def by_own_outputs(layer: LLTM, x: Tensor, output: Tensor, c0: Tensor) -> tuple[
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
 def test_four_thousand_steps(device: str, dtype: torch.dtype) -> None:
-    """Single steps, each from its own h and c, equal one call."""
+    """Each step agrees with the reference cell, both in a loop of calls and in one call."""
     torch.manual_seed(0)
     layer, steps = LLTM(I, H, device=device, dtype=dtype), 4000
     with torch.no_grad():

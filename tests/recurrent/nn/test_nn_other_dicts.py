@@ -1,4 +1,4 @@
-"""State dicts of other recurrent modules: compatible ones load, the others raise with the
+"""State dicts of other recurrent modules: compatible ones load, and the error for others gives the
 reason."""
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def reason(into: str, of: str, module: str = "") -> str:
 def test_another_cells_weights_raise_with_the_reason(
     of: str, into: str, bias: bool, strict: bool
 ) -> None:
-    """This holds even if names and shapes fit: a GRU and an LLTM without biases."""
+    """A GRU and an LLTM without biases also refuse each other's weights, although names and shapes
+    are the same."""
     other = getattr(nn, of, None) or getattr(ours, of)
     saved = other(I, H, bias=bias, num_layers=2, bidirectional=True).state_dict()
     layer = getattr(ours, into)(I, H, bias=bias, num_layers=2, bidirectional=True)
@@ -70,7 +71,7 @@ def test_between_ours_as_between_torchs() -> None:
 
 
 def test_a_dict_that_does_not_say_whose_it_is_loads() -> None:
-    """Files of safetensors and hand-made dictionaries have no metadata."""
+    """safetensors files and dictionaries made by hand have no metadata."""
     layer = LLTM(I, H, bias=False)
     saved = {name: value.clone() + 1 for name, value in layer.state_dict().items()}
     layer.load_state_dict(saved)
@@ -152,7 +153,7 @@ def test_parameters_have_a_dtype_of_the_ops(kind: type[nn.Module]) -> None:
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 @pytest.mark.parametrize("kind", [LSTM, GRU, RNN, LLTM, LLTMCell])
 def test_the_input_has_the_dtype_of_the_parameters(kind: type[nn.Module], device: str) -> None:
-    """A NumPy array of coordinates or prices is float64."""
+    """Inputs made from NumPy arrays are often float64."""
     layer = kind(I, H, device=device)
     words = "must have the dtype of the parameters, float32, got float64: call"
     shape = (4, I) if kind is LLTMCell else (3, 4, I)

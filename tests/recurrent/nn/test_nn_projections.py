@@ -1,4 +1,4 @@
-"""treadle.nn.LSTM with projections against torch.nn.LSTM: values and gradients of every form of
+"""treadle.nn.LSTM with projections against torch.nn.LSTM: values and gradients for every form of
 input and argument."""
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ EACH_DEVICE = pytest.mark.parametrize("device", DEVICES)
 
 @pytest.fixture
 def never_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disables the fallback to torch.lstm, which CPU layers use for single steps and where its
-    products are cheaper than ours."""
+    """Disables torch.lstm, which layers on the CPU run for single steps and where its products are
+    cheaper than treadle's."""
     monkeypatch.setattr(_torch_front, "torchs_is_faster", lambda *_: False)
 
 
@@ -126,7 +126,7 @@ def test_h_n_has_the_bits_of_the_output(device: str) -> None:
 
 @pytest.mark.usefixtures("never_torchs")
 def test_dropout() -> None:
-    """Dropout drops the same elements as torch's, in training only."""
+    """Dropout drops the same elements as torch's, and only in training."""
     for batch_first in (False, True):
         ours, theirs = pair(I, H, 3, dropout=0.5, batch_first=batch_first)
         x, found = torch.randn(T, B, I, dtype=torch.float64), []
@@ -158,7 +158,7 @@ Step = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def step_of(layer: nn.LSTM, n: int, direction: int) -> Step:
-    """A function that runs one step of a layer and direction of a torch.nn.LSTM: x, h and c
+    """A function that runs one step of a layer and direction of a torch.nn.LSTM. It maps x, h and c
     [B, ...] to the new h and c."""
     name = f"_l{n}" + ("_reverse" if direction else "")
     one = nn.LSTM(
@@ -182,8 +182,8 @@ def by_steps(
     reset_hx: tuple[Tensor, Tensor] | None,
     lengths: Tensor,
 ) -> list[Tensor]:
-    """Reference output, h_n, c_n and the c of every step for x [T, B, I]: one-step nn.LSTM calls,
-    with masks for resets and lengths."""
+    """Reference output, h_n, c_n and the c of every step for x [T, B, I], from one-step calls of
+    nn.LSTM with masks for resets and lengths."""
     ends: list[list[Tensor]] = [[], []]
     directions = 1 + layer.bidirectional
     for n in range(layer.num_layers):
@@ -338,7 +338,7 @@ def test_values_that_are_not_finite_stay_in_their_row(device: str) -> None:
         close(found[0][:, clean], layer(x, hx)[0][:, clean])
 
 
-# ---- on a CPU, the faster of two ways
+# ---- the choice between treadle's kernels and torch.lstm on a CPU
 
 
 def calls_of_torchs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
@@ -352,7 +352,7 @@ def calls_of_torchs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return calls
 
 
-LONG = (128, 1, 64, 32)  # T, B, H, P: far more time in torch's ops than in products
+LONG = (128, 1, 64, 32)  # T, B, H, P: torch's ops take far more time than products
 WIDE = (4, 64, 256, 64)
 
 

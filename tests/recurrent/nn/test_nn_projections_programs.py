@@ -33,13 +33,13 @@ def allow_rnn() -> Iterator[None]:
 
 @pytest.fixture(params=[False, True], ids=["composed", "chosen"])
 def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs the test once with torch.lstm disabled, and once as the layer chooses."""
+    """Runs the test once with torch.lstm disabled, and once with the layer's own choice."""
     if not request.param:
         monkeypatch.setattr(_torch_front, "torchs_is_faster", lambda *_: False)
 
 
 def call(layer: nn.LSTM) -> Any:
-    """The layer as a function of its parameters, by name, of input and of states."""
+    """The layer as a function of its parameters by name, its input and its states."""
     return lambda p, x, hx=None: tuple(flat(functional_call(layer, p, (x, hx))))
 
 
@@ -134,14 +134,14 @@ def test_parametrizations() -> None:
 @pytest.mark.parametrize("given", [False, True])
 @pytest.mark.usefixtures("either_way")
 def test_autocast(dtype: torch.dtype, given: bool, device: str) -> None:
-    """torch's dtypes, and values as close as half precision is; gradients in float32."""
+    """Results have torch's dtypes and values within half precision; gradients are float32."""
     ours, theirs = pair(I, H, 2, device=device, dtype=torch.float32)
     for steps in (1, T):
         x = torch.randn(steps, B, I, device=device)
         hx = states(ours, B) if given else None
         with torch.autocast(device, dtype):
             found, expected = flat(ours(x, hx)), flat(theirs(x, hx))
-        if device == "cuda":  # where torch's layers take float16 for bfloat16
+        if device == "cuda":  # torch's layers use float16 instead of bfloat16 there
             expected = [t.to(dtype) for t in expected]
         assert [t.dtype for t in found] == [t.dtype for t in expected]
         tolerance = 8 * torch.finfo(dtype).eps
@@ -162,7 +162,7 @@ def test_compiles_once_for_all_sizes(given: bool, batch_first: bool) -> None:
     layer, _ = pair(I, H, 2, bidirectional=batch_first, batch_first=batch_first)
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True, dynamic=True)
     with torch._dynamo.config.patch(error_on_recompile=True):
-        # No size of the first call equals one of the layer's, which the compiler would take it for.
+        # No size of the first call equals one of the layer's; the compiler could confuse them.
         for steps, rows in ((8, 9), (5, 6), (17, 2)):
             shape = (rows, steps, I) if batch_first else (steps, rows, I)
             x = torch.randn(shape, dtype=torch.float64)
@@ -262,7 +262,7 @@ def test_a_step_at_a_time(dtype: torch.dtype, device: str) -> None:
 @GPU
 @pytest.mark.parametrize("given", [False, True])
 def test_cuda_graphs_read_new_values(given: bool) -> None:
-    """Nothing waits for the GPU, so calls can be captured, also those of packed batches."""
+    """Calls never wait for the GPU, so they can be captured, even with packed batches."""
     layer, _ = pair(I, H, 2, bidirectional=True, device="cuda")
     like: dict[str, Any] = {"device": "cuda", "dtype": torch.float64}
     x = torch.randn(T, B, I, **like)

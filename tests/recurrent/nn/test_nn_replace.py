@@ -130,7 +130,7 @@ def subclass_of(kind: str, name: str) -> str:
 
 
 def test_what_is_left() -> None:
-    """Every recurrent module of torch's that is not replaced is named, with the reason."""
+    """Lists every recurrent module of torch that is not replaced, with the reason."""
     hooked = nn.LSTM(3, 4)
     hooked.forward = functools.partial(hooked.forward)  # type: ignore[method-assign]
     model = nn.ModuleDict(
@@ -156,7 +156,7 @@ def test_what_is_left() -> None:
 
 
 class Padding(nn.RNNBase):
-    """A class like pytorch-forecasting's base of its LSTM and GRU."""
+    """A class like the base of pytorch-forecasting's LSTM and GRU."""
 
     def forward(self, x: Tensor, hx: Any = None, lengths: Tensor | None = None) -> Any:
         output, last = super().forward(x, hx)  # type: ignore[misc]
@@ -195,7 +195,7 @@ def test_state_dicts_go_both_ways() -> None:
 
 
 def test_trains_as_before() -> None:
-    """An optimizer created before continues, step by step as with torch's layers."""
+    """An optimizer created before replace takes the same steps as with torch's layers."""
     torch.manual_seed(0)
     model, x = Model(), rows()
     other = copy.deepcopy(model)
@@ -285,7 +285,7 @@ def test_only_what_is_faster(
 ) -> None:
     model = nn.Sequential(nn.Linear(2, 2), kind(2, hidden, device="meta", dtype=dtype))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
-    assert replace(copy.deepcopy(model), only_if_faster=True).left == {}  # on no GPU
+    assert replace(copy.deepcopy(model), only_if_faster=True).left == {}  # not on a GPU
     weight = torch.empty(0, dtype=dtype).as_subclass(OnGpu)
     monkeypatch.setattr(model[1], "parameters", lambda *_, **__: iter([weight]))
     found = replace(model, only_if_faster=True)
@@ -299,7 +299,7 @@ def test_cells_stay_on_a_gpu_where_only_what_is_faster_is_wanted(
     kind: type[nn.RNNCellBase], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cell: Any = kind(2, 3, device="meta")
-    assert replace(copy.deepcopy(cell), only_if_faster=True).left == {}  # on no GPU
+    assert replace(copy.deepcopy(cell), only_if_faster=True).left == {}  # not on a GPU
     monkeypatch.setattr(cell, "parameters", lambda *_, **__: iter([weight]))
     weight = torch.empty(0).as_subclass(OnGpu)
     found = replace(nn.Sequential(cell), only_if_faster=True)

@@ -1,5 +1,5 @@
 """Modules after treadle.nn.replace, which have torch's class and treadle's methods: copies,
-computed weights, other tools that set a forward, the compiler."""
+computed weights, other tools that set `forward`, and the compiler."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_memory_is_freed_with_the_last_reference(kind: str) -> None:
 
 
 def thrown_away(net: Net) -> None:
-    """Sets all recurrent weights to zeros, to show that a copy reads its own weights."""
+    """Sets all recurrent weights to about 0, to show that a copy reads its own weights."""
     with torch.no_grad():
         for name, parameter in net.rnn.named_parameters():
             parameter.zero_() if "original" not in name else parameter.fill_(1e-9)
@@ -109,7 +109,7 @@ def test_copies_call_themselves(kind: str, way: str, parametrized: bool) -> None
     thrown_away(copied)
     assert torch.equal(net(X), expected) and is_ours(copied) and copied.rnn.recompute
     assert copied.rnn(X)[0].abs().max() < 1e-6
-    thrown_away(net)  # and the original does not read the copy's
+    thrown_away(net)  # the original does not read the copy's weights
     assert restore(copied) == Replaced(["rnn"], {}) and not is_ours(copied) and is_ours(net)
 
 
@@ -129,7 +129,7 @@ def test_replicas_of_data_parallel(kind: str) -> None:
     layer = replaced(kind).rnn
     replica = layer._replicate_for_data_parallel()
     for name, parameter in layer.named_parameters():
-        setattr(replica, name, torch.zeros_like(parameter))  # as torch.nn.parallel.replicate does
+        setattr(replica, name, torch.zeros_like(parameter))  # like torch.nn.parallel.replicate
     assert replica(X)[0].abs().max() == 0 < layer(X)[0].abs().max()
     again = replica._replicate_for_data_parallel()
     assert again.forward.__self__.layer is again
@@ -165,8 +165,8 @@ def test_a_forward_that_another_tool_has_set(kind: str) -> None:
 
 @EACH
 def test_computed_weights(kind: str) -> None:
-    """Weights computed by both versions of weight_norm and by pruning, applied before replace or
-    after it."""
+    """Weights computed by both versions of weight_norm and by pruning, which are applied before or
+    after replace."""
     ways: list[tuple[Any, Any]] = [
         (parametrizations.weight_norm, parametrize.remove_parametrizations),
         (torch.nn.utils.weight_norm, torch.nn.utils.remove_weight_norm),

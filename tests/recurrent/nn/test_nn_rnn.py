@@ -1,5 +1,5 @@
-"""treadle.nn.LSTM, GRU and RNN against torch.nn's: every form of input and argument, in
-values and gradients."""
+"""treadle.nn.LSTM, GRU and RNN against torch.nn's: values and gradients for every form of input and
+argument."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_complex_layers_use_torchs_forward(kind: str) -> None:
 
 @EACH
 def test_dropout(kind: str) -> None:
-    """Dropout drops the same elements as torch's, in training only."""
+    """Dropout drops the same elements as torch's, and only in training."""
     ours, theirs = pair(kind, I, H, 3, dropout=0.5, dtype=torch.float64)
     x, found = torch.randn(T, B, I, dtype=torch.float64), []
     for layer in (ours, theirs, ours.eval(), theirs.eval()):
@@ -163,4 +163,4 @@ def test_module_samples(kind: str) -> None:
         x, *hx = sample.forward_input.args
         close(results(ours, x, *(hx or [None])), results(theirs, x, *(hx or [None])))
         count += 1
-    assert count == (16 if kind == "GRU" else 32)  # with projections, of both nonlinearities
+    assert count == (16 if kind == "GRU" else 32)  # LSTM: projections; RNN: both nonlinearities

@@ -1,5 +1,5 @@
-"""treadle.nn.LSTMCell and GRUCell against torch.nn's: values, gradients, dtypes, errors, and what
-a module has."""
+"""treadle.nn.LSTMCell, GRUCell and RNNCell against torch.nn's: values, gradients, dtypes, errors,
+and the attributes of a module."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EACH = pytest.mark.parametrize("kind", KINDS)
 
 
 def pair(kind: str, *arguments: Any, **options: Any) -> tuple[Any, Any]:
-    """Ours and torch's, with the same parameters."""
+    """treadle's cell and torch's, with the same parameters."""
     ours, theirs = (each(*arguments, **options) for each in KINDS[kind])
     ours.load_state_dict(theirs.state_dict())
     return ours, theirs
@@ -181,7 +181,7 @@ def test_sizes_of_zero(kind: str, sizes: tuple[int, int], device: str) -> None:
 def test_tf32_on_cuda_as_matrix_products(kind: str, allow_tf32: Callable[..., None]) -> None:
     """A cell follows torch's switch for matrix products, not the one for cuDNN's layers.
 
-    With up to 32 rows a cell is a launch without tensor cores, so this takes more.
+    With up to 32 rows a cell runs in a launch without tensor cores, so this test uses more rows.
     """
     cell = KINDS[kind][0](64, 256, device="cuda")
     x, hx, found = torch.randn(64, 64, device="cuda"), states(cell, 64), {}
@@ -202,7 +202,7 @@ def test_tf32_on_cuda_as_matrix_products(kind: str, allow_tf32: Callable[..., No
 
 
 def lowered(cell: Any, device: str, lower: torch.dtype) -> Any:
-    """The cell as ``results`` calls it, with only its forward pass under autocast."""
+    """A module for ``results`` that runs only the cell's forward pass under autocast."""
 
     class Lowered(nn.Module):
         parameters = cell.parameters
@@ -238,7 +238,7 @@ def test_autocast_is_torchs(
         for n, (a, t, e) in enumerate(zip(found, exact, expected, strict=True)):
             assert a.dtype == e.dtype, (inputs, given, n)
             if found[0].dtype == lower:
-                # Errors are those of the lower precision, whatever dtype they are kept in.
+                # Errors are those of the lower precision, whatever the dtype of the result.
                 a, e = a.to(lower), e.to(lower)
             within_rule(a, t, e, gradient=n >= count, what=f"{inputs} {given} {n}")
 
@@ -337,7 +337,7 @@ def test_module_samples(kind: str, device: str) -> None:
             found = sample.reference_fn(ours, *sample.forward_input.args)
             close(flat(found), flat(ours(*sample.forward_input.args)))
         count += 1
-    assert count == (3 if kind == "RNNCell" else 2)  # of both nonlinearities
+    assert count == (3 if kind == "RNNCell" else 2)  # RNNCell: both nonlinearities
 
 
 @EACH
@@ -413,7 +413,7 @@ def test_another_dtype_says_what_to_call(kind: str, device: str) -> None:
 
 @EACH
 def test_sizes_are_checked_before_dtypes(kind: str) -> None:
-    """As torch's cell does."""
+    """torch's cell checks in the same order."""
     cell = KINDS[kind][0](I, H)
     with pytest.raises(RuntimeError, match=f"inconsistent input_size: got {I + 1} expected {I}"):
         cell(torch.zeros(B, I + 1, dtype=torch.float64))

@@ -1,5 +1,5 @@
-"""treadle.nn.LSTMCell and GRUCell in programs: derivatives of all kinds, mapped, compiled,
-exported, parametrized, replaced, trained."""
+"""treadle.nn.LSTMCell, GRUCell and RNNCell in programs: derivatives of all kinds, vmap, compile,
+export, parametrizations, replace, training."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def stacked(results: Iterable[Any]) -> list[Tensor]:
 
 
 class Loop(nn.Module):
-    """A cell over some steps, as models call it."""
+    """Calls a cell step by step, like models do."""
 
     def __init__(self, cell: nn.Module) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ def test_forward_mode_and_hessians_are_torchs(kind: str) -> None:
 @EACH
 @pytest.mark.parametrize("device", DEVICES)
 def test_mapped(kind: str, device: str) -> None:
-    """Over rows; over cells, an ensemble; gradients of each sample."""
+    """vmap over rows and over an ensemble of cells, and per-sample gradients."""
     cells = [made(kind, device=device) for _ in range(3)]
     x = torch.randn(3, B, I, device=device, dtype=torch.float64)
     hx = states(cells[0], 3, B)
@@ -123,7 +123,7 @@ def test_mapped(kind: str, device: str) -> None:
 @pytest.mark.parametrize("hidden", [H, 96])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_mapped_over_the_input_alone(kind: str, dtype: torch.dtype, hidden: int) -> None:
-    """Some of these cells run torch's op outside of vmap."""
+    """Outside of vmap, some of these cells run torch's op."""
     cell = KINDS[kind][0](I, hidden, dtype=dtype)
     x, hx = torch.randn(3, B, I, dtype=dtype), states(cell, B)
     found = vmap(cell, in_dims=(0, None))(x, hx)
@@ -132,7 +132,7 @@ def test_mapped_over_the_input_alone(kind: str, dtype: torch.dtype, hidden: int)
 
 
 class SaysCuda:
-    """What the choice of torch's op reads of a tensor on a GPU."""
+    """The attributes of a GPU tensor on which the choice of torch's op depends."""
 
     is_cpu, is_cuda = False, True
 
@@ -328,7 +328,7 @@ def test_replaced_and_restored(kind: str) -> None:
 @EACH
 @pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_a_replaced_cell_is_still_torchs(kind: str) -> None:
-    """Copies and files run with weights of their own; TorchScript reads torch's forward pass."""
+    """Copies and loaded files use their own weights; TorchScript compiles torch's forward pass."""
     cell = KINDS[kind][1](I, H)
     expected, x = flat(cell(torch.ones(B, I))), torch.ones(B, I)
     treadle.nn.replace(cell)
@@ -360,7 +360,7 @@ def test_a_replaced_cell_compiles_without_a_graph_break(kind: str) -> None:
 
 @EACH
 def test_onnx_needs_no_table(kind: str) -> None:
-    """torch.onnx.export finds torch's cell."""
+    """torch.onnx.export needs no translation table, because it exports torch's own ops."""
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")
     loop, rows = Loop(KINDS[kind][0](I, H)), torch.randn(3, B, I)
@@ -371,7 +371,7 @@ def test_onnx_needs_no_table(kind: str) -> None:
 
 
 def nodes(node: Any) -> list[Any]:
-    """The nodes of autograd that this one leads to."""
+    """The autograd nodes that are reachable from this one."""
     found, waiting = set(), [node]
     while waiting:
         one = waiting.pop()
@@ -384,7 +384,7 @@ def nodes(node: Any) -> list[Any]:
 @EACH
 def test_what_replace_leaves(kind: str) -> None:
     class Mine(KINDS[kind][1]):  # type: ignore[misc]
-        """A forward pass of its own."""
+        """A subclass with its own forward pass."""
 
         def forward(self, input: Tensor, hx: Any = None) -> Any:
             return super().forward(2 * input, hx)

@@ -1,4 +1,4 @@
-"""treadle.nn.LSTM and GRU raise exceptions of the class that torch.nn's raise for the same call."""
+"""treadle.nn.LSTM and GRU raise exceptions of the same class as torch.nn's for the same call."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ X, ROW, SORTED = zeros(T, B, I), zeros(T, I), packed(6, 3, 2, 1)
 SORTED = SORTED._replace(sorted_indices=None, unsorted_indices=None)
 STATE, HALF = zeros(1, B, H), torch.bfloat16
 
-# Arguments of a call. For an LSTM, one state stands for the pair of equal states.
+# Arguments of a call. For an LSTM, a single state here means h0 and c0 with the same value.
 CALLS: dict[str, tuple[Any, ...]] = {
     "features": (zeros(T, B, 7),),
     "features without a batch": (zeros(T, 7),),
@@ -61,7 +61,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "packed, float64": (packed(6, 3, 2, 1, dtype=torch.float64),),
     "packed and sorted, float64": (SORTED._replace(data=SORTED.data.double()),),
 }
-# Values of hx. If torch leaves the check to its op, the error has another class.
+# Values of hx. Where torch's op rather than its module checks them, the error has another class.
 STATES: dict[str, tuple[Any, Any]] = {
     "list of one": (X, [STATE]),
     "tuple of three": (X, (STATE,) * 3),
@@ -109,8 +109,8 @@ NAMED_OTHERWISE = {"number", "list of one, packed", "one tensor, packed"}
 
 
 def same_class(make: Make, kind: str, named: bool = True) -> Exception | None:
-    """treadle's error, after a check that its class is torch's or has the same name; None without
-    one."""
+    """treadle's error, or None if there is none. Checks that its class derives from that of torch's
+    error and, if ``named``, has the same name."""
     ours, theirs = (attempt(lambda c=cls: make(c))[1] for cls in KINDS[kind])
     if theirs is None:
         assert ours is None, repr(ours)
@@ -145,13 +145,13 @@ def test_states(kind: str, case: str) -> None:
 @EACH
 @pytest.mark.parametrize("case", SIZES)
 def test_construction(kind: str, case: str) -> None:
-    """Refuses to construct layers that torch constructs but cannot call."""
+    """Both layers raise, at construction or in the first call."""
     options = {"input_size": I, "hidden_size": H, **SIZES[case]}
     assert same_class(lambda cls: cls(**options)(X), kind) is not None
 
 
 def test_errors_travel_between_processes() -> None:
-    """DataLoader and multiprocessing can send both the class and an instance."""
+    """DataLoader and multiprocessing can pickle both the exception classes and instances."""
     kinds = {k for k in vars(_errors).values() if isinstance(k, type)}
     assert len(kinds) == 6
     for kind in kinds:

@@ -1,5 +1,4 @@
-"""treadle.nn.LSTM and GRU as modules: names, copies, files, dtypes, memory,
-and what they refuse."""
+"""treadle.nn.LSTM and GRU as modules: names, copies, files, dtypes, memory, errors."""
 
 from __future__ import annotations
 
@@ -43,8 +42,8 @@ from tests.support.inputs import DEVICES, FLOATING, HALVES
 def test_parameters_stay_where_they_are(
     kind: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each parameter has separate memory, which safetensors needs; torch's share memory on a
-    GPU."""
+    """Each parameter has separate memory, which safetensors needs. torch's parameters share memory
+    on a GPU."""
     theirs = KINDS[kind][1](I, H)
     flattened: list[nn.Module] = []
     monkeypatch.setattr(nn.RNNBase, "flatten_parameters", lambda self: flattened.append(self))
@@ -130,7 +129,7 @@ def test_copies_and_files_keep_everything(kind: str) -> None:
 
 @EACH
 def test_tied_weights(kind: str) -> None:
-    """One parameter in two modules, and in both directions of one."""
+    """One parameter is shared by both directions of a layer."""
     ours, theirs = pair(kind, I, H, bidirectional=True, dtype=torch.float64)
     for layer in (ours, theirs):
         layer.weight_hh_l0_reverse = layer.weight_hh_l0
@@ -187,8 +186,8 @@ def test_meta_device(kind: str) -> None:
 
 @EACH
 def test_module_error_samples(kind: str) -> None:
-    """Samples that torch refuses raise the same type: torch's own error at construction, ours in
-    calls."""
+    """Samples that torch refuses raise the same exception type: torch's own error at construction,
+    treadle's in calls."""
     info, calls = module_info(kind), 0
     for error in info.module_error_inputs_func(info, "cpu", torch.float32, False, training=True):
         made, called = (

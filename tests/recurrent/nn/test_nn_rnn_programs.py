@@ -1,4 +1,4 @@
-"""treadle.nn.LSTM and GRU in programs: derivatives of all kinds, vmap, autocast, parametrization,
+"""treadle.nn.LSTM and GRU in programs: derivatives of all kinds, vmap, autocast, parametrizations,
 training."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def made(kind: str, **options: Any) -> Any:
 
 
 def call(layer: nn.RNNBase) -> Any:
-    """The layer as a function of its parameters, by name, and of input."""
+    """The layer as a function of its parameters by name and its input."""
     return lambda p, x: tuple(flat(functional_call(layer, p, (x,))))
 
 
@@ -45,7 +45,7 @@ def total(results: tuple[Tensor, ...]) -> Tensor:
 
 @EACH
 def test_gradients_in_eval_mode(kind: str) -> None:
-    """The layers have gradients in eval mode; cuDNN's have none."""
+    """The layers compute gradients in eval mode, which cuDNN does not support."""
     ours, theirs = pair(kind, I, H, 2, dropout=0.5, dtype=torch.float64)
     x = torch.randn(T, B, I, dtype=torch.float64)
     found = [
@@ -144,8 +144,8 @@ def test_gradients_of_each_sample(kind: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", HALVES)
 def test_autocast(kind: str, dtype: torch.dtype, device: str) -> None:
-    """The bits of a layer in autocast's dtype (a GRU on a CPU with a float32 state: in float32),
-    except for the state that a GRU carries. Gradients in float32."""
+    """Results have the bits of a layer in autocast's dtype, or, for a GRU on a CPU whose input or
+    state is float32, of a float32 layer. Gradients are float32."""
     layer = made(kind, num_layers=2, device=device, dtype=torch.float32)
     half = copy.deepcopy(layer).to(dtype)
     for inputs in (torch.float32, dtype):
@@ -169,7 +169,7 @@ def test_autocast(kind: str, dtype: torch.dtype, device: str) -> None:
 @EACH
 @pytest.mark.parametrize("name", ["weight_hh_l0", "weight_ih_l1_reverse", "bias_hh_l0_reverse"])
 def test_parametrizations(kind: str, name: str) -> None:
-    """A tensor that replaces a parameter is used, and its components get gradients."""
+    """The layer uses a parametrized tensor, and the original parameter gets a gradient."""
 
     class Twice(nn.Module):
         def forward(self, value: Tensor) -> Tensor:
@@ -203,7 +203,7 @@ def test_weight_norm_and_pruning(kind: str) -> None:
         {name: p.detach() for name, p in ((n, getattr(pruned, n)) for n in zeroed.state_dict())}
     )
     assert int((pruned.weight_ih_l0 == 0).sum()) == round(pruned.weight_ih_l0.numel() / 2)
-    pruned(x)  # its hook sets the masked tensor
+    pruned(x)  # pruning's forward pre-hook sets the masked tensor
     close(flat(pruned(x)), flat(zeroed(x)))
 
 
@@ -232,7 +232,7 @@ def test_learns_where_the_marked_number_stood(kind: str, device: str) -> None:
 
 @EACH
 def test_a_parametrized_weight_is_computed_once_a_call(kind: str) -> None:
-    """A weight may change whenever it is read: spectral_norm takes a power iteration each time."""
+    """Each access may change the weight: spectral_norm runs a power iteration each time."""
 
     class Counts(nn.Module):
         def forward(self, weight: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""treadle.nn.make_step: single steps equal the whole sequence, on every device."""
+"""treadle.nn.make_step: single steps equal one call for the whole sequence, on every device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EACH_DEVICE = pytest.mark.parametrize("device", DEVICES)
 def made(
     kind: str, device: str = "cpu", dtype: torch.dtype = torch.float64, **options: Any
 ) -> tuple[Any, Tensor, Tensor]:
-    """A layer, a sequence [T, B, I] and marks [T, B], some of them true."""
+    """A layer, a sequence [T, B, I] and marks [T, B], some of which are true."""
     torch.manual_seed(3)
     layer = KINDS[kind](I, H, **options).to(device, dtype)
     x = torch.randn(T, B, I, dtype=torch.float64).to(device, dtype)
@@ -118,7 +118,7 @@ def test_a_reset_holds_for_one_step(kind: str, device: str) -> None:
     torch.testing.assert_close(step(x[2]), whole(layer, x[1:3])[0][1])
 
 
-# ---- what a step holds
+# ---- outputs and states
 
 
 @EACH
@@ -254,8 +254,8 @@ def test_a_step_is_one_graph_on_cuda(kind: str) -> None:
 @GPU
 @EACH
 def test_streams_take_turns_on_cuda(kind: str) -> None:
-    """Each call runs on another stream than the previous call, and waits for that call, which is
-    still running."""
+    """Each call runs on another stream and must wait for the previous call, which is still
+    running."""
     layer, x, marks = made(kind, "cuda", torch.float32)
     expected = stepped(make_step(layer, B), x, marks)
     step = make_step(layer, B, clone=True)
@@ -272,7 +272,7 @@ def test_streams_take_turns_on_cuda(kind: str) -> None:
 
 @GPU
 def test_many_steps_of_several_layers_at_once_on_cuda() -> None:
-    """Graphs do not share memory: two policies alternate."""
+    """The steps of several layers alternate, so their graphs must not share memory."""
     pairs = [made(kind, "cuda", torch.float32, num_layers=2)[:2] for kind in KINDS]
     steps = [make_step(layer, B) for layer, _ in pairs]
     found: list[list[Tensor]] = [[] for _ in steps]

@@ -1,4 +1,4 @@
-"""treadle.nn.make_step: its errors."""
+"""Errors of treadle.nn.make_step."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Recurrent modules under tracers and in files: torch.compile of packed batches that are padded
-again, torch.fx, torch.jit, files of whole modules."""
+"""Recurrent modules under tracers and in files: torch.compile with pack_padded_sequence and
+pad_packed_sequence, torch.fx, torch.jit, files of whole modules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ EACH = pytest.mark.parametrize("kind", [LSTM, GRU, LLTM])
 
 
 class Padded(nn.Module):
-    """Packs, runs a layer, pads: the usual way to handle variable lengths with torch.nn.LSTM."""
+    """Packs the input, runs a layer and pads the output: the usual way to run torch.nn.LSTM on rows
+    of variable length."""
 
     def __init__(self, layer: Any, is_sorted: bool = False) -> None:
         super().__init__()
@@ -46,7 +47,7 @@ class Tagger(nn.Module):
 
 
 class Rows(nn.Module):
-    """All arguments of a layer except its input."""
+    """Calls a layer with input, states, resets and replacement states."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
@@ -76,7 +77,7 @@ def test_compiled_programs_may_pack_and_pad(kind: Any, allow_rnn: bool, way: str
     x, lengths = torch.randn(T, B, I), torch.tensor([2, T, 3])
     expected = model(x, lengths)
     wanted = torch.autograd.grad(expected.square().sum(), list(model.parameters()))
-    if way == "disabled":  # only code within the graph break can then tell the compiler
+    if way == "disabled":  # only code within the graph break can detect the compiler
         model.layer.forward = torch.compiler.disable(model.layer.forward)
     with torch._dynamo.config.patch(allow_rnn=allow_rnn):
         found = torch.compile(model, backend="aot_eager")(x, lengths)
@@ -99,7 +100,7 @@ def test_without_graph_breaks_the_compiler_names_lengths() -> None:
 @EACH
 @pytest.mark.filterwarnings("ignore:.*were assigned during export")
 def test_exported_models_are_told_of_lengths(kind: Any) -> None:
-    """With lengths they can be exported: tests/recurrent/layer/test_lengths_programs.py."""
+    """The error suggests lengths. test_lengths_programs.py exports layers with lengths."""
     given = torch.randn(T, B, I), torch.tensor([T, 3, 2])
     words = f"^{kind.__name__}: input must be padded and come with lengths= where torch.export"
     with pytest.raises(RuntimeError, match=words):
@@ -117,7 +118,7 @@ def test_a_layer_is_a_leaf_of_fx(kind: Any) -> None:
     torchs = fx.symbolic_trace(Tagger(nn.LSTM(I, H))).graph.nodes
     assert ours == [(node.op, node.target) for node in torchs]
     assert torch.equal(graph(x), model(x))
-    again = fx.symbolic_trace(graph)  # tracing a graph works, too
+    again = fx.symbolic_trace(graph)  # tracing a graph again works as well
     assert again.layer is graph.layer and torch.equal(again(x), model(x))
 
 
@@ -161,10 +162,10 @@ def test_a_cell_is_a_leaf_and_sine_layers_are_read() -> None:
 
 
 def traced(model: nn.Module, *given: Tensor) -> Any:
-    """The trace, made without warnings from treadle."""
+    """Traces the model; a warning from treadle is an error."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", "`torch.jit")  # is deprecated
+        warnings.filterwarnings("ignore", "`torch.jit")  # deprecated
         return torch.jit.trace(model, given, check_trace=False)
 
 
@@ -205,7 +206,7 @@ MODULES = [
 
 
 def scripted_module(module: nn.Module) -> Any:
-    """The older form, without torch.jit.script."""
+    """Uses a ScriptModule, the API that is older than torch.jit.script."""
 
     class Script(torch.jit.ScriptModule):  # type: ignore[misc]
         def __init__(self) -> None:

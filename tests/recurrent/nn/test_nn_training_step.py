@@ -1,6 +1,6 @@
-"""treadle.nn.make_training_step: values and gradients equal the function's.
+"""treadle.nn.make_training_step: values and gradients equal those of the function.
 
-Every test runs on the CPU as it is, on the CPU with graphs emulated, and with CUDA graphs.
+Every test runs on the CPU, on the CPU with emulated graphs, and with CUDA graphs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def test_a_function_of_all_steps(device: str) -> None:
         return {"all": torch.stack(outputs), "two": outputs[:2]}
 
     step = make_training_step(observe, (x, {"h": h}))
-    for scale in (1.0, -2.0):  # replays take new values
+    for scale in (1.0, -2.0):  # replays read new values
         found, expected = step(x * scale, {"h": h}), observe(x * scale, {"h": h})
         same([found["all"], *found["two"]], [expected["all"], *expected["two"]])
         losses = [(r["all"].sin().sum() + r["two"][1].sum()) for r in (found, expected)]
@@ -93,7 +93,7 @@ def one_step_at_a_time(run: Any, module: nn.Module, x: Tensor, h: Tensor) -> Non
     same(grads_of(losses[0], module, h), grads_of(losses[1], module, h))
 
 
-# ---- gradients that arrive in autograd
+# ---- gradients
 
 
 def test_training_follows_the_module(device: str) -> None:
@@ -124,8 +124,8 @@ def test_gradients_are_new_tensors(device: str) -> None:
 
 
 def test_calls_outside_of_one_chain(device: str) -> None:
-    """Calls that do not depend on each other, of which one has no loss, and other uses of a
-    parameter."""
+    """Calls that do not depend on each other, one of which the loss does not use, and other uses of
+    a parameter."""
     net, x, h = made(device)
     step = make_training_step(net, (x[0], h), calls=3)
 
@@ -145,14 +145,14 @@ def test_two_losses_of_two_graphs(device: str) -> None:
     losses = [[call(x[k], h)[k].sum() for k in range(2)] for call in (step, net)]
     for k in (1, 0):
         found, expected = (grads_of(losses[n][k], net, h) for n in (0, 1))
-        if k == 0 and found[2] is not None:  # of the last layer, on which this loss does not depend
+        if k == 0 and found[2] is not None:  # this loss does not depend on the last layer
             assert not found[2].any()
             found = [t if e is not None else None for t, e in zip(found, expected, strict=True)]
         same(found, expected)
 
 
 def test_gradients_of_some(device: str) -> None:
-    """A backward pass for only arguments leaves no gradients for the next one."""
+    """A backward pass for arguments only leaves no gradients behind for the next pass."""
     net, x, h = made(device)
     step = make_training_step(net, (x[0], h), calls=T)
     found, expected = (torch.stack(looped(call, x, h)).sin().sum() for call in (step, net))
@@ -198,7 +198,7 @@ def test_frozen_parameters_and_hooks(device: str) -> None:
 
 
 def test_while_other_graphs_hold_the_parameters(device: str) -> None:
-    """An earlier loss still exists, and a second step of the same module has another shape."""
+    """An earlier loss keeps its graph, and a second step of the same module has another shape."""
     net, x, h = made(device)
     held = net(x[0], h)[1].sum()
     steps = [make_training_step(net, (x[0, :n], h[:n]), calls=2) for n in (B, 1)]
@@ -209,8 +209,7 @@ def test_while_other_graphs_hold_the_parameters(device: str) -> None:
 
 
 class Keeps(nn.Module):
-    """Reads a parameter, another one that is stored elsewhere, and a leaf that is not a
-    parameter."""
+    """Reads one parameter directly, another one from a list, and a leaf that is not a parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -258,7 +257,7 @@ def test_an_argument_need_not_be_differentiated(device: str) -> None:
 
 
 def test_slots_return(device: str) -> None:
-    """Slots return after a backward pass, and when a result is dropped."""
+    """Slots become free after a backward pass, and when a result is deleted."""
     net, x, h = made(device)
     step = make_training_step(net, (x[0], h), calls=2)
     for _ in range(3):
@@ -285,7 +284,7 @@ def test_without_gradients_it_is_the_function(device: str) -> None:
 
 
 def test_dropout_draws_new_numbers(device: str) -> None:
-    """Every call and slot draws new elements; the backward pass uses those of its call."""
+    """Every call and slot drops different elements; the backward pass uses those of its call."""
     net, x, h = made(device, lambda: nn.Dropout(0.5))
     step = make_training_step(lambda t: 3 * net(t), (h,), calls=3)
     masks = []
@@ -302,7 +301,8 @@ def test_dropout_draws_new_numbers(device: str) -> None:
 
 
 def test_making_a_step_changes_nothing(device: str) -> None:
-    """Making a step changes no batch norm's statistics, random numbers, gradients or samples."""
+    """Making a step does not change batch norm statistics, random numbers, gradients or the sample
+    arguments."""
     net, x, _ = made(device, lambda: nn.Sequential(nn.BatchNorm1d(I), nn.Dropout(0.5)))
     before = {name: value.clone() for name, value in net.state_dict().items()}
     kept = x[0].clone()

@@ -1,4 +1,4 @@
-"""treadle.nn.make_training_step on a GPU: host, streams, memory, failed captures."""
+"""treadle.nn.make_training_step on a GPU: work of the host, streams, memory, failed captures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from treadle.nn import make_training_step
 
 @GPU
 def test_a_call_is_one_graph_on_cuda() -> None:
-    """The host runs no op of the function, forward or backward."""
+    """The host runs no op of the function in either pass."""
     net, x, h = made("cuda")
     step = make_training_step(net, (x[0], h))
     step(x[0], h)[1].sum().backward()
@@ -29,7 +29,7 @@ def test_a_call_is_one_graph_on_cuda() -> None:
 
 @GPU
 def test_streams_take_turns_on_cuda() -> None:
-    """Every call runs on another stream and waits for the previous one, which is kept busy."""
+    """Each call runs on another stream and must wait for the previous call, which is kept busy."""
     net, x, h = made("cuda")
     step = make_training_step(net, (x[0], h), calls=T)
     streams = [torch.cuda.Stream() for _ in range(3)]
@@ -50,8 +50,8 @@ def test_streams_take_turns_on_cuda() -> None:
 
 @GPU
 def test_slots_share_memory_on_cuda() -> None:
-    """Memory for parameters' gradients, and for tensors that only live within a pass, is taken
-    once."""
+    """All slots share the memory of the parameters' gradients and of tensors that are used only
+    within a pass."""
     memory = []
     for calls in (1, 9):
         layer = nn.Linear(2048, 2048, device="cuda")
@@ -76,7 +76,7 @@ def test_a_function_that_waits_on_cuda() -> None:
 
 @GPU
 def test_garbage_is_kept_while_a_graph_is_captured_on_cuda() -> None:
-    """Destroying a CUDA graph within the capture of another one would end that with an error."""
+    """Destroying a CUDA graph during the capture of another one would make the capture fail."""
     net, x, h = made("cuda")
     unused = torch.cuda.CUDAGraph()
     with torch.cuda.graph(unused):
@@ -89,7 +89,7 @@ def test_garbage_is_kept_while_a_graph_is_captured_on_cuda() -> None:
             cycle: list[Any] = [kept.pop()]
             cycle.append(cycle)
             del cycle
-            assert len([[] for _ in range(1000)]) == 1000  # the collector counts these
+            assert len([[] for _ in range(1000)]) == 1000  # triggers the garbage collector
         return net(row, h)
 
     before = gc.get_threshold()

@@ -1,4 +1,4 @@
-"""treadle.nn.make_training_step: its errors."""
+"""Errors of treadle.nn.make_training_step."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_too_many_calls(device: str) -> None:
 @WAYS_WITH_GRAPHS
 @pytest.mark.parametrize("calls", [1, 2])
 def test_a_second_backward_pass(calls: int, device: str) -> None:
-    """It works until `calls` later calls have taken the memory."""
+    """It works until `calls` later calls have overwritten the memory."""
     net, x, h = made(device)
     step = make_training_step(net, (x[0], h), calls=calls)
     loss = step(x[0], h)[1].sum()
@@ -168,7 +168,7 @@ def test_a_second_backward_pass(calls: int, device: str) -> None:
 
 @WAYS_WITH_GRAPHS
 def test_parameters_that_change_before_the_backward_pass(device: str) -> None:
-    """Eager code raises there, too: the gradient would be that of other weights."""
+    """Eager code also raises here, because the gradient would be that of other weights."""
     net, x, h = made(device)
     step = make_training_step(net, (x[0], h), calls=2)
     first, second = (step(x[k], h)[1].sum() for k in range(2))
@@ -262,8 +262,8 @@ def test_a_parameter_that_was_frozen(device: str) -> None:
 
 @WAYS_WITH_GRAPHS
 def test_a_backward_pass_within_another(device: str) -> None:
-    """Sums of gradients belong to one pass. The inner call does not depend on the outer pass's
-    calls."""
+    """Gradients are summed within one pass, so a nested pass raises, even for a call on which the
+    outer pass does not depend."""
     net, x, h = made(device)
     step = make_training_step(net, (x[0], h), calls=3)
     inner = step(x[2], h)[1].sum()
@@ -279,7 +279,7 @@ def test_a_backward_pass_within_another(device: str) -> None:
 
 
 def test_a_module_is_called(device: str) -> None:
-    """This includes a function without parameters, and one whose leaf is not a parameter."""
+    """A function that is not a module and reads a parameter directly works as well."""
     leaf = nn.Parameter(torch.ones(3, device=device))
     x = torch.ones(3, device=device)
     step = make_training_step(lambda t: leaf * t, (x,))

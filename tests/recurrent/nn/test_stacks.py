@@ -22,12 +22,12 @@ from tests.support.rule import obeys
 
 ONE_STATE = ("GRU", "RNN")
 EACH_CELL = pytest.mark.parametrize("cell", ["LLTM", "LSTM", "GRU", "RNN"])
-# T, B, I, H. The layers' last states are aligned to 16 bytes, or not; a single step; no elements.
+# T, B, I, H: last states of layers that are aligned to 16 bytes or not; a single step; no elements.
 SIZES = ((7, 4, 8, 16), (5, 3, 5, 7), (1, 3, 6, 8), (3, 1, 1, 1), (0, 2, 3, 4), (4, 0, 3, 4))
 
 
 class Seen(TorchDispatchMode):
-    """A mode that sees every op, so that each layer runs as a separate op."""
+    """Counts ops. Because it intercepts every op, each layer runs as a separate op."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ def net_of(
 
 
 def flat(found: Any) -> list[Tensor]:
-    """All tensors of a module's result."""
+    """All tensors in a module's result."""
     if isinstance(found, PackedSequence):
         return [found.data]
     if isinstance(found, Tensor):
@@ -169,7 +169,7 @@ def test_no_op_of_torch_joins_the_layers(cell: str, device: str, bidirectional: 
     assert found["treadle::recurrent_layer"] == 3
     refused = ("aten::stack", "aten::narrow", "aten::slice", "aten::zeros", "aten::clone")
     assert not any(found[name] for name in refused), found
-    # The parameters of two directions take one copy; h_n and c_n take none.
+    # The parameters of two directions need one copy; h_n and c_n need none.
     assert found["aten::cat"] == (6 if bidirectional else 0) / 2, found
     # At most once for all layers, with or without initial states.
     assert found["aten::zero_"] + found["aten::fill_"] <= 1, found
@@ -225,7 +225,7 @@ def test_errors_without_states_are_those_of_the_layer() -> None:
 
 
 @GPU
-@pytest.mark.parametrize("steps", [1, 5, 70])  # 70 steps run as a graph of several
+@pytest.mark.parametrize("steps", [1, 5, 70])  # 70 steps run as graphs of several steps
 @pytest.mark.parametrize("algorithm", ["step", "warp"])
 @EACH_CELL
 def test_only_the_first_step_reads_the_states_that_are_given(

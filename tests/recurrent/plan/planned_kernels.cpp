@@ -1,6 +1,6 @@
-// Prints each cluster kernel of cluster/kernels.h that the planner uses for no layer, and each that
-// it uses but that does not exist; exits with 1 if there is one. Arguments: numbers of
-// multiprocessors, read one after the other until all kernels have been named.
+// Prints each cluster kernel of cluster/kernels.h that the planner never chooses, and each kernel
+// that it chooses but that does not exist. Exits with 1 if there are any. The arguments are numbers
+// of multiprocessors, which are tried in turn until all kernels have been chosen.
 #include <cstdio>
 #include <cstdlib>
 #include <set>
@@ -13,8 +13,8 @@
 
 using namespace treadle;
 
-// Cell, backward, half types, kernel, resets, units, blocks, tiles, rows of a tile: a compiled
-// kernel.
+// A compiled kernel: cell, backward, half types, kernel, resets, units, blocks, tiles, rows of a
+// tile.
 using Kernel = std::tuple<CellKind, bool, bool, KernelId, bool, int, int, int, int>;
 
 std::string name(const Kernel& named) {
@@ -25,7 +25,7 @@ std::string name(const Kernel& named) {
          std::to_string(tiles) + "}" + (tile_rows > 0 ? " rows " + std::to_string(tile_rows) : "");
 }
 
-// A kernel for any batch is one with resets and one without.
+// A kernel for any batch is compiled with and without resets.
 std::set<Kernel> compiled() {
   std::set<Kernel> found;
   for (const CellKind cell : kCellKinds) {
@@ -85,7 +85,7 @@ std::vector<RecurrenceSizes> all_layers() {
     for (const Dtype dtype : {Dtype::kHalf, Dtype::kFloat}) {
       for (const auto& [packed, resets] : kRagged) {
         for (const int64_t directions : {1, 2}) {
-          // For every other width, rows are not whole chunks of 16 bytes.
+          // With every second width, rows do not consist of whole 16-byte chunks.
           for (int64_t width = 31; width <= 768; width += width % 2 == 0 ? 31 : 1) {
             for (int64_t batch = 1; batch < 20000; batch += batch < 128 ? 1 : batch / 8) {
               found.push_back({cell, 512, batch, width, directions, dtype, packed, resets});

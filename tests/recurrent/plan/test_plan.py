@@ -1,4 +1,4 @@
-"""The planner of recurrent layers is a pure function; here it plans for many imaginary GPUs."""
+"""The planner of recurrent layers is a pure function, so these tests plan for GPUs of any size."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ ELEMENTS = (2, 4, 8)  # bytes
 CHIPS = range(1, 161)
 ARCHITECTURES = (75, 80, 90, 100)
 MEGABYTE = 1 << 20
-# Units of the kernels that run in a single block; HALF_BLOCKS: in half types on GPUs with clusters.
+# Units of the single-block kernels; HALF_BLOCKS: those for half types on GPUs with clusters.
 BLOCKS, HALF_BLOCKS = (32, 64, 96, 128), (32, 64)
 # The cluster kernels of float32: (units, blocks) -> the most rows. SPLIT_SHAPES is for the forward
-# pass, in which the fp16x2 kernels of cluster/kernels.h take more rows.
+# pass, in which the fp16x2 kernels of cluster/kernels.h support more rows.
 FLOAT_SHAPES = {
     **{(units, 1): 2 for units in BLOCKS},
     **{(32, 4): 8, (32, 8): 8, (16, 16): 8, (32, 16): 8},
@@ -57,14 +57,14 @@ def all_sizes() -> Iterator[Sizes]:
 
 
 def step_bytes(sizes: Sizes) -> int:
-    """Bytes of a step's input product, which is in float32 for half types, too."""
+    """Bytes of a step's products of the input, which are float32 for half types."""
     _, batch, hidden, element = sizes
     return 3 * hidden * batch * max(element, 4)
 
 
 def bounded(sizes: Sizes, chunk: int, l2_bytes: int) -> None:
-    """Checks that a chunk has at least one step and at most all of them, and that its input
-    products fit in half of the cache, unless it has a single step or few rows."""
+    """Checks that a chunk has at least one step and at most all steps, and that its products of the
+    input fit in half of the cache unless it has a single step or few rows."""
     steps, batch, *_ = sizes
     assert 1 <= chunk <= max(steps, 1)
     rows = chunk * batch
@@ -82,7 +82,7 @@ FLOAT_GRIDS = {
 
 
 def grid_of(sizes: Sizes, tf32: bool, backward: bool, architecture: int) -> tuple[int, int]:
-    """The blocks of a RowGroup for LLTM and the most rows that it takes, if a block has 227 KB of
+    """The number of blocks of a RowGroup for LLTM, and its most rows if a block has 227 KB of
     shared memory."""
     _, _, hidden, element = sizes
     if architecture != 90:  # no setmaxnreg
@@ -110,7 +110,7 @@ def possible(
     backward: bool,
     tf32: bool = False,
 ) -> set[str]:
-    """The algorithms that can run."""
+    """The algorithms that support these sizes."""
     _, _, hidden, element = sizes
     found = {"step"}
     if architecture >= 90:
@@ -135,7 +135,7 @@ def covered(
     tf32: bool = False,
     architecture: int = 90,
 ) -> None:
-    """The plan covers all units and all rows of the batch, within the kernel's limits."""
+    """Checks that the plan covers all units and rows of the batch within the kernel's limits."""
     _, batch, hidden, element = sizes
     units, blocks, tiles, rows = one.clusters
     if one.algorithm == "cluster":
@@ -151,7 +151,7 @@ def covered(
         blocks, most = grid_of(sizes, tf32, backward, architecture)
         groups = multiprocessors // blocks // directions
         assert one.grid_rows in range(8, most + 1, 8) and groups > 0
-        # The smallest multiple of 8 rows that gives the smallest number of launches.
+        # The smallest multiple of 8 rows with which the number of launches is smallest.
         launches = max(1, -(-batch // (most * groups)))
         assert one.grid_rows * groups * launches >= batch
         assert one.grid_rows == 8 or (one.grid_rows - 8) * groups * launches < batch
@@ -160,11 +160,11 @@ def covered(
 
 
 def chosen(one: Any, can: set[str], sizes: Sizes, backward: bool, architecture: int) -> None:
-    """Checks the algorithm and its reason. With very many rows, a launch per step may be faster."""
+    """Checks the algorithm and its reason. With many rows, one launch per step may be faster."""
     _, batch, hidden, element = sizes
     many = (one.algorithm, one.reason) in MANY_ROWS
-    # If both cluster and grid can run: cluster from sm_90 on for H up to 256, except backward in
-    # float32; otherwise the one with the lower predicted time.
+    # If both "cluster" and "grid" can run: "cluster" from sm_90 on for H up to 256, except in the
+    # float32 backward pass; otherwise the one with the lower predicted time.
     narrow = architecture >= 90 and hidden <= 256 and not (backward and element == 4)
     worth = {"cluster"} if "cluster" in can and narrow else can - {"step"} or {"step"}
     why = "few rows of one step are a launch" if worth == {"warp"} else "on the chip"
@@ -231,7 +231,7 @@ def test_every_chip() -> None:
 
 @BINDINGS
 def test_huge_sizes() -> None:
-    """The products of these sizes do not fit in 64 bits."""
+    """Products of these sizes overflow 64 bits."""
     huge = 1 << 62
     for sizes in itertools.product((5, huge), (1, 1 << 25, huge), (1, 1024, huge), ELEMENTS):
         for backward, directions in itertools.product((False, True), (1, 2)):

@@ -1,4 +1,4 @@
-"""The number of steps whose input products the planner computes together."""
+"""The number of steps in a chunk, whose products of the input are computed at once."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def test_chunks_grow_with_the_cache_and_shrink_with_the_step() -> None:
 
 @BINDINGS
 def test_a_chunk_holds_what_the_cache_does() -> None:
-    # 3 * 512 * 4 bytes * 64 rows per step: 64 steps are 24 MB.
+    # A step needs 3 * 512 * 4 bytes * 64 rows; 64 steps need 24 MB.
     assert plan((512, 64, 512, 4), l2_bytes=48 * MEGABYTE).steps_per_chunk == 64
     assert plan((512, 64, 512, 2), l2_bytes=48 * MEGABYTE).steps_per_chunk == 64
     assert plan((512, 64, 512, 8), l2_bytes=48 * MEGABYTE).steps_per_chunk == 32
-    # Without a cache, 1024 rows.
+    # Without a cache, a chunk has 1024 rows.
     assert plan((512, 64, 512, 4), l2_bytes=0).steps_per_chunk == 16
     assert plan((5, 64, 512, 4), l2_bytes=0).steps_per_chunk == 5

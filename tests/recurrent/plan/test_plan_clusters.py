@@ -12,8 +12,8 @@ from tests.recurrent.plan.test_plan import BINDINGS, BLOCKS, FLOAT_SHAPES, HALF_
 @BINDINGS
 @pytest.mark.parametrize("backward", [False, True])
 def test_clusters_share_the_batch(backward: bool) -> None:
-    """If all clusters are resident, no row waits, so each cluster takes few rows; on a smaller chip
-    it takes more."""
+    """If all clusters can be resident, each one runs as few rows as possible. On a smaller GPU each
+    one runs more."""
     options = {"forced": "cluster", "backward": backward}
     for hidden in (128, 256, 512, 768):
         *_, alone = plan((512, 1, hidden, 2), **options).clusters
@@ -29,7 +29,7 @@ def test_clusters_share_the_batch(backward: bool) -> None:
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("directions", [1, 2])
 def test_a_block_alone_has_narrow_layers_of_float32(directions: int, backward: bool) -> None:
-    """Blocks take as few rows as resident blocks allow, for any batch."""
+    """For any batch, each block runs as few rows as the number of resident blocks allows."""
     options = {"forced": "cluster", "directions": directions, "backward": backward}
     for hidden, batch in itertools.product(
         (1, 32, 33, 64, 65, 96, 97, 128), (*range(1, 600), 5000)
@@ -39,13 +39,14 @@ def test_a_block_alone_has_narrow_layers_of_float32(directions: int, backward: b
         at_once, most = 132 // directions, FLOAT_SHAPES[units, 1]
         if batch <= at_once * most:
             assert rows == -(-batch // at_once)
-    # Few clusters of 16 blocks are resident, so batches of many rows use smaller clusters if
-    # these hold H. Forward, these multiply on tensor cores, so batches of few rows use them, too.
+    # Few clusters of 16 blocks can be resident, so batches of many rows use smaller clusters if H
+    # fits. In the forward pass smaller clusters use tensor cores, so batches of few rows also use
+    # them.
     few = 16 if backward else 8
     for hidden, batch, blocks in ((129, 2, few), (129, 200, 8), (256, 200, 8), (512, 200, 16)):
         assert plan((512, batch, hidden, 4), **options).clusters[1] == blocks
-    # Four gates fill a block's registers at a smaller H. In a cluster they take the shared memory
-    # of half of its rows or, forward, of some of its rows.
+    # Four gates fill a block's registers at a smaller H. In a cluster they need so much shared
+    # memory that it runs half as many rows or, in the forward pass, a few rows less.
     wide = 4 if backward else 6
     for hidden, blocks, most in (
         (96, 1, 2),
@@ -65,9 +66,9 @@ def test_a_block_alone_has_narrow_layers_of_float32(directions: int, backward: b
 def test_a_block_alone_has_few_rows_of_narrow_layers_of_half_types(
     directions: int, cell: str, backward: bool
 ) -> None:
-    """Blocks take one row each, or two if not enough blocks are resident. With more rows, clusters
-    need fewer waves. Larger layers use tensor cores: backward from H 33 on, if rows consist of
-    whole chunks of 16 bytes."""
+    """Each block runs one row, or two if too few blocks can be resident. With more rows, clusters
+    need fewer waves. Larger layers use tensor cores: in the backward pass from H 33 on, if rows
+    consist of whole 16-byte chunks."""
     options = {"cell": cell, "directions": directions, "backward": backward, "forced": "cluster"}
     for multiprocessors, hidden in itertools.product((16, 132), (1, 31, 32, 33, 64, 65, 128)):
         at_once = multiprocessors // directions
@@ -87,7 +88,8 @@ def test_a_block_alone_has_few_rows_of_narrow_layers_of_half_types(
 
 @BINDINGS
 def test_packed_batches_and_parts_of_chunks_are_planned_by_the_kernels_that_take_them() -> None:
-    """The dense kernels take neither packed batches nor resets, and are fast in other shapes."""
+    """The dense kernels support neither packed batches nor parts of 16-byte chunks, and are fast in
+    other shapes than the general kernels."""
     for backward, batch, dense, other in ((False, 16, 32, 16), (True, 256, 64, 32)):
         options = {"cell": "gru", "backward": backward}
         sizes = (512, batch, 256, 2)
@@ -99,7 +101,7 @@ def test_packed_batches_and_parts_of_chunks_are_planned_by_the_kernels_that_take
 
 @BINDINGS
 def test_resets_of_lstm_and_gru_are_planned_as_dense_batches() -> None:
-    """Up to H 512, in the layouts of batches without resets; LLTM has no such kernels."""
+    """Up to H 512, resets do not change the plan. LLTM has no dense kernels that support resets."""
     for cell, backward, (batch, hidden) in itertools.product(
         ("lstm", "gru"), (False, True), ((1, 512), (16, 512), (16, 256), (64, 256), (128, 256))
     ):
@@ -116,7 +118,7 @@ def test_resets_of_lstm_and_gru_are_planned_as_dense_batches() -> None:
 
 @BINDINGS
 def test_float32_on_tensor_cores_takes_as_many_rows_as_run_at_once() -> None:
-    """Forward, clusters take more rows if a second wave would take longer."""
+    """In the forward pass, clusters run more rows if a second wave would take longer."""
     for cell, hidden, batch, shape in (
         ("lltm", 512, 1, (32, 16, 1, 1)),
         ("lltm", 512, 16, (32, 16, 1, 3)),
@@ -129,7 +131,7 @@ def test_float32_on_tensor_cores_takes_as_many_rows_as_run_at_once() -> None:
     ):
         found = plan((512, batch, hidden, 4), cell=cell, forced="cluster")
         assert found.clusters == shape, (cell, hidden, batch)
-        # Packed batches and batches with resets do not use them.
+        # The backward pass, packed batches and batches with resets do not use these kernels.
         for other in ({"backward": True}, {"ragged": True}):
             one = plan((512, batch, hidden, 4), cell=cell, forced="cluster", **other)
             units, blocks, _, rows = one.clusters

@@ -1,4 +1,4 @@
-"""Forced algorithms of recurrent layers, in the planner and by the op's argument."""
+"""Forced algorithms of recurrent layers, in the planner and through the op's argument."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_float32_in_clusters_and_in_the_grid(algorithm: str, most: int) -> None:
 
 @BINDINGS
 def test_a_wide_layer_takes_the_faster_of_cluster_and_grid() -> None:
-    """The batch has many rows, and few clusters of this width are resident."""
+    """Few clusters of this width can be resident, so with many rows the grid is faster."""
     assert plan((512, 4, 768, 2), architecture=90).algorithm == "cluster"
     assert plan((512, 128, 768, 2), architecture=90).algorithm == "grid"
     assert plan((512, 128, 512, 2), architecture=90).algorithm == "grid"
@@ -105,7 +105,7 @@ def test_the_ops_argument(lengths: tuple[int, ...] | None, device: str) -> None:
     algorithms = ["step"] if on_cuda else ["rows"]
     if on_cuda and torch.cuda.get_device_capability() >= (9, 0):
         algorithms.insert(0, "cluster")
-    # The first is auto's choice.
+    # The first one is the choice of "auto".
     expected = run(call)
     for name in ("auto", algorithms[0]):
         for ours, theirs in zip(run(call, algorithm=name), expected, strict=True):

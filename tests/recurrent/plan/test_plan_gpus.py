@@ -70,8 +70,8 @@ def test_half_types_up_to_h1024_where_64_multiprocessors_are() -> None:
             assert chosen(gpu, cell, (512, 8, 1024, 2), backward=backward) == "step", gpu
 
 
-# Blocks of a group and its most rows, for LSTM, by dtype, H and pass, with the shared memory of
-# an A100 and of a GeForce. None: a block has too little shared memory.
+# For LSTM, by dtype, H and pass: the blocks of a RowGroup, and its most rows with the shared memory
+# of an A100 and of a GeForce. None: a block has too little shared memory.
 LSTM_GRIDS = {
     ("half", 256, False): (16, 104, 48),
     ("half", 256, True): (8, 64, 32),
@@ -133,7 +133,7 @@ def test_one_block_is_all_of_cluster_before_sm_90() -> None:
 
 @BINDINGS
 def test_a_slow_clock_makes_one_launch_worth_less() -> None:
-    """On a slow clock, the predicted time of one launch is close to that of cuBLAS in each step."""
+    """At a low clock rate, one launch is predicted to take about as long as cuBLAS in each step."""
     sizes, gpu = (256, 256, 1024, 2), GPUS["A100"]
     assert plan(sizes, cell="gru", **gpu | {"clock_mhz": 2500}).algorithm == "grid"
     assert plan(sizes, cell="gru", **gpu | {"clock_mhz": 700}).algorithm == "step"

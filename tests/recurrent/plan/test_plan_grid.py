@@ -1,4 +1,4 @@
-"""The planner's grids: how many multiprocessors a grid needs, and which layers it takes."""
+"""The planner's grids: how many multiprocessors a grid needs, and which layers it supports."""
 
 from __future__ import annotations
 

@@ -9,16 +9,16 @@ from pathlib import Path
 from tests.support.installed import ROOT
 from tools.native import host
 
-# Multiprocessors of H100 and H200, H100 PCIe, B200, A100 and H20, and of parts of them (MIG) and
-# smaller or newer GPUs, which need further kernels.
+# Numbers of multiprocessors of H100 and H200, H100 PCIe, B200, A100 and H20. OTHERS: those of parts
+# of them (MIG) and of smaller or newer GPUs, which need further kernels.
 GPUS = (132, 114, 148, 108, 78)
 OTHERS = (16, 30, 18, 26, 32, 36, 46, 48, 60, 64, 84, 188)
 SOURCES = ("tests/recurrent/plan/planned_kernels.cpp", "kernels/recurrent/plan/plan.cpp")
 
 
 def test_each_cluster_kernel_is_planned_for_some_layer(tmp_path: Path) -> None:
-    """Every compiled kernel is planned for some layer; others would only cost compile time and
-    space."""
+    """The planner chooses every compiled kernel for some layer. Any other kernel would only cost
+    compile time and space."""
     program = tmp_path / "planned_kernels"
     command = [*host.cxx().split(), "-std=c++17", "-O2", "-Wall", "-Werror", "-I."]
     built = subprocess.run(

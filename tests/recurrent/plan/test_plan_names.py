@@ -1,4 +1,4 @@
-"""The plan names the kernels that run; TREADLE_PRINT_PLANS prints it."""
+"""A plan contains the names of the kernels that run; TREADLE_PRINT_PLANS prints the plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.recurrent.plan.test_plan import BINDINGS, plan
 from tests.support import installed
 
-# The kernels of each algorithm: plan.h.
+# The kernels of each algorithm, as listed in plan.h.
 KERNELS = {
     "rows": {"rows"},
     "step": {"step"},

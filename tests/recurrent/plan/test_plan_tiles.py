@@ -39,8 +39,8 @@ def test_what_cannot_run(sizes: Sizes, architecture: int, tf32: bool) -> None:
 @BINDINGS
 @pytest.mark.parametrize("cell", ["lltm", "lstm", "gru", "rnn_tanh", "rnn_relu"])
 def test_many_rows_forward(cell: str) -> None:
-    """Forward, it runs many rows, in float32 only if rounding is allowed. Few rows keep
-    weights on the chip or use a launch per step, as do a single step and, backward, many rows."""
+    """The forward pass of many rows uses "tiles", in float32 only if TF32 is allowed. For few rows,
+    a single step or the backward pass, weights stay on the chip or each step is a launch."""
     for hidden, element in itertools.product((256, 512, 1024), (2, 4)):
         for batch, chosen in ((16, False), (63, False), (8000, True), (16384, True)):
             size = 24, batch, hidden, element
@@ -59,8 +59,8 @@ def test_many_rows_forward(cell: str) -> None:
 @BINDINGS
 @pytest.mark.parametrize("cell", ["lltm", "lstm", "gru", "rnn_tanh", "rnn_relu"])
 def test_some_rows_of_wide_layers_in_float32(cell: str) -> None:
-    """Tiles are chosen before all their rows are used, but not for few rows if a grid keeps the
-    weights."""
+    """Tiles are chosen even if some of their rows are unused, but not for few rows if a grid can
+    keep the weights on the chip."""
     for batch, hidden, algorithm in (
         (16, 1024, "grid"),
         (64, 1024, "grid"),

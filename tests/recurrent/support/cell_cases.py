@@ -40,7 +40,7 @@ def cell_arguments(
     lead: tuple[int, ...] = (),
     to: dict[str, layouts.Layout] | None = None,
 ) -> Call:
-    """Weights like those of a trained net: gates are of order one at any width."""
+    """Weights as large as in a trained net, so that gates are of order one at any width."""
     b, i, h = sizes
     layout = to or {}
     fan_in = max(1, i + h) ** -0.5
@@ -76,7 +76,7 @@ def cell_reference(
         reference.lltm_cell(input[n], weights[n], None if bias is None else bias[n], *state)
         for n, state in enumerate(zip(old_h, old_cell, strict=True))
     ]
-    if not steps:  # empty, but it must depend on every argument
+    if not steps:  # empty results must still depend on every argument
         nothing = sum(t.sum() for t in (input, weights, bias, old_h, old_cell) if t is not None)
         return old_h * nothing.to(old_h.dtype), old_cell * nothing.to(old_cell.dtype)
     new_h, new_cell = zip(*steps, strict=True)
@@ -114,7 +114,7 @@ def lltm_cases() -> tuple[Case, ...]:
         add(f"N 2, bias {bias}", (3, 5, 4), bias=bias, lead=(2,))
     add("N 0", (3, 5, 4), lead=(0,))
     add("N 3, strided", (3, 5, 4), lead=(3,), to={"input": strided, "weights": transposed})
-    # More rows than gridDim.y can count.
+    # More rows than gridDim.y allows.
     add("B 65,541", (65_541, 1, 2), (torch.float64, torch.float32))
     return tuple(found)
 

@@ -48,7 +48,7 @@ def backward(
     change: Callable[[dict[str, Any]], Any],
     lengths: tuple[int, ...] | None = None,
 ) -> Any:
-    """recurrent_layer_backward on good arguments after ``change``."""
+    """Calls recurrent_layer_backward on good arguments after ``change``."""
     call = good(make, cell, lengths)
     rows = (T, B) if lengths is None else (S,)
     values: dict[str, Any] = {
@@ -66,7 +66,8 @@ def backward(
     return torch.ops.treadle.recurrent_layer_backward(*values.values(), "auto", [True] * 9)
 
 
-# Arguments that only the backward op has: their shapes as errors spell them, dense and packed.
+# Arguments that only the backward op has: their shapes, and how errors describe these for dense and
+# packed batches.
 OUTPUT = ((T, B, D * H), "shape [T, B, D*H] = [2, 3, 8]", "shape [S, D*H] = [5, 8]")
 STATE = ((D, B, H), *["the same shape as h0, [2, 3, 4]"] * 2)
 
@@ -111,7 +112,7 @@ def backward_rules(cell: str) -> list[Bad]:
         Bad(
             f"{op} cell",
             lambda m: backward(m, cell, lambda v: v.update(cell="rnn")),
-            f"{op}: cell must be lltm, lstm, gru, rnn_tanh or rnn_relu, got rnn",
+            f"{op}: cell must be lltm, lstm, gru, rnn_tanh, rnn_relu or a Cell's key, got rnn",
         ),
         Bad(
             f"{op} weight_hh",

@@ -1,4 +1,4 @@
-"""Calls that recurrent_layer must refuse; its backward op: layer_bad_backward.py."""
+"""Calls that recurrent_layer must refuse. layer_bad_backward.py has those of its backward op."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from tests.support.inputs import Bad, Make, of_dtype
 
 
 def run(make: Make, cell: str, lengths: tuple[int, ...] | None = None, **replaced: Tensor) -> Any:
-    """recurrent_layer on good arguments, some replaced."""
+    """Calls recurrent_layer on good arguments with some of them replaced."""
     values = {NAMES.index(n): t for n, t in replaced.items()}
     return good(make, cell, lengths).with_args(values).run(layer)
 
 
 def changed(cell: str) -> Run:
-    """recurrent_layer on good arguments, one of them changed."""
+    """A function that calls recurrent_layer on good arguments with one of them changed."""
 
     def run_changed(make: Make, name: str, change: Callable[[Tensor], Any]) -> Any:
         call, index = good(make, cell), NAMES.index(name)
@@ -58,7 +58,7 @@ def changed(cell: str) -> Run:
 
 
 def with_sizes(make: Make, cell: str, change: Callable[[Tensor], Tensor]) -> Any:
-    """recurrent_layer on a packed batch with other sizes."""
+    """Calls recurrent_layer on a packed batch with changed batch sizes."""
     call, sizes = good(make, cell, LENGTHS), batch_sizes(LENGTHS)
     assert sizes is not None
     return call.with_args({1: change(sizes)}).run(torch.ops.treadle.recurrent_layer)
@@ -84,7 +84,7 @@ def shapes(cell: str) -> list[Bad]:
         )
         for name, shapes in wrong.items()
         for shape in shapes
-        if shape != tuple(right[name][1])  # of an RNN, whose weights have one block of rows
+        if shape != tuple(right[name][1])  # right for an RNN, whose weights have one block of rows
         for lengths in (None, LENGTHS)
     ]
     inputs = [(None, "[T, B, I]", s) for s in ((), (5,), (3, 5), (1, 2, 3, 5))]
@@ -196,9 +196,18 @@ def cells() -> list[Bad]:
     found = [
         Bad(f"{op} cell {cell!r}", lambda m, cell=cell: named(m, cell), f"{op}: {words}")
         for cell, words in (
-            ("rnn", "cell must be lltm, lstm, gru, rnn_tanh or rnn_relu, got rnn"),
-            ("LLTM", "cell must be lltm, lstm, gru, rnn_tanh or rnn_relu, got LLTM"),
-            ("", "cell must be lltm, lstm, gru, rnn_tanh or rnn_relu, got "),
+            (
+                "rnn",
+                "cell must be lltm, lstm, gru, rnn_tanh, rnn_relu or a Cell's key, got rnn",
+            ),
+            (
+                "LLTM",
+                "cell must be lltm, lstm, gru, rnn_tanh, rnn_relu or a Cell's key, got LLTM",
+            ),
+            (
+                "",
+                "cell must be lltm, lstm, gru, rnn_tanh, rnn_relu or a Cell's key, got ",
+            ),
         )
     ]
     return [

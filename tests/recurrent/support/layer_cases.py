@@ -1,5 +1,5 @@
 """Inputs of recurrent_layer: cells, sizes, directions, packed lengths, missing bias, wider state,
-strides; parameters of one direction without that dimension."""
+strides, and parameters of a single direction without the dimension D."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from torch import Tensor
 from tests.support import layouts
 from tests.support.inputs import FLOATING, HALVES, Call, Case, Make, Op
 from tests.support.layouts import expanded, misaligned, padded_rows, strided, transposed
-from treadle import reference
+from treadle import Cell, reference
 
 NAMES = ("input", "lengths", "h0", "c0", "weight_ih", "weight_hh", "bias_ih", "bias_hh")
-TENSORS = (0, 2, 3, 4, 5, 6)  # those of NAMES that the LLTM takes
+TENSORS = (0, 2, 3, 4, 5, 6)  # positions in NAMES of LLTM's tensors
 CELLS = ("lltm", "lstm", "gru", "rnn_tanh", "rnn_relu")
-# For each cell: the tensors of NAMES; gates; the blocks of H rows of a weight.
+# For each cell: the positions of its tensors in NAMES; its gates; the blocks of H rows of a weight.
 ARGUMENTS = {cell: TENSORS if cell == "lltm" else (*TENSORS, 7) for cell in CELLS}
 GATES = {"lltm": 3, "lstm": 4, "gru": 4, "rnn_tanh": 1, "rnn_relu": 1}
 BLOCKS = {"lltm": 3, "lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+FORMULAS: dict[str, Cell] = {}  # by name in the op; formula_cases.py adds cells
 EACH_CELL = pytest.mark.parametrize("cell", CELLS)
 WIDE = (torch.float64, torch.float32)
 Lengths = tuple[int, ...] | None
@@ -75,7 +76,8 @@ def layer_arguments(
     to: dict[str, layouts.Layout] | None = None,
     no_directions: bool = False,
 ) -> Call:
-    """Arguments; weights as large as in a trained net. Lengths, if given, determine T and B."""
+    """Arguments of a call, with weights as large as in a trained net. `lengths`, if given,
+    determines T and B."""
     t, b, i, h = sizes
     d, width, layout = directions, BLOCKS[cell] * h, to or {}
     rows = (t, b)
@@ -94,8 +96,8 @@ def layer_arguments(
         shapes |= {name: shape[1:] for name, shape in shapes.items() if name[0] in "wb"}
     scales: dict[str, float | Tensor] = dict.fromkeys(shapes, 1.0)
     scales["weight_ih"] = scales["weight_hh"] = max(1, i + h) ** -0.5
-    # Near 0 rounding decides whether relu has a gradient. So all summands of a gate have the same
-    # sign, and those of every other unit are negative.
+    # Near 0, rounding decides whether relu has a gradient. So all summands of a unit have the same
+    # sign, which is negative in every second unit.
     steep = cell == "rnn_relu"
     if steep:
         signs = (1.0 - 2.0 * (torch.arange(h) % 2)).double()
@@ -123,7 +125,7 @@ def layer_arguments(
 def layer(
     input: Tensor, lengths: Lengths, *rest: Tensor | None, cell: str = "lltm", **options: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The layer's arguments; missing biases are None."""
+    """Calls recurrent_layer; missing biases become None."""
     given = (*rest, *[None] * (len(NAMES) - 2 - len(rest)))
     return torch.ops.treadle.recurrent_layer(  # type: ignore[no-any-return]
         input, batch_sizes(lengths), *given, cell=cell, **options
@@ -136,7 +138,9 @@ def layer_reference(
     given = [*rest, *[None] * (len(NAMES) - 2 - len(rest))]
     if given[2].dim() == 2:
         given[2:] = [t if t is None else t.unsqueeze(0) for t in given[2:]]
-    results = reference.recurrent_layer(input, batch_sizes(lengths), *given, cell=cell)
+    results = reference.recurrent_layer(
+        input, batch_sizes(lengths), *given, cell=FORMULAS.get(cell, cell)
+    )
     if len(input) and lengths != ():
         return results
     # Even without steps the results must depend on every argument.
@@ -160,8 +164,8 @@ def layer_cases(cell: str) -> tuple[Case, ...]:
             return call.with_options(recompute=True) if recompute else call
 
         t, b, _, h = sizes
-        # LLTM accumulates errors: in its longest cases with a single row, about one seed in thirty
-        # exceeds the rule by a third. These are the seeds with which the kernels were first tested.
+        # LLTM accumulates errors. In its longest cases with a single row, about one seed in thirty
+        # exceeds the rule by a third. These seeds are from the first tests of the kernels.
         drawn = f"lltm_layer {name}" if cell == "lltm" else ""
         big = t * b * h > 200
         found.append(Case(f"recurrent_layer {cell} {name}", build, dtypes, big, drawn))
@@ -184,7 +188,7 @@ def layer_cases(cell: str) -> tuple[Case, ...]:
     add_each("no bias", (3, 2, 2, 2), bias=False)
     add_each("no bias, wide", (3, 17, 64, 33), bias=False)
     add_each("no bias, packed", (3, 3, 2, 2), bias=False, lengths=(3, 2, 1))
-    # Not smaller, because with few numbers all errors can be small by chance.
+    # No smaller sizes, because with few numbers all errors can be small by chance.
     for sizes in ((2, 5, 3, 7), (17, 17, 64, 33)):
         add_each(f"fp32 cell T{sizes[0]}", sizes, dtypes=HALVES, state=torch.float32)
     packed: dict[str, Any] = {"dtypes": HALVES, "state": torch.float32, "lengths": (3, 3, 2, 1)}

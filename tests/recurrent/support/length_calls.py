@@ -19,7 +19,7 @@ T, B, INPUTS, H = 7, 5, 4, 6
 LENGTHS = (3, 7, 0, 1, 6)
 EACH_DEVICE = pytest.mark.parametrize("device", DEVICES)
 BOTH_WAYS = pytest.mark.parametrize("bidirectional", [False, True])
-# Resets at most positions, also in the padding; row 1 has none.
+# Resets at various steps, also in the padding; row 1 has none.
 MARKS = torch.tensor([[b != 1 and (t * 3 + b) % 4 == 0 for b in range(B)] for t in range(T)])
 
 
@@ -67,7 +67,7 @@ class Given:
         return values.to(self.device, self.dtype)
 
     def starts(self, form: str) -> list[Tensor]:
-        """The states after resets: none, one for each row, or one for each step."""
+        """The replacement states: none, one for each row, or one for each step."""
         count, b, h = self.states[0].shape
         shape = {"none": None, "rows": (count, b, h), "steps": (count, T, b, h)}[form]
         return [self.draw(*shape) for _ in range(self.count)] if shape else []
@@ -83,7 +83,7 @@ class Given:
         batch_first: bool = False,
         **options: Any,
     ) -> tuple[Tensor, ...]:
-        """The results of the call with the given tensors in place of those of `tensors()`."""
+        """The results of the call, with `tensors` instead of those of `tensors()` if given."""
         x, *others = self.tensors() if tensors is None else tensors
         states, params = others[: self.count], others[self.count :]
 

@@ -1,5 +1,5 @@
-"""Bad tensor-list arguments (hx, params) of the ops lltm, lstm, gru and rnn_*. Errors found by
-recurrent_layer must name the op that was called."""
+"""Bad tensor-list arguments (hx, params) of the ops lltm, lstm, gru and rnn_*. Errors that
+recurrent_layer finds must contain the name of the op that was called."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def states(cell: str, h0: Tensor, c0: Tensor) -> Any:
 
 
 def run(make: Make, cell: str, replaced: dict[int, Tensor] | None = None, **changed: Any) -> Any:
-    """The op on good arguments, some of params replaced."""
+    """Calls the op on good arguments with some of params replaced."""
     params = [make(*shape) for shape in both_layers(cell)]
     for k, t in (replaced or {}).items():
         params[k] = t
@@ -55,7 +55,7 @@ def run(make: Make, cell: str, replaced: dict[int, Tensor] | None = None, **chan
 
 
 def packed(make: Make, cell: str, sizes: Tensor) -> Any:
-    """The op on five rows."""
+    """Calls the op on packed data with five rows."""
     state, params = make(1, B, H), [make(*shape) for shape in shapes_of(cell)]
     hx, options = states(cell, state, state), (True, 1, 0.0, False)
     return getattr(treadle, cell)(make(5, I), sizes, hx, params, *options, bidirectional=False)

@@ -50,7 +50,7 @@ def reset_layer(
     op: Any = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`rest`: the others of NAMES, then reset_h and reset_c, which may be missing."""
+    """`rest`: the other arguments of NAMES, then reset_h and reset_c, which may be missing."""
     *given, reset_h, reset_c = (*rest, *[None] * (len(NAMES) - len(rest)))
     resets = {"reset": marks_of(marks, input, lengths), "reset_h": reset_h, "reset_c": reset_c}
     called = op or torch.ops.treadle.recurrent_layer

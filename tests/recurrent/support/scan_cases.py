@@ -12,7 +12,7 @@ from tests.support.inputs import Call, Case, Make, Op
 from tests.support.layouts import misaligned, strided, transposed
 
 DTYPES = (torch.float64, torch.float32)
-# T, B, H. Zeros, ones, odd sizes; more steps than one round of a CUDA kernel takes.
+# T, B, H. Zeros, ones, odd sizes; more steps than a CUDA kernel computes in one round.
 SIZES = ((4, 3, 2), (0, 3, 2), (3, 0, 2), (3, 2, 0), (1, 1, 1), (2, 17, 5), (300, 2, 33))
 
 
@@ -32,7 +32,7 @@ def scan_reference(
     for t in reversed(range(len(keep))) if reverse else range(len(keep)):
         moved = keep[t] * state + add[t]
         state = found[t] = moved if reset is None else torch.where(reset[t], add[t], moved)
-    # Without steps, or if none is read, the result must still depend on every argument.
+    # The result must depend on every argument, even if it reads only some of them.
     nothing = 0 * (keep.sum() + add.sum() + start.sum())
     return torch.stack([found[t] for t in range(len(keep))]) + nothing if found else add + nothing
 

@@ -24,7 +24,7 @@ class Emulated(_training_graphs.Recorder):
 
     @contextmanager
     def prepare(self) -> Iterator[None]:
-        # A capture does not change random numbers and buffers.
+        # A capture changes neither the random number generator nor buffers.
         modules = _training_modules.Modules()
         with modules.watched(), torch.random.fork_rng([]):
             yield
@@ -58,7 +58,7 @@ def device(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 class Net(nn.Module):
-    """A cell between other layers; one parameter is used without a call of its module."""
+    """A cell between other layers; one parameter is also used outside of its module's call."""
 
     def __init__(self, cell: str = "GRUCell", dropout: float = 0.0) -> None:
         super().__init__()

@@ -1,13 +1,13 @@
 # find_package(treadle): treadle's ops for C++ programs. CMAKE_PREFIX_PATH comes from
-# `python -m treadle --cmake-prefix`, which names treadle's folder and torch's.
+# `python -m treadle --cmake-prefix`, which prints treadle's folder and torch's.
 #
-#   treadle::treadle   link this; it brings treadle::torch
-#   treadle::torch     LibTorch, as the torch package of that Python has it
+#   treadle::treadle   link this; it includes treadle::torch
+#   treadle::torch     LibTorch, from the torch package of that Python
 #   treadle::kernels   the C functions of treadle/kernels.h, which need no torch:
-#                      find_package(treadle COMPONENTS kernels) looks for none
+#                      find_package(treadle COMPONENTS kernels) does not look for torch
 #
 # TorchConfig.cmake is not used: with CUDA it stops if no CUDA toolkit is installed, although neither
-# linking nor running needs one. TREADLE_TORCH_DIR may name another torch folder.
+# linking nor running needs one. Set TREADLE_TORCH_DIR to use another torch folder.
 
 if(CMAKE_VERSION VERSION_LESS 3.19)
   message(FATAL_ERROR "treadle needs CMake 3.19 or newer, this is ${CMAKE_VERSION}")
@@ -21,7 +21,7 @@ if(NOT _builds OR NOT EXISTS "${_treadle}/lib/libtreadle_kernels.so")
   return()
 endif()
 
-# The headers lie in the package, or next to it in the repository.
+# The headers are in the package, or next to it in the repository.
 foreach(_header ops kernels)
   find_path(_${_header} treadle/${_header}.h NO_CACHE NO_DEFAULT_PATH
     PATHS "${_treadle}/include" "${_treadle}/../../csrc/include" "${_treadle}/../../kernels/include")
@@ -80,7 +80,7 @@ if(_fact_cuda)
 endif()
 list(TRANSFORM _libraries REPLACE "(.+)" "${TREADLE_TORCH_DIR}/lib/lib\\1.so")
 if(_fact_cuda)
-  # pip installs the CUDA runtime next to torch; other torch packages carry it, or use the system's.
+  # pip installs the CUDA runtime next to torch; other torch packages contain it, or use the system's.
   string(REGEX MATCH "^[0-9]+" _major "${_fact_cuda}")
   file(GLOB _cudart "${TREADLE_TORCH_DIR}/../nvidia/cu*/lib/libcudart.so.${_major}"
     "${TREADLE_TORCH_DIR}/lib/libcudart*.so*")
@@ -104,7 +104,7 @@ set_target_properties(treadle::torch PROPERTIES
     "${TREADLE_TORCH_DIR}/include;${TREADLE_TORCH_DIR}/include/torch/csrc/api/include"
   INTERFACE_COMPILE_FEATURES cxx_std_${_fact_cxx_standard}
   INTERFACE_COMPILE_DEFINITIONS _GLIBCXX_USE_CXX11_ABI=${_abi}
-  # Backends and ops register themselves when they are loaded, also where no symbol is used.
+  # Backends and ops register themselves when they are loaded, even if none of their symbols is used.
   INTERFACE_LINK_OPTIONS "LINKER:--no-as-needed"
   INTERFACE_LINK_LIBRARIES "${_libraries}")
 

@@ -1,9 +1,9 @@
-# Whether this treadle is what find_package(treadle 0.1) asks for. Until 1.0 a minor version may
-# change an interface, afterwards a major one may.
+# Checks whether this version satisfies a call such as find_package(treadle 0.1). Until 1.0, a minor
+# version may change an interface; afterwards, only a major one may.
 
 file(GLOB _builds "${CMAKE_CURRENT_LIST_DIR}/../../../lib/torch-*/facts.json")
 if(NOT _builds OR CMAKE_VERSION VERSION_LESS 3.19)
-  # treadleConfig.cmake says what is wrong.
+  # treadleConfig.cmake reports what is wrong.
   set(PACKAGE_VERSION_COMPATIBLE TRUE)
   return()
 endif()

@@ -1,0 +1,167 @@
+#include "recurrent/formula/evaluate.h"
+
+#include <ATen/Functions.h>
+
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <sstream>
+#include <unordered_map>
+
+namespace treadle {
+namespace {
+
+using Values = std::vector<Tensor>;
+
+Tensor compared(const Tensor& flags, const Tensor& like) { return flags.to(like.scalar_type()); }
+
+Tensor compute(const std::string& op, const Values& x) {
+  using Function = Tensor (*)(const Values&);
+  // The twin of kernels/recurrent/formula/functors.h.
+  static const std::unordered_map<std::string, Function> functions = {
+      {"add", [](const Values& x) { return x[0] + x[1]; }},
+      {"sub", [](const Values& x) { return x[0] - x[1]; }},
+      {"mul", [](const Values& x) { return x[0] * x[1]; }},
+      {"div", [](const Values& x) { return x[0] / x[1]; }},
+      {"neg", [](const Values& x) { return at::neg(x[0]); }},
+      {"sigmoid", [](const Values& x) { return at::sigmoid(x[0]); }},
+      {"tanh", [](const Values& x) { return at::tanh(x[0]); }},
+      {"tanh_slope", [](const Values& x) { return 1 - at::square(at::tanh(x[0])); }},
+      {"exp", [](const Values& x) { return at::exp(x[0]); }},
+      {"expm1", [](const Values& x) { return at::expm1(x[0]); }},
+      {"log", [](const Values& x) { return at::log(x[0]); }},
+      {"log1p", [](const Values& x) { return at::log1p(x[0]); }},
+      {"sqrt", [](const Values& x) { return at::sqrt(x[0]); }},
+      {"sin", [](const Values& x) { return at::sin(x[0]); }},
+      {"cos", [](const Values& x) { return at::cos(x[0]); }},
+      {"erf", [](const Values& x) { return at::erf(x[0]); }},
+      {"abs", [](const Values& x) { return at::abs(x[0]); }},
+      {"gt", [](const Values& x) { return compared(x[0] > x[1], x[0]); }},
+      {"ge", [](const Values& x) { return compared(x[0] >= x[1], x[0]); }},
+      {"eq", [](const Values& x) { return compared(x[0] == x[1], x[0]); }},
+      {"where", [](const Values& x) { return at::where(x[0] != 0, x[1], x[2]); }},
+  };
+  const auto found = functions.find(op);
+  TORCH_INTERNAL_ASSERT(found != functions.end(), "a formula's program has no operation ", op);
+  return found->second(x);
+}
+
+}  // namespace
+
+FormulaProgram::FormulaProgram(const std::string& text) {
+  std::istringstream all(text);
+  for (std::string one; std::getline(all, one);) {
+    std::istringstream words(one);
+    Line line;
+    words >> line.op;
+    if (line.op == "const") {
+      std::string number;  // streams cannot read every text that Python writes
+      words >> number;
+      line.number = std::strtod(number.c_str(), nullptr);  // stod refuses subnormal numbers
+    } else {
+      for (size_t value = 0; words >> value;) line.args.push_back(value);
+    }
+    if (line.op == "out") {
+      results_ = line.args;
+    } else {
+      lines_.push_back(line);
+    }
+  }
+}
+
+Values FormulaProgram::operator()(const Values& inputs) const {
+  Values values = inputs;
+  for (const Line& line : lines_) {
+    if (line.op == "const") {
+      const Tensor exact = at::scalar_tensor(line.number, inputs[0].options().dtype(at::kDouble));
+      values.push_back(exact.to(inputs[0].scalar_type()));  // may be infinite
+      continue;
+    }
+    Values args;
+    for (const size_t at : line.args) args.push_back(values[at]);
+    values.push_back(compute(line.op, args));
+  }
+  Values results;
+  for (const size_t at : results_) {
+    // A result that is a number has no shape.
+    const Tensor& found = values[at];
+    results.push_back(found.dim() == 0 && inputs[0].dim() > 0 ? found.expand_as(inputs[0]) : found);
+  }
+  return results;
+}
+
+const FormulaEvaluators& formula_evaluators(CellKind cell) {
+  static std::map<CellKind, std::unique_ptr<FormulaEvaluators>> known;
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
+  auto& found = known[cell];
+  if (!found) {
+    const FormulaPrograms& texts = formula_programs(cell);
+    found = std::make_unique<FormulaEvaluators>(FormulaEvaluators{
+        FormulaProgram(texts.forward), FormulaProgram(texts.backward),
+        FormulaProgram(texts.forward_tangent), FormulaProgram(texts.backward_tangent)});
+  }
+  return *found;
+}
+
+namespace {
+
+// The values, and whether any has a tangent; missing ones are zeros.
+struct Inputs {
+  Values values, both;
+  bool any = false;
+
+  Inputs(const Gates& gates, std::initializer_list<const Dual*> others) {
+    std::vector<const Dual*> all;
+    for (const Dual& gate : gates) all.push_back(&gate);
+    all.insert(all.end(), others.begin(), others.end());
+    const Tensor& like = gates[0].value;
+    const auto or_zeros = [&](const Tensor& t) { return t.defined() ? t : at::zeros_like(like); };
+    for (const Dual* one : all) {
+      values.push_back(or_zeros(one->value));
+      any |= one->tangent.defined();
+    }
+    both = values;
+    if (any) {
+      for (const Dual* one : all) both.push_back(or_zeros(one->tangent));
+    }
+  }
+};
+
+std::vector<Dual> evaluated(const Inputs& inputs, const FormulaProgram& value,
+                            const FormulaProgram& tangent) {
+  const Values values = value(inputs.values);
+  const Values tangents = inputs.any ? tangent(inputs.both) : Values(values.size());
+  std::vector<Dual> found;
+  for (size_t i = 0; i < values.size(); ++i) found.push_back({values[i], tangents[i]});
+  return found;
+}
+
+}  // namespace
+
+const CellFormula& formula_of(CellKind cell) {
+  static std::map<CellKind, CellFormula> known;
+  static std::mutex mutex;
+  const FormulaEvaluators& own = formula_evaluators(cell);
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto found = known.find(cell);
+  if (found != known.end()) return found->second;
+  return known
+      .emplace(cell, CellFormula{[&own](const Gates& gates, const Dual& old_c) -> CellStates {
+                                   const auto found = evaluated({gates, {&old_c}}, own.forward,
+                                                                own.forward_tangent);
+                                   return {found[0], found[1]};
+                                 },
+                                 [&own](const Gates& gates, const Dual& old_c, const Dual& grad_h,
+                                        const Dual& grad_c) -> CellGrads {
+                                   auto found = evaluated({gates, {&old_c, &grad_h, &grad_c}},
+                                                          own.backward, own.backward_tangent);
+                                   const Dual of_c = found.back();
+                                   found.pop_back();
+                                   return {found, of_c};
+                                 }})
+      .first->second;
+}
+
+}  // namespace treadle

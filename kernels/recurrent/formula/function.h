@@ -1,0 +1,73 @@
+// The address of a kernel: of one that is compiled with the library, or, for a cell that a formula
+// gives, of one that is compiled at run time, when a launcher first asks for it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <initializer_list>
+#include <string>
+#include <typeinfo>
+
+#include "kernels/recurrent/formula/kind.h"
+
+namespace treadle {
+
+template <class Cell>
+inline constexpr bool kFromFormula = false;
+template <class acc, int gates, int input_gates, int state_gates, bool half>
+inline constexpr bool
+    kFromFormula<math::FormulaRecurrence<acc, gates, input_gates, state_gates, half>> = true;
+
+// The kernel's instance for these template arguments, of the cell that this thread's FormulaScope
+// names, as cudaKernel_t. Throws std::runtime_error if it cannot be compiled or loaded.
+const void* formula_kernel(const char* kernel, std::initializer_list<const std::type_info*> types,
+                           std::initializer_list<std::string> values);
+
+// The cell whose kernels this thread's launchers ask for.
+class FormulaScope {
+ public:
+  explicit FormulaScope(CellKind cell);
+  ~FormulaScope();
+  FormulaScope(const FormulaScope&) = delete;
+
+ private:
+  CellKind before_;
+};
+
+namespace formula {
+
+inline std::string text_of(bool value) { return value ? "true" : "false"; }
+inline std::string text_of(int value) { return std::to_string(value); }
+
+template <class T, class...>
+using First = T;
+
+template <class Function, class... Types, class... Values>
+Function function(const char* kernel, Values... values) {
+  return reinterpret_cast<Function>(
+      const_cast<void*>(formula_kernel(kernel, {&typeid(Types)...}, {text_of(values)...})));
+}
+
+}  // namespace formula
+
+// The kernels of a whole layer.
+template <class Args>
+using PersistentKernel = void (*)(Args, int);
+
+#define TREADLE_UNPACK(...) __VA_ARGS__
+
+// kernel<types, values>, whose first type is the cell, as a pointer of type `pointer`. The branch
+// that is not taken is not instantiated, so the library contains no kernels of formulas.
+#define TREADLE_FUNCTION(pointer, kernel, types, values)                                          \
+  [&] {                                                                                           \
+    pointer found = nullptr;                                                                      \
+    if constexpr (::treadle::kFromFormula<::treadle::formula::First<TREADLE_UNPACK types>>) {     \
+      found = ::treadle::formula::function<pointer, TREADLE_UNPACK types>(#kernel,                \
+                                                                          TREADLE_UNPACK values); \
+    } else {                                                                                      \
+      found = &kernel<TREADLE_UNPACK types, TREADLE_UNPACK values>;                               \
+    }                                                                                             \
+    return found;                                                                                 \
+  }()
+
+}  // namespace treadle

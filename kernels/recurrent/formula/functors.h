@@ -1,0 +1,118 @@
+// The operations that the functors of a formula call. treadle/_formula/source.py writes the
+// functors; NVRTC compiles them for a GPU, the system's C++ compiler for the CPU. Twin on tensors:
+// csrc/recurrent/formula/evaluate.cpp.
+#pragma once
+
+#ifndef __CUDACC_RTC__
+#include <cmath>
+#endif
+
+#include "kernels/math/activations.h"
+#include "kernels/math/h_bound.h"
+
+namespace treadle::math::op {
+
+// Sums and products that the compiler does not contract, and the contraction.
+TREADLE_HD float add(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fadd_rn(a, b);
+#else
+  return a + b;
+#endif
+}
+TREADLE_HD double add(double a, double b) {
+#if defined(__CUDA_ARCH__)
+  return __dadd_rn(a, b);
+#else
+  return a + b;
+#endif
+}
+TREADLE_HD float mul(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+TREADLE_HD double mul(double a, double b) {
+#if defined(__CUDA_ARCH__)
+  return __dmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+template <class T>
+TREADLE_HD T sub(T a, T b) {
+  return add(a, -b);
+}
+template <class T>
+TREADLE_HD T fma(T a, T b, T c) {
+  return fma_if_fast(a, b, c);
+}
+template <class T>
+TREADLE_HD T div(T a, T b) {
+  return a / b;
+}
+
+template <class T>
+TREADLE_HD T sigmoid(T x) {
+  return math::sigmoid(x).value();
+}
+template <class T>
+TREADLE_HD T tanh(T x) {
+  return math::tanh(x).value();
+}
+template <class T>
+TREADLE_HD T tanh_slope(T x) {
+  return slope(tanh_pair(x));
+}
+// For results that are rounded to a half type.
+TREADLE_HD float sigmoid_of_halves(float x) { return math::sigmoid_of_halves(x); }
+TREADLE_HD float tanh_of_halves(float x) { return math::tanh_of_halves(x); }
+
+template <class T>
+TREADLE_HD T exp(T x) {
+  return ::exp(x);
+}
+template <class T>
+TREADLE_HD T expm1(T x) {
+  return ::expm1(x);
+}
+template <class T>
+TREADLE_HD T log(T x) {
+  return ::log(x);
+}
+template <class T>
+TREADLE_HD T log1p(T x) {
+  return ::log1p(x);
+}
+template <class T>
+TREADLE_HD T sqrt(T x) {
+  return ::sqrt(x);
+}
+template <class T>
+TREADLE_HD T sin(T x) {
+  return ::sin(x);
+}
+template <class T>
+TREADLE_HD T cos(T x) {
+  return ::cos(x);
+}
+template <class T>
+TREADLE_HD T erf(T x) {
+  return ::erf(x);
+}
+template <class T>
+TREADLE_HD T abs(T x) {
+  return ::fabs(x);
+}
+
+}  // namespace treadle::math::op
+
+namespace treadle::math {
+
+// Defined by the generated functors (kind.h).
+template <class acc, int gates, int input_gates, int state_gates, bool half>
+struct FormulaRecurrence;
+
+}  // namespace treadle::math

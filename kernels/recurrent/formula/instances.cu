@@ -1,0 +1,37 @@
+// The launchers of cells that formulas give. They have no kernels: function.h.
+#include "kernels/recurrent/cluster/backward.cuh"
+#include "kernels/recurrent/cluster/dense_backward.cuh"
+#include "kernels/recurrent/cluster/dense_forward.cuh"
+#include "kernels/recurrent/cluster/fma_launch.cuh"
+#include "kernels/recurrent/cluster/forward.cuh"
+#include "kernels/recurrent/cluster/fp16x2_forward.cuh"
+#include "kernels/recurrent/grid/fp16x2_backward_launch.cuh"
+#include "kernels/recurrent/grid/fp16x2_launch.cuh"
+#include "kernels/recurrent/grid/half_launch.cuh"
+#include "kernels/recurrent/launch.cuh"
+#include "kernels/recurrent/scan/c_states.cuh"
+#include "kernels/recurrent/step/step.cuh"
+
+namespace treadle {
+
+#define TREADLE_INSTANCES(...)                                                                     \
+  template cudaError_t run_persistent<__VA_ARGS__>(const PersistentForward*,                       \
+                                                   const PersistentCall&);                         \
+  template cudaError_t run_persistent<__VA_ARGS__>(const PersistentBackward*,                      \
+                                                   const PersistentCall&);                         \
+  template cudaError_t launch_c_states<__VA_ARGS__>(const PersistentCStates&, cudaStream_t);       \
+  template cudaError_t launch_step_forward<__VA_ARGS__>(const RecurrenceForward&, cudaStream_t);   \
+  template cudaError_t launch_step_backward<__VA_ARGS__>(const RecurrenceBackward&, cudaStream_t); \
+  template cudaError_t launch_grouped_forward<__VA_ARGS__>(const RecurrenceForward&,               \
+                                                           const StepGroup&, cudaStream_t);        \
+  template cudaError_t launch_grouped_backward<__VA_ARGS__>(const RecurrenceBackward&,             \
+                                                            const StepGroup&, cudaStream_t);
+
+TREADLE_INSTANCES(math::Formula<1, 1, 1>)
+TREADLE_INSTANCES(math::Formula<2, 2, 2>)
+TREADLE_INSTANCES(math::Formula<3, 2, 2>)
+TREADLE_INSTANCES(math::Formula<3, 3, 3>)
+TREADLE_INSTANCES(math::Formula<4, 3, 3>)
+TREADLE_INSTANCES(math::Formula<4, 4, 4>)
+
+}  // namespace treadle

@@ -1,0 +1,55 @@
+// The functors of a cell that a formula gives, as the host knows them: the numbers of gates, which
+// decide the layouts of the kernels. The kernels themselves are compiled at run time, where
+// functors.h defines the same names with the user's formula.
+#pragma once
+
+#include <cstdlib>
+
+#include "kernels/math/h_bound.h"
+#include "kernels/recurrent/cell_info.h"
+
+namespace treadle::math {
+
+// half: forward, where h is stored in a half type.
+template <class acc, int gates, int input_gates, int state_gates, bool half>
+struct FormulaRecurrence {
+  static constexpr int kGates = gates, kInputGates = input_gates, kStateGates = state_gates;
+  static constexpr HBound kHBound = HBound::kNone;
+};
+
+// A Kind, as in kernels/recurrent/cell_launchers.h.
+template <int gates, int input_gates, int state_gates>
+struct Formula {
+  template <class acc>
+  using Cell = FormulaRecurrence<acc, gates, input_gates, state_gates, false>;
+  template <class acc>
+  using HalfCell = FormulaRecurrence<acc, gates, input_gates, state_gates, true>;
+};
+
+}  // namespace treadle::math
+
+namespace treadle {
+
+// The gates, those with a product of the input, and those with a product of h, for which there are
+// launchers. takes_gates() of formula/cells.h is the same list.
+template <class F>
+auto visit_formula(const CellInfo& info, const F& f) {
+  const int key = info.gates * 100 + info.input_gates * 10 + info.state_gates;
+  switch (key) {
+    case 111:
+      return f(Type<math::Formula<1, 1, 1>>{});
+    case 222:
+      return f(Type<math::Formula<2, 2, 2>>{});
+    case 322:
+      return f(Type<math::Formula<3, 2, 2>>{});
+    case 333:
+      return f(Type<math::Formula<3, 3, 3>>{});
+    case 433:
+      return f(Type<math::Formula<4, 3, 3>>{});
+    case 444:
+      return f(Type<math::Formula<4, 4, 4>>{});
+  }
+  std::abort();
+}
+
+}  // namespace treadle

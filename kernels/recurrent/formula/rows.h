@@ -1,0 +1,48 @@
+// The functions of kernels/recurrent/cpu/rows.h for a formula and one dtype, which the system's C++
+// compiler compiles when a layer first needs them: after functors.h and the formula's functor.
+#pragma once
+
+#include "kernels/recurrent/cpu/rows.h"
+#include "kernels/recurrent/cpu/rows_backward.h"
+
+namespace treadle::cpu::TREADLE_ISA {
+
+template <template <class> class CellOf, class T>
+struct FormulaRows {
+  using acc = acc_t<T>;
+
+  static void pack_forward(CellKind, Dtype, const MatrixView& weight, int64_t hidden,
+                           void* panels) {
+    TREADLE_ISA::pack_forward<CellOf<acc>, T>(weight, hidden, static_cast<acc*>(panels));
+  }
+  static void pack_backward(CellKind, Dtype, const MatrixView& weight, int64_t hidden,
+                            void* panels) {
+    TREADLE_ISA::pack_backward<CellOf<acc>, T>(weight, hidden, static_cast<acc*>(panels));
+  }
+  static void forward(const RecurrenceForward& args, const void* panels, int64_t begin,
+                      int64_t end) {
+    ForwardRows<CellOf, T>(args, static_cast<const acc*>(panels), begin, end).run();
+  }
+  static void backward(const RecurrenceBackward& args, const void* panels, int64_t begin,
+                       int64_t end) {
+    BackwardRows<CellOf, T>(args, static_cast<const acc*>(panels), begin, end).run();
+  }
+  static void c_states(const RecurrenceCStates& args, int64_t begin, int64_t end) {
+    recurrence_c_states<CellOf, T>(args, begin, end);
+  }
+
+  static constexpr RowsFunctions kFunctions{pack_forward, pack_backward, forward, backward,
+                                            c_states};
+};
+
+}  // namespace treadle::cpu::TREADLE_ISA
+
+// The only symbol of the compiled library.
+#define TREADLE_FORMULA_ROWS(T, ...)                       \
+  namespace treadle::cpu::TREADLE_ISA {                    \
+  template <class acc>                                     \
+  using TheCell = __VA_ARGS__;                             \
+  }                                                        \
+  extern "C" __attribute__((visibility("default")))        \
+  const treadle::cpu::RowsFunctions treadle_formula_rows = \
+      treadle::cpu::TREADLE_ISA::FormulaRows<treadle::cpu::TREADLE_ISA::TheCell, T>::kFunctions;

@@ -1,0 +1,1 @@
+"""Recurrent cells from formulas: treadle.Cell."""

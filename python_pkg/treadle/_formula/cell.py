@@ -1,0 +1,253 @@
+"""treadle.Cell: a recurrent cell that a user's formula gives."""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import hashlib
+import inspect
+import keyword
+import linecache
+import textwrap
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from .. import _build
+from .calls import NAMES, Value, lift
+from .compiler import Source, install
+from .graph import Graph, Node, is_affine, program
+from .source import Formula
+
+__all__ = ["Cell"]
+
+
+class Cell:
+    """A recurrent cell, from a formula of one hidden unit.
+
+    A step computes the gates, each ``W_ih[k] @ x + b_ih[k] + W_hh[k] @ h + b_hh[k]``. The formula
+    computes the new state from them and the old one, unit by unit. :class:`treadle.nn.Recurrent`
+    makes layers of a cell. Kernels are compiled when a layer first needs them, and kept on disk
+    (``TREADLE_CELLS``): for a GPU by NVRTC, which torch brings; for the CPU by the system's C++
+    compiler (``CXX``), or else torch's operations compute the steps, with a warning.
+
+    Args:
+        name: of the cell, in errors: a Python identifier.
+        gates: the names of the gates, 1 to 4. The attribute ``gates`` has them in the order of
+            their blocks of H rows in the weights, which is this one, but for the next arguments.
+        forward: the formula, a function of torch's pointwise operations whose arguments are the
+            gates and the old state, by name: ``h``, or ``c`` of a cell with ``states=("c",)``. It
+            returns the new ``h``, or ``(h, c)``. It runs once, on symbols, when the cell is made,
+            so it must not branch on values (``torch.where``). Or the same as text: statements
+            that assign ``h`` (and ``c``).
+        states: the name of a state that the gates do not see, as an LSTM's ``c``; none by default.
+        only_input: the name of a gate to which only the product of x contributes.
+        only_state: the name of a gate to which only the product of h contributes. Cells have both
+            or neither, as a GRU's candidate; ``weight_ih`` has no rows for the latter,
+            ``weight_hh`` none for the former.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above. What is wrong within the formula raises
+            on its own line.
+
+    Example::
+
+        def ligru(a, z, h):
+            z = torch.sigmoid(z)
+            return z * h + (1 - z) * torch.relu(a)
+
+        cell = treadle.Cell("ligru", gates=("a", "z"), forward=ligru)
+        layer = treadle.nn.Recurrent(cell, 40, 512)
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        gates: Sequence[str],
+        forward: Callable[..., Any] | str,
+        states: Sequence[str] = (),
+        only_input: str | None = None,
+        only_state: str | None = None,
+    ) -> None:
+        self.name = _identifier("name", name)
+        given = _names("gates", gates)
+        self.states = _names("states", states)
+        if len(self.states) > 1 or "h" in self.states:
+            raise ValueError(
+                f"Cell: states must name at most one state beside h, got {list(self.states)}"
+            )
+        if (only_input is None) != (only_state is None) or (
+            only_input is not None and (only_input == only_state)
+        ):
+            raise ValueError(
+                "Cell: only_input and only_state must be two gates, or neither be given, got "
+                f"{only_input!r} and {only_state!r}"
+            )
+        for label, gate in (("only_input", only_input), ("only_state", only_state)):
+            if gate is not None and gate not in given:
+                raise ValueError(f"Cell: {label} must be one of the gates {given}, got {gate!r}")
+        both = tuple(gate for gate in given if gate not in (only_input, only_state))
+        state = self.states[0] if self.states else "h"
+        if len({*given, *self.states, "h"}) != len(given) + len(self.states) + 1:
+            raise ValueError(
+                "Cell: names of gates and states must differ from each other and from h, got "
+                f"{given} and {self.states}"
+            )
+        if only_input is not None and only_state is not None:
+            #: The gates, in the order of their blocks of H rows in the weights: first the one with
+            #: only a product of h, last the one with only a product of the input.
+            self.gates = (only_state, *both, only_input)
+        else:
+            self.gates = both
+        if not (both and len(given) <= 4):
+            raise ValueError(
+                f"Cell: gates must be 1 to 4 names, of which one has both products, got {given}"
+            )
+        #: How many gates have a product of the input, and of h.
+        self.input_gates = self.state_gates = len(both) + (only_input is not None)
+        graph = Graph()
+        inputs = [graph.input() for _ in range(len(given) + 1)]
+        if isinstance(forward, str):
+            forward = _compiled(name, forward, self.states[0] if self.states else None)
+        #: The formula, as a function of tensors or symbols by name.
+        self.forward = forward
+        nodes = dict(zip((*self.gates, state), inputs, strict=True))
+        self._register(graph, inputs, _traced(self, graph, forward, nodes))
+
+    def _register(self, graph: Graph, inputs: list[Node], results: tuple[Node, Node]) -> None:
+        counts = (len(self.gates), self.input_gates, self.state_gates)
+        *of_gates, of_c = [*[graph.const(0)] * (len(inputs) - 1), graph.const(1)]
+        [keep] = graph.tangents(results[1:], inputs, [*of_gates, of_c])
+        affine = is_affine(results[1], inputs[-1], keep)
+        seeds = [graph.input(seed=True), graph.input(seed=True)]
+        backward = graph.gradients(results, seeds, inputs)
+        formula = Formula(
+            counts,
+            [*inputs, *seeds],
+            results,
+            backward,
+            keep if affine else None,
+            frozenset(graph.seeds),
+        )
+        functors = formula.functors()
+        programs = [program(inputs, results), program(formula.inputs, backward)]
+        for values, read in ((results, inputs), (backward, formula.inputs)):
+            own = Graph(nodes=graph.nodes)
+            tangents = [own.input() for _ in read]
+            programs.append(program([*read, *tangents], own.tangents(values, read, tangents)))
+        flags = (*counts, bool(self.states), affine)
+        digest = hashlib.sha256("\0".join([repr(flags), *programs, functors]).encode())
+        #: What the ops call this cell. Equal formulas of one name are one cell.
+        self.key = f"{self.name}_{digest.hexdigest()[:8]}"
+        with _registering:
+            if self.key in _sources:
+                return
+            texts = (text.encode() for text in programs)
+            wrong = _library().treadle_add_formula(self.key.encode(), *flags, *texts)
+            if wrong:
+                raise ValueError(f"Cell: {wrong.decode()}")
+            _sources[self.key] = Source(functors, counts)
+            install(_library(), _sources)
+
+    def __repr__(self) -> str:
+        states = f", states={self.states}" if self.states else ""
+        return f"Cell({self.name!r}, gates={self.gates}{states})"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"Cell: {self.name} cannot be pickled, because its formula is code: make the cell "
+            "again in the process that needs it, and save the state_dict of its layers"
+        )
+
+    def __deepcopy__(self, memo: Any) -> Cell:
+        return self  # never changes
+
+
+_registering = threading.Lock()
+_sources: dict[str, Source] = {}  # of registered cells, by key
+
+
+@cache
+def _library() -> Any:
+    library = ctypes.CDLL(_build.kernels_path())
+    add = library.treadle_add_formula
+    add.restype = ctypes.c_char_p
+    add.argtypes = [ctypes.c_char_p, *[ctypes.c_int] * 5, *[ctypes.c_char_p] * 4]
+    return library
+
+
+def _identifier(label: str, name: object) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"Cell: {label} must be a string, got {type(name).__name__}")
+    if not name.isidentifier() or not name.isascii() or keyword.iskeyword(name):
+        raise ValueError(f"Cell: {label} must be an identifier, got {name!r}")
+    return name
+
+
+def _names(label: str, names: object) -> tuple[str, ...]:
+    if isinstance(names, (str, bytes)) or not isinstance(names, Sequence):
+        raise TypeError(f"Cell: {label} must be a sequence of names, got {names!r}")
+    return tuple(_identifier(label, name) for name in names)
+
+
+def _stored(tree: ast.AST) -> set[str]:
+    """The names that statements of a text assign, but those within functions."""
+    found: set[str] = set()
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        if not isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef, ast.comprehension)):
+            found |= _stored(node)
+    return found
+
+
+def _compiled(cell: str, text: str, state: str | None) -> Callable[..., Any]:
+    """A formula that is given as text, as a function."""
+    file = f"<formula of {cell}>"
+    text = textwrap.dedent(text).strip()
+    code = compile(text, file, "exec")
+    stored = _stored(ast.parse(text))
+    for needed in ("h", *([] if state is None else [state])):
+        if needed not in stored:
+            raise ValueError(f"Cell: the formula of {cell} must assign {needed}")
+    # So that a traceback shows the line.
+    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+
+    def forward(**given: Any) -> Any:
+        names: dict[str, Any] = {**NAMES, "torch": torch, **given}
+        exec(code, names)
+        return names["h"] if state is None else (names["h"], names[state])
+
+    return forward
+
+
+def _traced(
+    cell: Cell, graph: Graph, forward: Callable[..., Any], inputs: dict[str, Node]
+) -> tuple[Node, Node]:
+    """New h and the new state."""
+    if not callable(forward):
+        raise TypeError(f"Cell: forward must be a function or text, got {type(forward).__name__}")
+    try:
+        parameters = inspect.signature(forward).parameters.values()
+    except ValueError:
+        raise TypeError("Cell: forward must be a Python function, got a built-in one") from None
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        names = {p.name for p in parameters}
+        needed = {p.name for p in parameters if p.default is p.empty}
+        if not needed <= set(inputs) <= names:
+            raise ValueError(
+                f"Cell: forward must have the arguments {', '.join(inputs)}, got "
+                f"{', '.join(p.name for p in parameters)}"
+            )
+    found = forward(**{name: Value(graph, node) for name, node in inputs.items()})
+    if not cell.states:
+        node = lift(graph, found)
+        return node, node
+    if not isinstance(found, tuple) or len(found) != 2:
+        got = type(found).__name__ if not isinstance(found, Value) else "one value"
+        raise TypeError(f"Cell: forward must return (h, {cell.states[0]}), got {got}")
+    return lift(graph, found[0]), lift(graph, found[1])

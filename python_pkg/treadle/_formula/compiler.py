@@ -1,0 +1,81 @@
+"""Gives the kernels' library the functions that compile cells."""
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+import sys
+import threading
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from . import cxx, nvrtc
+
+_Give = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p)
+_Fail = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p)
+_ForGpu = ctypes.CFUNCTYPE(
+    None,
+    *[ctypes.c_char_p] * 3,
+    ctypes.c_int,
+    *[ctypes.c_void_p] * 3,
+)
+_ForCpu = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
+_kept: list[Any] = []  # what C has pointers to
+
+
+@dataclass(frozen=True)
+class Source:
+    """The functors of a cell, and its numbers of gates: all, with x, with h."""
+
+    functors: str
+    gates: tuple[int, int, int]
+
+
+def _interrupt(error: BaseException) -> None:
+    """Interrupts the main thread once more, after the call from C, which no exception can leave."""
+    if isinstance(error, KeyboardInterrupt):
+        threading.Timer(0.05, _thread.interrupt_main).start()
+
+
+def install(library: Any, sources: Mapping[str, Source]) -> None:
+    """Sets both functions. ``sources``: of registered cells, by key."""
+    if _kept:
+        return
+
+    def for_gpu(
+        name: bytes,
+        kernel: bytes,
+        expression: bytes,
+        architecture: int,
+        context: int,
+        give: int,
+        fail: int,
+    ) -> None:
+        try:
+            key = name.decode()
+            image, symbol = nvrtc.compiled(
+                sources[key].functors, key, kernel.decode(), expression.decode(), architecture
+            )
+            _Give(give)(context, image, len(image), symbol)
+        except BaseException as error:
+            _Fail(fail)(context, (str(error) or type(error).__name__).encode())
+            _interrupt(error)
+
+    def for_cpu(name: bytes, dtype: int, found: Any) -> None:
+        key = name.decode()
+        try:
+            found[0] = cxx.functions(sources[key].functors, sources[key].gates, key, dtype)
+        except BaseException as error:
+            reason = str(error) or type(error).__name__
+            text = f"{key} runs as operations of torch, which are slow: {reason}"
+            try:
+                warnings.warn(text, stacklevel=2)
+            except Warning:  # the user's filter makes errors of warnings
+                print(f"treadle: {text}", file=sys.stderr)
+            _interrupt(error)
+
+    _kept.extend([_ForGpu(for_gpu), _ForCpu(for_cpu)])
+    library.treadle_set_formula_compilers.restype = None
+    library.treadle_set_formula_compilers(*_kept)

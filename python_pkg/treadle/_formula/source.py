@@ -1,0 +1,193 @@
+"""Writes the functors of a formula in C++ (kernels/recurrent/formula/functors.h)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .graph import Node, ordered
+
+COMPARISONS = {"gt": ">", "ge": ">=", "eq": "=="}
+
+
+class Writer:
+    """Statements that compute nodes, given the C++ expressions of some."""
+
+    def __init__(self, known: dict[int, str], halves: frozenset[int] = frozenset()) -> None:
+        self.known = dict(known)
+        self.halves = halves  # ids of nodes whose error is below a half type's rounding
+        self.lines: list[str] = []
+
+    def write(self, results: Sequence[Node]) -> list[str]:
+        """The expressions of results."""
+        for node in ordered(results, self.known):
+            self.known[id(node)] = self._statement(node)
+        return [self._value(node) for node in results]
+
+    def _statement(self, node: Node) -> str:
+        if node.op == "const":
+            return f"acc({node.number.hex()})"
+        name = f"v{len(self.lines)}"
+        kind = "bool" if node.op in COMPARISONS else "acc"
+        self.lines.append(f"const {kind} {name} = {self._expression(node)};")
+        return name
+
+    def _expression(self, node: Node) -> str:
+        args = [self._value(arg) for arg in node.args]
+        if node.op in COMPARISONS:
+            return f"{args[0]} {COMPARISONS[node.op]} {args[1]}"
+        if node.op == "where":
+            return f"select({self.known[id(node.args[0])]}, {args[1]}, {args[2]})"
+        if node.op == "neg":
+            return f"-{args[0]}"
+        if node.op in ("add", "sub"):
+            first, second = node.args
+            if self._is_product(second):
+                sign = "-" if node.op == "sub" else ""
+                a, b = (self._value(arg) for arg in second.args)
+                return f"op::fma({sign}{a}, {b}, {args[0]})"
+            if self._is_product(first):
+                sign = "-" if node.op == "sub" else ""
+                a, b = (self._value(arg) for arg in first.args)
+                return f"op::fma({a}, {b}, {sign}{args[1]})"
+        suffix = "_of_halves" if id(node) in self.halves else ""
+        return f"op::{node.op}{suffix}({', '.join(args)})"
+
+    def _value(self, node: Node) -> str:
+        name = self.known[id(node)]
+        return f"acc({name})" if node.op in COMPARISONS else name
+
+    def _is_product(self, node: Node) -> bool:
+        # Compilers would contract some sums and products, depending on the kernel around them.
+        # Where the source decides, a layer has the same bits in each of its kernels.
+        return node.op == "mul" and all(id(arg) in self.known for arg in node.args)
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A cell's formula and its derivatives, as nodes.
+
+    ``inputs`` are the gates, c, and the gradients of new h and new c; ``forward`` is new h and new
+    c; ``backward`` the gradients of the gates and of c; ``keep`` the factor of c in new c, or None
+    if new c is not affine in c; ``seeds`` are the ids of nodes that depend on the gradients.
+    """
+
+    gates: tuple[int, int, int]  # all, with a product of the input, with a product of h
+    inputs: Sequence[Node]
+    forward: tuple[Node, Node]
+    backward: Sequence[Node]
+    keep: Node | None
+    seeds: frozenset[int]
+
+    def functors(self) -> str:
+        """FormulaRecurrence in C++, with the interface of kernels/math/cells/lltm.h."""
+        gates, input_gates, state_gates = self.gates
+        early = self._early()
+        members = [
+            f"    {'bool' if node.op in COMPARISONS else 'acc'} s{k};"
+            for k, node in enumerate(early)
+        ]
+        return "\n".join(
+            [
+                "template <class acc, bool half>",
+                f"struct FormulaRecurrence<acc, {gates}, {input_gates}, {state_gates}, half> {{",
+                f"  static constexpr int kGates = {gates}, kInputGates = {input_gates},"
+                f" kStateGates = {state_gates};",
+                "  static constexpr HBound kHBound = HBound::kNone;",
+                "  static constexpr bool kReadsNewCell = false;",
+                "  static constexpr TREADLE_HD int weight_block(int gate) { return gate; }",
+                "  using Gates = acc[kGates];",
+                "  struct State { acc new_h, new_cell; };",
+                "  struct Gradients { acc gates[kGates], old_cell; };",
+                "  struct Link { acc keep, add; };",
+                "  struct Slopes {",
+                *members,
+                "  };",
+                *self._forward(),
+                *self._next(),
+                *self._link(),
+                *self._slopes(early),
+                *self._backward(early),
+                "};",
+                "",
+            ]
+        )
+
+    def _known(self) -> dict[int, str]:
+        gates = self.gates[0]
+        known = {id(node): f"g[{k}]" for k, node in enumerate(self.inputs[:gates])}
+        return known | {id(self.inputs[gates]): "old_cell"}
+
+    def _early(self) -> list[Node]:
+        """What is computed before the gradients arrive, as far as the rest reads it."""
+        late = [node for node in ordered(self.backward) if id(node) in self.seeds]
+        read = [arg for node in late for arg in node.args] + list(self.backward)
+        found = {
+            id(node): node for node in read if id(node) not in self.seeds and node.op != "const"
+        }
+        return list(found.values())
+
+    def _forward(self) -> list[str]:
+        # Only h is rounded to a half type: an error in c would add up over the steps.
+        new_h, new_c = self.forward
+        of_c = {id(node) for node in ordered([new_c])}
+        halves = frozenset(
+            id(node)
+            for node in ordered(self.forward)
+            if node.op == "sigmoid" or (node.op == "tanh" and id(node) not in of_c)
+        )
+        lines = ["  static TREADLE_HD State forward(const Gates& g, acc old_cell) {"]
+        for half in (True, False):
+            writer = Writer(self._known(), halves if half else frozenset())
+            results = writer.write(self.forward)
+            lines.append(f"    if constexpr ({'half' if half else '!half'}) {{")
+            lines += [f"      {line}" for line in writer.lines]
+            lines += [f"      return {{{', '.join(results)}}};", "    }"]
+        return [*lines, "  }"]
+
+    def _next(self) -> list[str]:
+        writer = Writer(self._known())
+        [result] = writer.write(self.forward[1:])
+        return _function("acc next(const Gates& g, acc old_cell)", writer, result)
+
+    def _link(self) -> list[str]:
+        writer, factor = Writer(self._known()), "acc(0)"
+        if self.keep is not None:
+            [factor] = writer.write([self.keep])
+        return _function("Link link(const Gates& g)", writer, f"Link{{{factor}, next(g, acc(0))}}")
+
+    def _slopes(self, early: Sequence[Node]) -> list[str]:
+        writer = Writer(self._known())
+        writer.write(early)
+        values = ", ".join(writer.known[id(node)] for node in early)
+        return [
+            *_function(
+                "Slopes slopes(const Gates& g, acc old_cell)", writer, f"Slopes{{{values}}}"
+            ),
+            "  static TREADLE_HD Slopes slopes(const Gates& g, acc old_cell, acc) {",
+            "    return slopes(g, old_cell);",
+            "  }",
+        ]
+
+    def _backward(self, early: Sequence[Node]) -> list[str]:
+        gates = self.gates[0]
+        known = {id(node): f"s.s{k}" for k, node in enumerate(early)}
+        known |= {id(self.inputs[gates + 1]): "grad_h", id(self.inputs[gates + 2]): "grad_cell"}
+        writer = Writer(known)
+        *of_gates, of_c = writer.write(self.backward)
+        return [
+            *_function(
+                "Gradients backward(const Slopes& s, acc grad_h, acc grad_cell)",
+                writer,
+                f"Gradients{{{{{', '.join(of_gates)}}}, {of_c}}}",
+            ),
+            "  static TREADLE_HD Gradients backward(const Gates& g, acc old_cell, acc grad_h,",
+            "                                       acc grad_cell) {",
+            "    return backward(slopes(g, old_cell), grad_h, grad_cell);",
+            "  }",
+        ]
+
+
+def _function(declared: str, writer: Writer, result: str) -> list[str]:
+    body = [f"    {line}" for line in writer.lines]
+    return [f"  static TREADLE_HD {declared} {{", *body, f"    return {result};", "  }"]

@@ -1,0 +1,156 @@
+"""Layers of a treadle.Cell."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any, SupportsIndex
+
+import torch
+from torch import Tensor, nn
+
+from .._formula.cell import Cell
+from ._check import check_bool, check_dtype
+from ._sequence import Front, Options, SequenceLayers, States
+
+__all__ = ["Recurrent"]
+
+
+class CellFront(Front):
+    """The Front of one cell."""
+
+    def __init__(self, cell: Cell) -> None:
+        states = ("h0", "c0") if cell.states else ("h0",)
+        super().__init__(cell.name, states, torch.ops.treadle.recurrent_layers.default)
+        self.cell = cell
+
+    def run(
+        self,
+        layer: Any,
+        input: tuple[Tensor, ...],
+        states: States | None,
+        net: tuple[Any, ...],
+        rest: tuple[bool, ...],
+        options: Options,
+    ) -> tuple[Tensor, ...]:
+        if options.return_cells:
+            raise ValueError(f"{self.name}: return_cells must be False, got True: not of a Cell")
+        if options.lengths is not None and self.cell.states:
+            raise ValueError(
+                f"{self.name}: lengths must be None where a cell has a state beside h: pack the "
+                "sequences by torch.nn.utils.rnn.pack_padded_sequence"
+            )
+        data, batch_sizes = input if len(input) == 2 else (*input, None)
+        return self.op(
+            data,
+            batch_sizes,
+            list(states or ()),
+            *net,
+            *(rest or (False,)),
+            cell=self.cell.key,
+            recompute=layer.recompute,
+            reset=options.reset,
+            reset_hx=list(options.reset_hx) or None,
+            lengths=options.lengths,
+        )
+
+
+def _size(label: str, size: Any) -> int:
+    if isinstance(size, bool) or not isinstance(size, SupportsIndex) or operator.index(size) < 1:
+        raise ValueError(f"Recurrent: {label} must be a positive integer, got {size!r}")
+    return operator.index(size)
+
+
+class Recurrent(SequenceLayers, nn.Module):
+    """Layers of a :class:`treadle.Cell`, with the interface of :class:`torch.nn.LSTM`.
+
+    Args:
+        cell: the cell.
+        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
+            dtype: as torch.nn.LSTM.
+        recompute: keep less for the backward pass, which then recomputes it.
+
+    Parameters, for each layer and direction, as torch.nn.LSTM names them: ``weight_ih_l0`` [G_i H,
+    I] and ``bias_ih_l0`` [G_i H], a block of H rows for each gate with a product of the input, and
+    ``weight_hh_l0`` [G_h H, H] and ``bias_hh_l0`` [G_h H] for those with a product of h, in the
+    order of ``cell.gates``. Their initial values are uniform in +-1 / sqrt(H).
+
+    Raises:
+        TypeError, ValueError: an argument is not as above.
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        recompute: bool = False,
+    ) -> None:
+        super().__init__()
+        if not isinstance(cell, Cell):
+            raise TypeError(f"Recurrent: cell must be a treadle.Cell, got {type(cell).__name__}")
+        self.cell = cell
+        self.input_size = _size("input_size", input_size)
+        self.hidden_size = _size("hidden_size", hidden_size)
+        self.num_layers = _size("num_layers", num_layers)
+        if not 0 <= dropout <= 1:
+            raise ValueError(f"Recurrent: dropout must be from 0 to 1, got {dropout}")
+        check_dtype("Recurrent", dtype)
+        self.dropout = float(dropout)
+        self.bias = check_bool("Recurrent", "bias", bias)
+        self.batch_first = check_bool("Recurrent", "batch_first", batch_first)
+        self.bidirectional = check_bool("Recurrent", "bidirectional", bidirectional)
+        self.recompute = check_bool("Recurrent", "recompute", recompute)
+        self._front = CellFront(cell)
+        self._all_weights = []
+        directions = 2 if bidirectional else 1
+        for layer in range(num_layers):
+            features = input_size if layer == 0 else hidden_size * directions
+            for suffix in ("", "_reverse")[:directions]:
+                shapes = {
+                    "weight_ih": (cell.input_gates * hidden_size, features),
+                    "weight_hh": (cell.state_gates * hidden_size, hidden_size),
+                    "bias_ih": (cell.input_gates * hidden_size,),
+                    "bias_hh": (cell.state_gates * hidden_size,),
+                }
+                names = []
+                for name, shape in shapes.items():
+                    if name.startswith("bias") and not bias:
+                        continue
+                    names.append(f"{name}_l{layer}{suffix}")
+                    value = torch.empty(shape, device=device, dtype=dtype)
+                    self.register_parameter(names[-1], nn.Parameter(value))
+                self._all_weights.append(names)
+        self.reset_parameters()
+
+    def flatten_parameters(self) -> None:
+        """Do nothing: kernels read each parameter where it is."""
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters from the uniform distribution in +-1 / sqrt(H)."""
+        bound = 1 / math.sqrt(self.hidden_size)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        # The other layers refuse weights of another cell, which a formula's may resemble.
+        nn.Module._load_from_state_dict(self, *args)
+
+    def extra_repr(self) -> str:
+        words = [f"{self.cell}, {self.input_size}, {self.hidden_size}"]
+        given = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0}
+        given |= {"bidirectional": False, "recompute": False}
+        words += [
+            f"{name}={getattr(self, name)}"
+            for name, default in given.items()
+            if getattr(self, name) != default
+        ]
+        return ", ".join(words)

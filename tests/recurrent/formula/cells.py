@@ -1,0 +1,66 @@
+"""Cells for the tests of formulas: some that treadle has itself, and some that it has not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+import treadle
+from treadle import Cell
+
+
+def lstm(i: Any, f: Any, g: Any, o: Any, c: Any) -> Any:
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c
+
+
+def gru(n_h: Any, r: Any, z: Any, n_x: Any, h: Any) -> Any:
+    n, z = torch.tanh(n_x + torch.sigmoid(r) * n_h), torch.sigmoid(z)
+    return (1 - z) * n + z * h
+
+
+def ligru(a: Any, z: Any, h: Any) -> Any:
+    z = torch.sigmoid(z)
+    return z * h + (1 - z) * torch.relu(a)
+
+
+def fast(a: Any, h: Any) -> Any:
+    """One gate; not affine in h."""
+    return torch.tanh(a + 0.1 * torch.sin(h))
+
+
+def coupled(f: Any, g: Any, o: Any, c: Any) -> Any:
+    """An LSTM whose input gate is 1 - f, with another output."""
+    f = torch.sigmoid(f)
+    c = f * c + (1 - f) * F.silu(g)
+    return torch.sigmoid(o + 0.2 * c) * c, c
+
+
+LSTM = Cell("lstm", gates=("i", "f", "g", "o"), states=("c",), forward=lstm)
+GRU = Cell("gru", gates=("n_h", "r", "z", "n_x"), only_state="n_h", only_input="n_x", forward=gru)
+LIGRU = Cell("ligru", gates=("a", "z"), forward=ligru)
+FAST = Cell("fast", gates=("a",), forward=fast)
+COUPLED = Cell("coupled", gates=("f", "g", "o"), states=("c",), forward=coupled)
+EACH = (LSTM, GRU, LIGRU, FAST, COUPLED)
+
+
+def with_weights_of(layer: Any, cell: Cell) -> treadle.nn.Recurrent:
+    """A layer of the formula with the weights of treadle.nn.LSTM or GRU. torch's GRU has its gates
+    in the order r, z, n."""
+    arguments = layer.input_size, layer.hidden_size, layer.num_layers
+    options = {
+        name: getattr(layer, name) for name in ("bias", "batch_first", "dropout", "bidirectional")
+    }
+    weight = layer.weight_ih_l0
+    own = treadle.nn.Recurrent(
+        cell, *arguments, **options, device=weight.device, dtype=weight.dtype
+    )
+    state = layer.state_dict()
+    if cell is GRU:
+        for name, value in state.items():
+            r, z, n = value.chunk(3)
+            state[name] = torch.cat([n, r, z] if "_hh" in name else [r, z, n])
+    own.load_state_dict(state)
+    return own

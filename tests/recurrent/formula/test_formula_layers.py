@@ -1,0 +1,245 @@
+"""treadle.nn.Recurrent: against treadle's own layers, and against the formula on tensors."""
+
+from __future__ import annotations
+
+import copy
+import io
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+import treadle
+from tests.recurrent.formula import cells
+from tests.support.cases import DEVICES
+from tests.support.inputs import FLOATING
+from treadle import Cell, reference
+
+EACH_CELL = pytest.mark.parametrize("cell", cells.EACH, ids=lambda cell: cell.name)
+EACH_DEVICE = pytest.mark.parametrize("device", DEVICES)
+DOUBLE: dict[str, Any] = {"dtype": torch.float64}
+
+
+def loop(layer: treadle.nn.Recurrent, x: Tensor, *states: Tensor, **options: Any) -> Any:
+    """Output, h_n, c_n of one layer, by treadle.reference."""
+    suffixes = ("", "_reverse")[: 2 if layer.bidirectional else 1]
+    weights = [
+        torch.stack([getattr(layer, f"{name}_l0{suffix}") for suffix in suffixes])
+        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    ]
+    zeros = x.new_zeros(len(suffixes), x.shape[1], layer.hidden_size)
+    h0, c0 = (*states, states[0])[:2] if states else (zeros, zeros)
+    return reference.recurrent_layer(x, None, h0, c0, *weights, cell=layer.cell, **options)
+
+
+def gradients(results: Any, leaves: list[Tensor]) -> list[Tensor]:
+    torch.manual_seed(3)
+    flat = [t for t in torch.utils._pytree.tree_leaves(results) if isinstance(t, Tensor)]
+    return list(torch.autograd.grad(flat, leaves, [torch.randn_like(t) for t in flat]))
+
+
+def agree(ours: Any, theirs: Any, tolerance: float = 1e-12) -> None:
+    flat = torch.utils._pytree.tree_leaves
+    for a, b in zip(flat(ours), flat(theirs), strict=True):
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+@EACH_DEVICE
+@pytest.mark.parametrize("dtype", FLOATING)
+@pytest.mark.parametrize("which", ["LSTM", "GRU"])
+def test_like_the_layer_that_treadle_has(which: str, dtype: torch.dtype, device: str) -> None:
+    """A stack in both directions, with dropout that is off, packed."""
+    kind: dict[str, Any] = {"dtype": dtype, "device": device}
+    options = {"num_layers": 2, "bidirectional": True, "dropout": 0.5, "batch_first": True}
+    own = getattr(treadle.nn, which)(5, 19, **options, **kind).eval()
+    layer = cells.with_weights_of(own, getattr(cells, which)).eval()
+    x = torch.randn(7, 6, 5, **kind, requires_grad=True)
+    bounds = {torch.float64: 1e-13, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+    for lengths in (None, torch.tensor([6, 5, 5, 3, 2, 1, 1])):
+        found = []
+        for module in (layer, own):
+            given: Any = x
+            if lengths is not None:
+                given = pack_padded_sequence(x, lengths, batch_first=True)
+            output, states = module(given)
+            if lengths is not None:
+                assert isinstance(output, PackedSequence)
+                output = pad_packed_sequence(output, batch_first=True)[0]
+            grads = gradients((output, states), [x, *module.parameters()])
+            found.append([output, states, grads[0]])
+        agree(*found, bounds[dtype])
+
+
+@EACH_DEVICE
+@EACH_CELL
+def test_values_and_gradients(cell: Cell, device: str) -> None:
+    layer = treadle.nn.Recurrent(cell, 3, 9, bidirectional=True, device=device, **DOUBLE)
+    x = torch.randn(6, 4, 3, device=device, **DOUBLE, requires_grad=True)
+    states = [torch.randn(2, 4, 9, device=device, **DOUBLE, requires_grad=True)]
+    if cell.states:
+        states.append(torch.randn_like(states[0], requires_grad=True))
+    output, last = layer(x, tuple(states) if cell.states else states[0])
+    last = last if cell.states else (last,)
+    expected = loop(layer, x, *states)[: 2 + len(cell.states)]
+    leaves = [x, *states, *layer.parameters()]
+    agree((output, *last), expected)
+    agree(gradients((output, *last), leaves), gradients(expected, leaves))
+
+
+@EACH_DEVICE
+@EACH_CELL
+def test_all_derivatives(cell: Cell, device: str) -> None:
+    """By finite differences; LiGRU's kink is not near these numbers."""
+    layer = treadle.nn.Recurrent(cell, 2, 3, device=device, **DOUBLE)
+    x = torch.randn(3, 2, 2, device=device, **DOUBLE, requires_grad=True)
+    names = [name for name, _ in layer.named_parameters()]
+
+    def run(x: Tensor, *parameters: Tensor) -> Any:
+        given = dict(zip(names, parameters, strict=True))
+        return torch.func.functional_call(layer, given, (x,))[0]
+
+    inputs = (x, *(p.detach().clone().requires_grad_() for p in layer.parameters()))
+    assert torch.autograd.gradcheck(run, inputs, check_forward_ad=True, check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(run, inputs)
+
+
+@EACH_DEVICE
+@EACH_CELL
+@pytest.mark.parametrize("learned", [False, True])
+def test_resets(cell: Cell, device: str, learned: bool) -> None:
+    layer = treadle.nn.Recurrent(cell, 3, 5, device=device, **DOUBLE)
+    x = torch.randn(9, 4, 3, device=device, **DOUBLE, requires_grad=True)
+    reset = torch.rand(9, 4, device=device) < 0.3
+    starts = [
+        torch.randn(1, 4, 5, device=device, **DOUBLE, requires_grad=True)
+        for _ in ("h", *cell.states)
+    ]
+    given = {"reset": reset}
+    expected = {"reset": reset.unsqueeze(-1)}
+    if learned:
+        given["reset_hx"] = tuple(starts) if cell.states else starts[0]
+        expected |= {"reset_h": starts[0], "reset_c": starts[-1]}
+    leaves = [x, *layer.parameters(), *(starts if learned else [])]
+    output, theirs = layer(x, **given)[0], loop(layer, x, **expected)[0]
+    agree(output, theirs)
+    agree(gradients(output, leaves), gradients(theirs, leaves))
+
+
+@EACH_DEVICE
+def test_lengths(device: str) -> None:
+    layer = treadle.nn.Recurrent(cells.LIGRU, 3, 5, device=device, **DOUBLE)
+    x, lengths = torch.randn(6, 4, 3, device=device, **DOUBLE), torch.tensor([6, 2, 0, 5])
+    output, h_n = layer(x, lengths=lengths.to(device))
+    for row, n in enumerate(lengths.tolist()):
+        alone, h = layer(x[:n, row : row + 1])
+        agree(output[:n, row], alone[:, 0])
+        assert not output[n:, row].any()
+        agree(h_n[:, row], h[:, 0])
+
+
+@EACH_DEVICE
+@EACH_CELL
+def test_compile_and_export(cell: Cell, device: str, fresh_compile: None) -> None:
+    """torch.compile does not break the graph, forward and backward."""
+    layer = treadle.nn.Recurrent(cell, 3, 5, num_layers=2, device=device)
+    x = torch.randn(4, 2, 3, device=device, requires_grad=True)
+    expected = layer(x)[0]
+    compiled = torch.compile(layer, fullgraph=True)
+    leaves = [x, *layer.parameters()]
+    found = compiled(x)[0]
+    agree(found, expected, 1e-5)
+    agree(gradients(found, leaves), gradients(expected, leaves), 1e-5)
+    exported = torch.export.export(layer, (x.detach(),), strict=True)
+    agree(exported.module()(x.detach())[0], expected, 1e-5)
+
+
+@EACH_DEVICE
+def test_vmap_over_networks(device: str) -> None:
+    stack = [treadle.nn.Recurrent(cells.COUPLED, 3, 5, device=device, **DOUBLE) for _ in range(3)]
+    parameters, buffers = torch.func.stack_module_state(stack)
+    x = torch.randn(4, 2, 3, device=device, **DOUBLE)
+
+    def one(parameters: Any, buffers: Any) -> Tensor:
+        return torch.func.functional_call(stack[0], (parameters, buffers), (x,))[0]  # type: ignore
+
+    found = torch.vmap(one)(parameters, buffers)
+    agree(found, torch.stack([layer(x)[0] for layer in stack]))
+
+
+@EACH_DEVICE
+def test_half_types_keep_a_wide_state(device: str) -> None:
+    """As in treadle's GRU: h is rounded only where it is stored. The sum of 300 small steps would
+    stand still in bfloat16."""
+
+    def leak(a: Any, h: Any) -> Any:
+        return h + 0.001 * torch.sigmoid(a)
+
+    layer = treadle.nn.Recurrent(
+        Cell("leak", gates=("a",), forward=leak), 1, 8, device=device, dtype=torch.bfloat16
+    )
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.zero_()
+    h = layer(torch.zeros(3000, 2, 1, device=device, dtype=torch.bfloat16))[1]
+    torch.testing.assert_close(h.float(), torch.full_like(h, 1.5).float(), rtol=1e-2, atol=0)
+
+
+def test_text_is_the_same_formula() -> None:
+    text = """
+        z = sigmoid(z)
+        candidate = torch.relu(a)
+        h = z * h + (1 - z) * candidate
+    """
+    cell = Cell("ligru", gates=("a", "z"), forward=text)
+    assert cell.key == cells.LIGRU.key
+    wide = Cell(
+        "lstm",
+        gates=("i", "f", "g", "o"),
+        states=("c",),
+        forward="c = sigmoid(f) * c + sigmoid(i) * tanh(g)\nh = sigmoid(o) * tanh(c)",
+    )
+    assert wide.key == cells.LSTM.key
+
+
+def test_equal_formulas_are_one_cell() -> None:
+    assert Cell("ligru", gates=("a", "z"), forward=cells.ligru).key == cells.LIGRU.key
+    other = Cell("ligru", gates=("a", "z"), forward=lambda a, z, h: torch.tanh(a + z))
+    assert other.key != cells.LIGRU.key
+
+
+def test_copies_and_files() -> None:
+    layer = treadle.nn.Recurrent(cells.LIGRU, 3, 5)
+    twin = copy.deepcopy(layer)
+    assert twin.cell is layer.cell and twin.weight_ih_l0 is not layer.weight_ih_l0
+    file = io.BytesIO()
+    torch.save(layer.state_dict(), file)
+    file.seek(0)
+    fresh = treadle.nn.Recurrent(cells.LIGRU, 3, 5)
+    fresh.load_state_dict(torch.load(file))
+    x = torch.randn(4, 2, 3)
+    assert torch.equal(fresh(x)[0], layer(x)[0])
+    with pytest.raises(TypeError, match="ligru cannot be pickled, because its formula is code"):
+        torch.save(layer, io.BytesIO())
+
+
+def test_constants_and_unused_gates() -> None:
+    """A formula may ignore its arguments."""
+    for forward, value in ((lambda a, b, h: 0.5, 0.5), (lambda a, b, h: a * 0 + h, 0.0)):
+        layer = treadle.nn.Recurrent(Cell("odd", gates=("a", "b"), forward=forward), 2, 3, **DOUBLE)
+        x = torch.randn(4, 2, 2, **DOUBLE, requires_grad=True)
+        output, _ = layer(x)
+        assert torch.equal(output, torch.full_like(output, value))
+        (grad,) = torch.autograd.grad(output.sum(), x)
+        assert torch.equal(grad, torch.zeros_like(x))
+
+
+def test_recompute_keeps_the_results() -> None:
+    """Less is kept for the backward pass, which computes it again."""
+    layer = treadle.nn.Recurrent(cells.COUPLED, 3, 5, **DOUBLE)
+    x = torch.randn(6, 4, 3, **DOUBLE, requires_grad=True)
+    leaves = [x, *layer.parameters()]
+    kept = gradients(layer(x)[0], leaves)
+    layer.recompute = True
+    agree(gradients(layer(x)[0], leaves), kept)

@@ -1,0 +1,80 @@
+"""Cells that formulas give, as ops for the tests of all ops, beside those of layer_cases.py."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from tests.recurrent.support import layer_cases
+from tests.recurrent.support.layer_cases import BLOCKS, GATES
+from tests.support.inputs import FLOATING, HALVES, Call, Case, Make, Op
+from tests.support.layouts import strided, transposed
+from treadle import Cell
+
+
+def minimal(n_h: Any, f: Any, n_x: Any, h: Any) -> Any:
+    """A minimal gated unit. Gates of one product; affine in h, which is the state."""
+    f = torch.sigmoid(f)
+    n = torch.tanh(n_x + f * n_h)
+    return h + f * (n - h)
+
+
+def squashed(a: Any, b: Any, c: Any) -> Any:
+    """New c is not affine in c, and new h depends on old c."""
+    new_c = 0.75 * torch.tanh(c) + torch.sigmoid(b) * torch.tanh(a)
+    return torch.tanh(new_c + 0.5 * c) * torch.sigmoid(b - c), new_c
+
+
+MINIMAL = Cell(
+    "minimal", gates=("n_h", "f", "n_x"), forward=minimal, only_state="n_h", only_input="n_x"
+)
+SQUASHED = Cell("squashed", gates=("a", "b"), states=("c",), forward=squashed)
+CELLS = (MINIMAL, SQUASHED)
+ARGUMENTS = (*layer_cases.TENSORS, 7)
+for _cell in CELLS:
+    GATES[_cell.key], BLOCKS[_cell.key] = len(_cell.gates), _cell.state_gates
+    layer_cases.ARGUMENTS[_cell.key], layer_cases.FORMULAS[_cell.key] = ARGUMENTS, _cell
+
+# T, B, I, H
+SIZES = ((2, 2, 2, 2), (0, 3, 5, 4), (3, 0, 5, 4), (1, 3, 5, 31), (17, 17, 5, 33))
+
+
+def formula_cases(cell: Cell) -> tuple[Case, ...]:
+    found: list[Case] = []
+
+    def add(name: str, sizes: tuple[int, int, int, int], **options: Any) -> None:
+        dtypes, recompute = options.pop("dtypes", FLOATING), options.pop("recompute", False)
+
+        def build(make: Make) -> Call:
+            call = layer_cases.layer_arguments(make, sizes, cell=cell.key, **options)
+            return call.with_options(recompute=True) if recompute else call
+
+        t, b, _, h = sizes
+        found.append(Case(f"recurrent_layer {cell.name} {name}", build, dtypes, t * b * h > 200))
+
+    for sizes in SIZES:
+        add("T{} B{} I{} H{}".format(*sizes), sizes, directions=1 + sizes[0] % 2)
+    add("lengths", (5, 5, 2, 7), lengths=(5, 4, 3, 2, 1), directions=2)
+    add("no bias", (3, 2, 2, 2), bias=False)
+    add("fp32 cell", (2, 5, 3, 7), dtypes=HALVES, state=torch.float32)
+    add("strided", (3, 3, 2, 4), to={"weight_hh": transposed, "c0": strided, "input": strided})
+    add("no directions", (3, 2, 2, 3), no_directions=True)
+    add("recompute", (3, 2, 2, 3), recompute=True, directions=2)
+    return tuple(found)
+
+
+def ops() -> tuple[Op, ...]:
+    return tuple(
+        Op(
+            f"recurrent_layer {cell.key}",
+            partial(layer_cases.layer, cell=cell.key),
+            partial(layer_cases.layer_reference, cell=cell.key),
+            ("recurrent_layer",),
+            ARGUMENTS,
+            formula_cases(cell),
+            saved=ARGUMENTS,
+        )
+        for cell in CELLS
+    )
