@@ -117,7 +117,7 @@ def @NAME@_backward(grad: Tensor, x: Tensor) -> Tensor:
     ],
     "CHANGELOG.md": [
         (
-            r"^  CPU and CUDA except in float64\.$",
+            r"^  and CUDA except in float64\.$",
             "- `@NAME@`, TODO: what it computes.\n",
             False,
         )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.c_api import everything, native
+from tests.recurrent.support import formula_cases
 
 
 def test_every_function_of_kernels_h_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,4 +50,5 @@ def test_a_name_stands_for_all_forms_of_the_op() -> None:
     sanitize = import_module("benchmarks.sanitize")
     found = {op.name for op, _, _ in sanitize.pieces(["recurrent_layer", "scale"])}
     cells = {f"recurrent_layer {cell}" for cell in ("lstm", "gru", "lltm", "rnn_tanh", "rnn_relu")}
-    assert found == {"scale", *cells, *(f"{cell} resets" for cell in cells)}
+    formulas = {f"recurrent_layer {cell.key}" for cell in formula_cases.CELLS}
+    assert found == {"scale", *cells, *(f"{cell} resets" for cell in cells), *formulas}

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.library import opcheck
 
 from tests.elementwise.snake_cases import backward_calls
+from tests.recurrent.support import formula_cases
 from tests.recurrent.support.cell_cases import cell_arguments
 from tests.recurrent.support.layer_cases import CELLS, EACH_CELL, batch_sizes, layer_arguments
 from tests.recurrent.support.scan_cases import scan_call
@@ -294,6 +295,23 @@ def test_layers(cell: str, lengths: tuple[int, ...] | None, device: str) -> None
             opcheck(op, args, kwargs, **checks)
 
 
+def layers_of_a_formula(device: str, grad: bool) -> OpCall:
+    make = Make("opcheck", device, torch.float32)
+    call = layer_arguments(make, (3, 2, 5, 4), cell=formula_cases.MINIMAL.key, no_directions=True)
+    if grad:
+        call = call.map(lambda t: t.requires_grad_())
+    x, _, h0, _, *parameters = call.args
+    arguments = (x, None, [h0], parameters, True, 1, 0.0, False, False, False)
+    return ops.recurrent_layers.default, arguments, {"cell": formula_cases.MINIMAL.key}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("grad", [False, True])
+def test_layers_of_a_formula(grad: bool, device: str) -> None:
+    op, arguments, options = layers_of_a_formula(device, grad)
+    opcheck(op, arguments, options)
+
+
 def test_every_op_is_here() -> None:
     make = Make("opcheck", "cpu", torch.float32)
     calls = [call for name in ELEMENTWISE for call in elementwise_calls(OPS[name], make)]
@@ -303,7 +321,7 @@ def test_every_op_is_here() -> None:
     for cell, lengths in itertools.product(CELLS, (None, (2, 1))):
         call = layer_arguments(make, (2, 2, 3, 4), cell=cell, directions=2, lengths=lengths)
         calls += layers_of(call)
-    calls.append(scan_call(make))
+    calls += [scan_call(make), layers_of_a_formula("cpu", False)]
     tested = {str(call[0]) for call in calls}
     registered = {
         f"{schema.name.replace('::', '.')}.{schema.overload_name or 'default'}"

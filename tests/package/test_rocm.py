@@ -60,6 +60,12 @@ BY_HAND = {
     "kernels/common/launch.cuh": LAUNCH,
     "kernels/common/launch_observer.cu": {"cudaFuncGetName"},
     "kernels/common/driver.h": DRIVER,
+    "kernels/recurrent/formula/kernels.cu": {
+        "cudaKernel_t",
+        "cudaLibraryGetKernel",
+        "cudaLibraryLoadData",
+        "cudaLibrary_t",
+    },
     "csrc/common/cuda/gemm.cpp": {"cublasMath_t"},
     "kernels/c_api/cuda.cpp": {"cudaStreamGetDevice", "cudaStreamLegacy", "cudaStreamPerThread"},
 }
@@ -86,6 +92,7 @@ NVCC = {
     "kernels/common/launch.cuh",
     "kernels/elementwise/snake.cu",
     "kernels/math/exp_any.h",
+    "kernels/recurrent/formula/functors.h",
 }
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import ctypes
 import hashlib
+import importlib
 import inspect
 import keyword
 import linecache
+import sys
 import textwrap
 import threading
 from collections.abc import Callable, Sequence
@@ -74,6 +76,7 @@ class Cell:
         only_state: str | None = None,
     ) -> None:
         self.name = _identifier("name", name)
+        self._module: str = sys._getframe(1).f_globals.get("__name__", "")
         given = _names("gates", gates)
         self.states = _names("states", states)
         if len(self.states) > 1 or "h" in self.states:
@@ -158,13 +161,22 @@ class Cell:
         return f"Cell({self.name!r}, gates={self.gates}{states})"
 
     def __reduce__(self) -> Any:
+        for name, value in vars(sys.modules.get(self._module, object)).items():
+            if value is self:
+                return _global, (self._module, name)
         raise TypeError(
-            f"Cell: {self.name} cannot be pickled, because its formula is code: make the cell "
-            "again in the process that needs it, and save the state_dict of its layers"
+            f"Cell: {self.name} must be a global variable of the module that made it to be "
+            "pickled, because its formula is code: assign it there, or save the layers' state_dict"
         )
 
     def __deepcopy__(self, memo: Any) -> Cell:
         return self  # never changes
+
+
+def _global(module: str, name: str) -> Cell:
+    """A pickled cell."""
+    found: Cell = getattr(importlib.import_module(module), name)
+    return found
 
 
 _registering = threading.Lock()

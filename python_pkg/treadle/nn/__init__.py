@@ -1,5 +1,6 @@
 """treadle's kernels as modules: parameters, their initialisation, and PyTorch's conventions."""
 
+from .formula_layers import MGU, LiGRU
 from .lltm import LLTM
 from .lltm_cell import LLTMCell
 from .recurrent import Recurrent
@@ -19,6 +20,8 @@ __all__ = [
     "LSTM",
     "LLTMCell",
     "LSTMCell",
+    "LiGRU",
+    "MGU",
     "RNN",
     "RNNCell",
     "Recurrent",

@@ -140,6 +140,13 @@ class Recurrent(SequenceLayers, nn.Module):
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_front"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._front = CellFront(self.cell)
+
     def _load_from_state_dict(self, *args: Any) -> None:
         # The other layers refuse weights of another cell, which a formula's may resemble.
         nn.Module._load_from_state_dict(self, *args)

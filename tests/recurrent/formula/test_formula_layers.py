@@ -220,8 +220,15 @@ def test_copies_and_files() -> None:
     fresh.load_state_dict(torch.load(file))
     x = torch.randn(4, 2, 3)
     assert torch.equal(fresh(x)[0], layer(x)[0])
-    with pytest.raises(TypeError, match="ligru cannot be pickled, because its formula is code"):
-        torch.save(layer, io.BytesIO())
+    whole = io.BytesIO()
+    torch.save(layer, whole)
+    whole.seek(0)
+    loaded = torch.load(whole, weights_only=False)
+    assert loaded.cell is cells.LIGRU and torch.equal(loaded(x)[0], layer(x)[0])
+    local = Cell("ligru", gates=("a", "z"), forward=cells.ligru)
+    message = "ligru must be a global variable of the module that made it to be pickled"
+    with pytest.raises(TypeError, match=message):
+        torch.save(treadle.nn.Recurrent(local, 3, 5), io.BytesIO())
 
 
 def test_constants_and_unused_gates() -> None:
@@ -243,3 +250,37 @@ def test_recompute_keeps_the_results() -> None:
     kept = gradients(layer(x)[0], leaves)
     layer.recompute = True
     agree(gradients(layer(x)[0], leaves), kept)
+
+
+def of_paper(name: str, layer: treadle.nn.Recurrent, x: Tensor) -> Tensor:
+    """One layer of LiGRU or MGU, from the formulas of its docstring."""
+    h, found = x.new_zeros(x.shape[1], layer.hidden_size), []
+    for row in x:
+        of_x = (row @ layer.weight_ih_l0.T + layer.bias_ih_l0).chunk(2, -1)
+        of_h = (h @ layer.weight_hh_l0.T + layer.bias_hh_l0).chunk(2, -1)
+        if name == "LiGRU":
+            z = torch.sigmoid(of_x[1] + of_h[1])
+            h = z * h + (1 - z) * torch.relu(of_x[0] + of_h[0])
+        else:
+            f = torch.sigmoid(of_x[0] + of_h[1])
+            h = (1 - f) * h + f * torch.tanh(of_x[1] + f * of_h[0])
+        found.append(h)
+    return torch.stack(found)
+
+
+@EACH_DEVICE
+@pytest.mark.parametrize("name", ["LiGRU", "MGU"])
+def test_layers_of_formulas(name: str, device: str) -> None:
+    layer = getattr(treadle.nn, name)(3, 7, device=device, **DOUBLE)
+    assert isinstance(layer, treadle.nn.Recurrent)
+    x = torch.randn(5, 4, 3, device=device, **DOUBLE, requires_grad=True)
+    leaves = [x, *layer.parameters()]
+    output, expected = layer(x)[0], of_paper(name, layer, x)
+    agree(output, expected)
+    agree(gradients(output, leaves), gradients(expected, leaves))
+    file = io.BytesIO()
+    torch.save(layer, file)
+    file.seek(0)
+    assert torch.equal(torch.load(file, weights_only=False)(x)[0], output)
+    with pytest.raises(ValueError, match="hidden_size must be a positive integer, got 0"):
+        getattr(treadle.nn, name)(3, 0)

@@ -19,7 +19,7 @@ from tests.support.inputs import Make
 from tests.support.installed import ROOT
 from tools.native import cuda, host
 from tools.native.graph import Graph
-from treadle import reference
+from treadle import _build, reference
 
 Results = tuple[Tensor, Tensor, Tensor]
 Optionals = list[Tensor | None]
@@ -46,6 +46,9 @@ def derivatives(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Optio
     flags = [*graph.own_flags(), *graph.torch_flags(), "-O0"]
     library = tmp_path_factory.mktemp("composition") / "composition.so"
     command = [*host.cxx().split(), "-shared", *flags, "tests/recurrent/layer/composition.cpp"]
+    # What a formula's cell would call.
+    kernels = Path(_build.kernels_path())
+    command += ["csrc/recurrent/formula/evaluate.cpp", str(kernels), f"-Wl,-rpath,{kernels.parent}"]
     command += [f"-L{there.lib_dir}", "-lc10", "-ltorch_cpu", "-o", str(library)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

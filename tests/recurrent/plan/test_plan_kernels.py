@@ -13,7 +13,11 @@ from tools.native import host
 # of them (MIG) and of smaller or newer GPUs, which need further kernels.
 GPUS = (132, 114, 148, 108, 78)
 OTHERS = (16, 30, 18, 26, 32, 36, 46, 48, 60, 64, 84, 188)
-SOURCES = ("tests/recurrent/plan/planned_kernels.cpp", "kernels/recurrent/plan/plan.cpp")
+SOURCES = (
+    "tests/recurrent/plan/planned_kernels.cpp",
+    "kernels/recurrent/plan/plan.cpp",
+    "kernels/recurrent/formula/cells.cpp",
+)
 
 
 def test_each_cluster_kernel_is_planned_for_some_layer(tmp_path: Path) -> None:

@@ -1,0 +1,60 @@
+"""NVRTC compiles the kernels of a formula for every GPU since Ampere, with nothing but what torch's
+packages contain. It needs no GPU."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.recurrent.formula import cells
+from treadle._formula import disk, nvrtc
+from treadle._formula.cell import _sources
+
+CELL = "treadle::math::FormulaRecurrence<float, 2, 2, 2, {half}>"
+FLOAT, HALF = CELL.format(half="false"), CELL.format(half="true")
+KERNELS = {
+    "recurrence_forward": f"{FLOAT}, float, 1",
+    "recurrence_backward": f"{FLOAT}, treadle::BFloat16, 1",
+    "recurrence_c_states": f"{FLOAT}, float, true",
+    "block_forward": f"{HALF}, treadle::BFloat16, 64, false",
+    "block_backward": f"{FLOAT}, float, 64, true",
+}
+
+
+@pytest.fixture
+def only_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder of compiled cells, and no CUDA toolkit but torch's packages."""
+    everywhere = nvrtc._toolkit_folders()
+    packages = [path for path in everywhere if path.parent.name == "nvidia"]
+    if not any(path.glob("lib/libnvrtc.so*") for path in packages):
+        pytest.skip("this torch brings no NVRTC")
+    if not any((path / "include" / "cuda_fp16.h").is_file() for path in packages):
+        pytest.skip("this torch's packages have no CUDA headers")
+    monkeypatch.setattr(nvrtc, "_toolkit_folders", lambda: packages)
+    monkeypatch.setenv("TREADLE_CELLS", str(tmp_path))
+
+
+@pytest.mark.parametrize("architecture", [80, 86, 89, 90, 100, 120])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_kernel_compiles(
+    kernel: str, architecture: int, only_packages: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    expression = f"treadle::{kernel}<{KERNELS[kernel]}>"
+    functors = _sources[cells.LIGRU.key].functors
+    given = functors, "ligru", kernel, expression, architecture
+    image, symbol = nvrtc.compiled(*given)
+    assert image.startswith(b"\x7fELF") and kernel.encode() in symbol
+    said = capfd.readouterr().err
+    assert re.fullmatch(rf"treadle: compiled {kernel} of ligru in \d+\.\d s\n", said), said
+    assert nvrtc.compiled(*given) == (image, symbol)  # from disk
+    assert not capfd.readouterr().err
+
+
+def test_an_error_of_the_compiler_is_shown(only_packages: None) -> None:
+    functors = _sources[cells.LIGRU.key].functors.replace("op::mul", "op::no_such_function", 1)
+    expression = f"treadle::recurrence_forward<{KERNELS['recurrence_forward']}>"
+    with pytest.raises(RuntimeError, match="no_such_function"):
+        nvrtc.compiled(functors, "broken", "recurrence_forward", expression, 90)
+    assert not list(disk.cells_folder().iterdir())
