@@ -56,6 +56,7 @@ struct ReluActivation {
 template <class acc, class Activation>
 struct RnnRecurrence {
   static constexpr int kGates = 1, kInputGates = 1, kStateGates = 1;
+  static constexpr int kCParts = 1;
   static constexpr HBound kHBound = Activation::kHBound;
   static constexpr TREADLE_HD int weight_block(int gate) { return gate; }
 

@@ -22,6 +22,8 @@ enum class CellKind { kLltm, kLstm, kGru, kRnnTanh, kRnnRelu, kFormula };
 //   lstm  i, f, g, o       both weights add to all gates, in torch's order
 //   gru   n_h, r, z, n_i   weight_hh adds to n_h, r, z, weight_ih to r, z, n_i; torch has r, z, n
 //   rnn_tanh, rnn_relu     one gate, to which both weights add
+inline constexpr int kMostCParts = 3;
+
 struct CellInfo {
   const char* name;
   int gates, input_first, input_gates, state_first, state_gates;
@@ -29,6 +31,8 @@ struct CellInfo {
   int torch_shift;
   // Whether the caller has a state c beside h. The c of other cells is h before rounding.
   bool has_c;
+  // The numbers that c has for each unit: c is [D, B, c_parts * H], with blocks of H.
+  int c_parts;
   // LLTM has one bias, which is bias_ih.
   bool has_bias_hh;
   // Whether |h| can grow at every step, so that no bound is known before the first one.
@@ -39,11 +43,11 @@ struct CellInfo {
 };
 
 inline constexpr CellInfo kCells[] = {
-    {"lltm", 3, 0, 3, 0, 3, 0, true, false, false},
-    {"lstm", 4, 0, 4, 0, 4, 0, true, true, false},
-    {"gru", 4, 1, 3, 0, 3, 1, false, true, false},
-    {"rnn_tanh", 1, 0, 1, 0, 1, 0, false, true, false},
-    {"rnn_relu", 1, 0, 1, 0, 1, 0, false, true, true},
+    {"lltm", 3, 0, 3, 0, 3, 0, true, 1, false, false},
+    {"lstm", 4, 0, 4, 0, 4, 0, true, 1, true, false},
+    {"gru", 4, 1, 3, 0, 3, 1, false, 1, true, false},
+    {"rnn_tanh", 1, 0, 1, 0, 1, 0, false, 1, true, false},
+    {"rnn_relu", 1, 0, 1, 0, 1, 0, false, 1, true, true},
 };
 
 inline constexpr CellKind kCellKinds[] = {CellKind::kLltm, CellKind::kLstm, CellKind::kGru,
@@ -74,6 +78,7 @@ inline const CellKind* cell_named(std::string_view name) {
 
 constexpr bool has_bias_hh(CellKind cell) { return cell_info(cell).has_bias_hh; }
 constexpr bool has_c(CellKind cell) { return cell_info(cell).has_c; }
+constexpr int c_parts(CellKind cell) { return cell_info(cell).c_parts; }
 constexpr bool h_grows(CellKind cell) { return cell_info(cell).h_grows; }
 #endif
 

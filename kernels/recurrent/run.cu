@@ -48,8 +48,8 @@ BackwardArguments backward_arguments(const PersistentSizes& sizes, int64_t rows,
   const int64_t gates = cell_info(sizes.cell).gates;
   BackwardArguments args{};
   args.c_states.sizes = args.steps.sizes = sizes;
-  args.c_states.c_direction = args.steps.c_direction = rows * width;
-  args.c_states.c_row = args.steps.c_row = width;
+  args.c_states.c_row = args.steps.c_row = cell_info(sizes.cell).c_parts * width;
+  args.c_states.c_direction = args.steps.c_direction = rows * args.steps.c_row;
   args.steps.gate_direction = rows * gates * width;
   args.steps.gate_row = gates * width;
   args.steps.gate_gate = width;

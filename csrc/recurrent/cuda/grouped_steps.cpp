@@ -61,7 +61,7 @@ void run_grouped_forward(const char* op, const RecurrenceForward& args, const Gr
   };
   StepGroups groups(op, args.dtype, tf32, steps, input.device(), stream, step);
   begin_with(args.h, first_h, batch * hidden * size_of(args.dtype), stream);
-  begin_with(args.c, args.first_c, batch * hidden * acc_bytes(args.dtype), stream);
+  begin_with(args.c, args.first_c, batch * hidden * cell.c_parts * acc_bytes(args.dtype), stream);
   for (int64_t begin = 0; begin < args.step_count; begin += chunk) {
     const int64_t count = std::min(chunk, args.step_count - begin);
     products_row = std::min(args.steps[begin].start, args.steps[begin + count - 1].start);

@@ -174,7 +174,7 @@ void c_states_cuda(const LayerRun& run, const BackwardDirection& direction, cuda
   one.gates = args.gates;
   one.c0 = args.c;
   one.c_states = args.c_states;
-  one.c_row = args.hidden;
+  one.c_row = run.c_width();
   one.resets = args.resets;
   check_launch("recurrent_layer_backward", launch_c_states(one, stream));
 }
@@ -223,8 +223,9 @@ void run_steps_backward(const BackwardPass& pass, const StateGradients& states,
   const Tensor c0 = a.c0.contiguous(), weight = a.weight_hh.contiguous();
   // The kernels also load the padding, but ignore it.
   const auto options = a.input.options().dtype(run.acc);
-  const Tensor c = padded ? at::zeros({directions, rows, width}, options)
-                          : at::empty({directions, rows, width}, options);
+  const int64_t of_c = run.cell.c_parts * width;
+  const Tensor c = padded ? at::zeros({directions, rows, of_c}, options)
+                          : at::empty({directions, rows, of_c}, options);
   const Tensor starts = device_starts(run, stream);
   BackwardArguments args = backward_arguments(sizes_of(run, starts), rows, width);
   args.c_states.gates = gates.const_data_ptr();

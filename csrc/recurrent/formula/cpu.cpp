@@ -45,16 +45,26 @@ std::vector<Tensor> columns_of(const Tensor& t, int64_t count) {
   return t.unflatten(1, {count, -1}).unbind(1);
 }
 
+void push_parts(std::vector<Tensor>& values, const Tensor& c, int64_t count) {
+  for (const Tensor& part : columns_of(c, count)) values.push_back(part);
+}
+
+// Results from `first` on, side by side.
+Tensor beside(const std::vector<Tensor>& results, int64_t first) {
+  return at::cat(at::TensorList(results).slice(first), 1);
+}
+
 // Replaces the states of rows that reset before the step.
-void start_anew(const RecurrenceResets& resets, const RecurrenceStep& step, int64_t hidden,
-                const Memory& memory, const Tensor& h, const Tensor& c) {
+void start_anew(const RecurrenceResets& resets, const RecurrenceStep& step, const Memory& memory,
+                const Tensor& h, const Tensor& c) {
   for (int64_t b = 0; resets.marks != nullptr && b < step.rows; ++b) {
     if (!starts_anew(resets, step, b)) continue;
     const int64_t row = reset_row(resets, step, b);
     const auto replace = [&](const Tensor& state, const void* by, ScalarType dtype) {
       if (!state.defined()) return;
       Tensor own = state.select(0, b);
-      by == nullptr ? own.zero_() : own.copy_(Memory::rows(by, row, 1, hidden, dtype).select(0, 0));
+      by == nullptr ? own.zero_()
+                    : own.copy_(Memory::rows(by, row, 1, own.size(0), dtype).select(0, 0));
     };
     replace(h, resets.h, memory.stored);
     replace(c, resets.c, memory.sums);
@@ -68,6 +78,7 @@ void formula_forward_cpu(const RecurrenceForward& args, const Tensor& weight_hh)
   const Memory memory(args.dtype);
   const int64_t hidden = args.hidden, first = cell.input_first * hidden;
   const int64_t inputs = cell.input_gates * hidden, states = cell.state_gates * hidden;
+  const int64_t c_width = cell.c_parts * hidden;
   const FormulaProgram& forward = formula_evaluators(args.cell).forward;
   const Tensor weight = weight_hh.to(memory.sums).t();
   Tensor bias = at::zeros({cell.gates * hidden}, weight.options());
@@ -81,8 +92,8 @@ void formula_forward_cpu(const RecurrenceForward& args, const Tensor& weight_hh)
     const RecurrenceStep& step = args.steps[s];
     if (step.rows == 0) continue;
     const Tensor h = Memory::rows(args.h, 0, step.rows, hidden, memory.stored);
-    const Tensor c = Memory::rows(args.c, 0, step.rows, hidden, memory.sums);
-    start_anew(args.resets, step, hidden, memory, h, c);
+    const Tensor c = Memory::rows(args.c, 0, step.rows, c_width, memory.sums);
+    start_anew(args.resets, step, memory, h, c);
     Tensor gates = bias.expand({step.rows, bias.size(0)}).clone(at::MemoryFormat::Contiguous);
     gates.narrow(1, 0, states).addmm_(h.to(memory.sums), weight);
     gates.narrow(1, first, inputs)
@@ -92,10 +103,10 @@ void formula_forward_cpu(const RecurrenceForward& args, const Tensor& weight_hh)
       Memory::rows(args.gates, step.start, step.rows, bias.size(0), memory.stored).copy_(gates);
     }
     std::vector<Tensor> values = columns_of(gates, cell.gates);
-    values.push_back(c);
+    push_parts(values, c, cell.c_parts);
     const std::vector<Tensor> found = forward(values);
     h.copy_(found[0]);
-    c.copy_(found[1]);
+    c.copy_(beside(found, 1));
     Memory::view(args.output, step.start, step.rows, hidden, args.output_stride, 1, memory.stored)
         .copy_(h);
   }
@@ -104,20 +115,20 @@ void formula_forward_cpu(const RecurrenceForward& args, const Tensor& weight_hh)
 void formula_c_states_cpu(const RecurrenceCStates& args) {
   const CellInfo& cell = cell_info(args.cell);
   const Memory memory(args.dtype);
-  const int64_t hidden = args.hidden;
+  const int64_t hidden = args.hidden, c_width = cell.c_parts * hidden;
   const FormulaProgram& forward = formula_evaluators(args.cell).forward;
   for (int64_t s = 0; s < args.step_count; ++s) {
     const RecurrenceStep& step = args.steps[s];
     if (step.rows == 0) continue;
-    const Tensor c = Memory::rows(args.c, 0, step.rows, hidden, memory.sums);
-    start_anew(args.resets, step, hidden, memory, Tensor(), c);
-    Memory::rows(args.c_states, step.start, step.rows, hidden, memory.sums).copy_(c);
+    const Tensor c = Memory::rows(args.c, 0, step.rows, c_width, memory.sums);
+    start_anew(args.resets, step, memory, Tensor(), c);
+    Memory::rows(args.c_states, step.start, step.rows, c_width, memory.sums).copy_(c);
     std::vector<Tensor> values = columns_of(
         Memory::rows(args.gates, step.start, step.rows, cell.gates * hidden, memory.stored)
             .to(memory.sums),
         cell.gates);
-    values.push_back(c);
-    c.copy_(forward(values)[1]);
+    push_parts(values, c, cell.c_parts);
+    c.copy_(beside(forward(values), 1));
   }
 }
 
@@ -125,13 +136,14 @@ void formula_backward_cpu(const RecurrenceBackward& args, const Tensor& weight_h
   const CellInfo& cell = cell_info(args.cell);
   const Memory memory(args.dtype);
   const int64_t hidden = args.hidden, width = cell.gates * hidden;
+  const int64_t c_width = cell.c_parts * hidden;
   const FormulaProgram& backward = formula_evaluators(args.cell).backward;
   const Tensor weight = weight_hh.to(memory.sums);
   for (int64_t s = 0; s < args.step_count; ++s) {
     const RecurrenceStep& step = args.steps[s];
     if (step.rows == 0) continue;
     Tensor grad_h = Memory::rows(args.grad_h.data, 0, step.rows, hidden, memory.sums);
-    Tensor grad_c = Memory::rows(args.grad_c, 0, step.rows, hidden, memory.sums);
+    Tensor grad_c = Memory::rows(args.grad_c, 0, step.rows, c_width, memory.sums);
     Tensor of_h = grad_h;
     if (args.grad_output.data != nullptr) {
       const auto& [data, row_stride, column_stride] = args.grad_output;
@@ -142,13 +154,13 @@ void formula_backward_cpu(const RecurrenceBackward& args, const Tensor& weight_h
       return Memory::rows(data, step.start, step.rows, columns, dtype).to(memory.sums);
     };
     std::vector<Tensor> values = columns_of(saved(args.gates, width, memory.stored), cell.gates);
-    values.push_back(saved(args.c_states, hidden, memory.sums));
+    push_parts(values, saved(args.c_states, c_width, memory.sums), cell.c_parts);
     values.push_back(of_h);
-    values.push_back(grad_c);
+    push_parts(values, grad_c, cell.c_parts);
     const std::vector<Tensor> found = backward(values);
     const Tensor grads = Memory::rows(args.grad_gates, step.start, step.rows, width, memory.sums);
     grads.copy_(at::cat(at::TensorList(found.data(), cell.gates), 1));
-    grad_c.copy_(found.back());
+    grad_c.copy_(beside(found, cell.gates));
     at::mm_out(grad_h, grads.narrow(1, 0, cell.state_gates * hidden), weight);
     // If a reset replaced a state before the step, its gradient goes to the replacement.
     for (int64_t b = 0; args.resets.marks != nullptr && b < step.rows; ++b) {
@@ -156,7 +168,7 @@ void formula_backward_cpu(const RecurrenceBackward& args, const Tensor& weight_h
       const auto cut = [&](const Tensor& grad, void* to) {
         Tensor own = grad.select(0, b);
         if (to != nullptr) {
-          Memory::rows(to, step.start + b, 1, hidden, memory.sums).select(0, 0).copy_(own);
+          Memory::rows(to, step.start + b, 1, own.size(0), memory.sums).select(0, 0).copy_(own);
         }
         own.zero_();
       };

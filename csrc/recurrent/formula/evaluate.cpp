@@ -112,20 +112,35 @@ struct Inputs {
   Values values, both;
   bool any = false;
 
-  Inputs(const Gates& gates, std::initializer_list<const Dual*> others) {
-    std::vector<const Dual*> all;
-    for (const Dual& gate : gates) all.push_back(&gate);
-    all.insert(all.end(), others.begin(), others.end());
+  // `others`: of c and h, which have one or more blocks of H.
+  Inputs(const Gates& gates, const std::vector<std::pair<const Dual*, int>>& others) {
+    std::vector<Dual> all = gates;
+    for (const auto& [dual, count] : others) {
+      for (const Dual& part : parts_of(*dual, count)) all.push_back(part);
+    }
     const Tensor& like = gates[0].value;
     const auto or_zeros = [&](const Tensor& t) { return t.defined() ? t : at::zeros_like(like); };
-    for (const Dual* one : all) {
-      values.push_back(or_zeros(one->value));
-      any |= one->tangent.defined();
+    for (const Dual& one : all) {
+      values.push_back(or_zeros(one.value));
+      any |= one.tangent.defined();
     }
     both = values;
     if (any) {
-      for (const Dual* one : all) both.push_back(or_zeros(one->tangent));
+      for (const Dual& one : all) both.push_back(or_zeros(one.tangent));
     }
+  }
+
+  static std::vector<Dual> parts_of(const Dual& t, int count) {
+    if (count == 1) return {t};
+    std::vector<Dual> found(count);
+    for (const auto member : {&Dual::value, &Dual::tangent}) {
+      if (!(t.*member).defined()) continue;
+      const auto width = (t.*member).sym_size(-1) / count;
+      for (int k = 0; k < count; ++k) {
+        found[k].*member = (t.*member).narrow_symint(-1, width * k, width);
+      }
+    }
+    return found;
   }
 };
 
@@ -138,6 +153,17 @@ std::vector<Dual> evaluated(const Inputs& inputs, const FormulaProgram& value,
   return found;
 }
 
+// Results from `first` on, side by side.
+Dual beside(const std::vector<Dual>& results, size_t first) {
+  if (first + 1 == results.size()) return results[first];
+  Values values, tangents;
+  for (size_t k = first; k < results.size(); ++k) {
+    values.push_back(results[k].value);
+    if (results[k].tangent.defined()) tangents.push_back(results[k].tangent);
+  }
+  return {at::cat(values, -1), tangents.empty() ? Tensor() : at::cat(tangents, -1)};
+}
+
 }  // namespace
 
 const CellFormula& formula_of(CellKind cell) {
@@ -147,21 +173,22 @@ const CellFormula& formula_of(CellKind cell) {
   const std::lock_guard<std::mutex> lock(mutex);
   const auto found = known.find(cell);
   if (found != known.end()) return found->second;
-  return known
-      .emplace(cell, CellFormula{[&own](const Gates& gates, const Dual& old_c) -> CellStates {
-                                   const auto found = evaluated({gates, {&old_c}}, own.forward,
-                                                                own.forward_tangent);
-                                   return {found[0], found[1]};
-                                 },
-                                 [&own](const Gates& gates, const Dual& old_c, const Dual& grad_h,
-                                        const Dual& grad_c) -> CellGrads {
-                                   auto found = evaluated({gates, {&old_c, &grad_h, &grad_c}},
-                                                          own.backward, own.backward_tangent);
-                                   const Dual of_c = found.back();
-                                   found.pop_back();
-                                   return {found, of_c};
-                                 }})
-      .first->second;
+  const CellInfo& info = cell_info(cell);
+  const auto forward = [&own, parts = info.c_parts](const Gates& gates,
+                                                    const Dual& old_c) -> CellStates {
+    const auto found = evaluated({gates, {{&old_c, parts}}}, own.forward, own.forward_tangent);
+    return {found[0], beside(found, 1)};
+  };
+  const auto backward = [&own, parts = info.c_parts](const Gates& gates, const Dual& old_c,
+                                                     const Dual& grad_h,
+                                                     const Dual& grad_c) -> CellGrads {
+    auto found = evaluated({gates, {{&old_c, parts}, {&grad_h, 1}, {&grad_c, parts}}},
+                           own.backward, own.backward_tangent);
+    const Dual of_c = beside(found, gates.size());
+    found.resize(gates.size());
+    return {found, of_c};
+  };
+  return known.emplace(cell, CellFormula{forward, backward}).first->second;
 }
 
 }  // namespace treadle

@@ -116,7 +116,10 @@ static void check_resets(const char* op, const LayerArguments& a) {
   TORCH_CHECK(fits(a.reset_h), op, ": reset_hx must have shape [D, B, H] or ",
               packed ? "[D, S, H]" : "[D, T, B, H]", ", here ", a.h0.sym_sizes(), " or ",
               c10::SymIntArrayRef(of_places), ", got ", a.reset_h.sym_sizes());
-  check_same_shape(op, "reset_c", a.reset_c, "reset_h", a.reset_h);
+  c10::SymDimVector of_c(a.reset_h.sym_sizes().begin(), a.reset_h.sym_sizes().end());
+  of_c.back() = a.c0.sym_size(2);
+  TORCH_CHECK(a.reset_c.sym_sizes().equals(of_c), op, ": reset_c must have shape ",
+              c10::SymIntArrayRef(of_c), ", as reset_h and c0, got ", a.reset_c.sym_sizes());
 }
 
 void check_layer(const char* op, const LayerArguments& a) {
@@ -130,7 +133,8 @@ void check_layer(const char* op, const LayerArguments& a) {
   if (!a.batch_sizes.defined()) {
     check_shape(op, "h0", "[D, B, H]", a.h0, {directions, a.input.sym_size(1), hidden});
   }
-  check_shape(op, "c0", "[D, B, H]", a.c0, {directions, rows, hidden});
+  const char* of_c = cell.c_parts == 1 ? "[D, B, H]" : cell.c_parts == 2 ? "[D, B, 2H]" : "[D, B, 3H]";
+  check_shape(op, "c0", of_c, a.c0, {directions, rows, hidden * cell.c_parts});
   const bool one = a.one_direction() && directions == 1;
   check_gate_rows(op, "weight_ih", cell.input_gates, ", I]", a.weight_ih,
                   {directions, of_input, a.input.sym_size(-1)}, one);
@@ -162,7 +166,7 @@ void check_layer_backward(const LayerOutputs& grads, const LayerArguments& a, co
   }
   if (grads.c_n.defined()) {
     check_like(op, "grad_c_n", grads.c_n, "c0", a.c0);
-    check_same_shape(op, "grad_c_n", grads.c_n, "h0", a.h0);
+    check_same_shape(op, "grad_c_n", grads.c_n, "c0", a.c0);
   }
   check_like(op, "output", output, "input", a.input);
   check_shape(op, "output", letters, output, shape);

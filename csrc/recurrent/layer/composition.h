@@ -158,7 +158,7 @@ class LayerDirection {
     if (!steps_.by_rows(own)) {
       std::vector<Dual> parts(steps.size());
       for (size_t t = 0; t < steps.size(); ++t) parts[t].value = steps[t];
-      return steps_.join_steps(parts, &Dual::value, hidden_);
+      return steps_.join_steps(parts, &Dual::value, like.sym_size(-1));
     }
     Tensor sum;
     for (size_t t = 0; t < steps.size(); ++t) {

@@ -113,8 +113,11 @@ LayersResults run(const Tensor& input, const OptionalTensor& batch_sizes, const 
     if (run_layer != nullptr) return run_stack(run_layer, input, batch_sizes, a);
   }
   if (!a.hx.empty()) return run_dispatched(input, batch_sizes, a);
-  const Tensor zeros = input.new_zeros_symint(states_shape(input, batch_sizes, a));
-  const std::vector<Tensor> hx(a.states(), zeros);
+  auto shape = states_shape(input, batch_sizes, a);
+  std::vector<Tensor> hx{input.new_zeros_symint(shape)};
+  const int parts = cell_info(a.cell).c_parts;
+  if (parts > 1) shape.back() = shape.back() * parts;
+  if (a.has_c()) hx.push_back(parts > 1 ? input.new_zeros_symint(shape) : hx[0]);
   Layers from_zeros = a;
   from_zeros.hx = hx;
   return run_dispatched(input, batch_sizes, from_zeros);

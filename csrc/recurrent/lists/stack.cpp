@@ -105,10 +105,12 @@ LayersResults run_stack(LayerInference run_layer, const Tensor& input,
                                   : of_h.dtype(at::toOpMathType(input.scalar_type()));
   LayersResults all;
   all.h_n = at::empty(sizes, of_h);
-  if (a.has_c()) all.c_n = at::empty(sizes, of_c);
+  auto sizes_of_c = sizes;
+  sizes_of_c[2] *= cell_info(a.cell).c_parts;
+  if (a.has_c()) all.c_n = at::empty(sizes_of_c, of_c);
   std::optional<ZeroStates> zeros;
-  sizes[0] = a.directions();
-  if (a.hx.empty()) zeros.emplace(sizes, of_h, of_c);
+  sizes[0] = sizes_of_c[0] = a.directions();
+  if (a.hx.empty()) zeros.emplace(sizes, of_h, sizes_of_c, of_c);
   all.output = input;
   for (int64_t layer = 0; layer < a.num_layers; ++layer) {
     const auto [weight_ih, weight_hh, bias_ih, bias_hh] = parameters_of(a, layer);

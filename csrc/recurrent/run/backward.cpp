@@ -9,12 +9,12 @@
 namespace treadle {
 namespace {
 
-// The initial gradient of a state of direction d, [B, H] in acc.
-Tensor grad_of_state(const LayerRun& run, const Tensor& grad, int64_t d, bool transposed) {
+// The initial gradient of a state of direction d, [B, width] in acc.
+Tensor grad_of_state(const LayerRun& run, const Tensor& grad, int64_t d, int64_t width,
+                     bool transposed) {
   const auto options = run.arguments.input.options().dtype(run.acc);
-  const auto& sizes = run.sizes;
-  const Tensor t = transposed ? at::empty({sizes.hidden, sizes.batch}, options).t()
-                              : at::empty({sizes.batch, sizes.hidden}, options);
+  const Tensor t = transposed ? at::empty({width, run.sizes.batch}, options).t()
+                              : at::empty({run.sizes.batch, width}, options);
   return grad.defined() ? t.copy_(grad[d]) : t.zero_();
 }
 
@@ -30,7 +30,7 @@ Tensor grad_gates(const BackwardPass& pass, int64_t d, const Tensor& previous_h,
   if (run.idle()) return at::empty({rows, width}, options);
   const Tensor g = aligned(pass.recompute ? pass.recompute_gates(d, previous_h) : pass.gates[d]);
   // c before every step, recomputed from the gates: cheaper than storing it.
-  const Tensor c_states = at::empty({rows, sizes.hidden}, a.input.options().dtype(run.acc));
+  const Tensor c_states = at::empty({rows, run.c_width()}, a.input.options().dtype(run.acc));
   const Tensor c =
       a.c0[d].to(run.acc, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
   // Each recomputed gate is overwritten by its gradient.
@@ -63,15 +63,17 @@ StateGradients new_state_gradients(const LayerRun& run, const LayerMask& mask) {
   StateGradients states;
   if (mask[1]) states.h0 = at::empty(a.h0.sizes(), a.h0.options());
   if (mask[2]) states.c0 = at::empty(a.c0.sizes(), a.c0.options());
-  const std::array<int64_t, 3> places{run.sizes.directions, run.sequence.rows, run.sizes.hidden};
-  const auto options = a.input.options().dtype(run.acc);
+  const auto each_step = [&](int64_t width) {
+    return at::zeros({run.sizes.directions, run.sequence.rows, width},
+                     a.input.options().dtype(run.acc));
+  };
   // An argument that was not given has no gradient.
-  if (mask[7] && a.reset_h.defined()) states.reset_h = at::zeros(places, options);
-  if (mask[8] && a.reset_c.defined()) states.reset_c = at::zeros(places, options);
+  if (mask[7] && a.reset_h.defined()) states.reset_h = each_step(run.sizes.hidden);
+  if (mask[8] && a.reset_c.defined()) states.reset_c = each_step(run.c_width());
   return states;
 }
 
-// The gradient of reset_h or reset_c, from the gradients for each step and row [D, S, H].
+// The gradient of reset_h or reset_c, from the gradients for each step and row [D, S, ...].
 Tensor of_replaced(const LayerRun& run, const Tensor& grad, const Tensor& model) {
   if (!grad.defined()) return grad;
   const Tensor found = run.resets.per_step ? grad.view(model.sizes())
@@ -122,8 +124,10 @@ void backward_by_steps(const BackwardPass& pass, const StateGradients& states,
   const LayerRun& run = pass.run;
   for (int64_t d = 0; d < run.sizes.directions; ++d) {
     const Tensor previous = pass.recompute ? pass.previous_h(d) : Tensor();
-    const Tensor grad_h = grad_of_state(run, pass.grads.h_n, d, run.plan.transposed);
-    const Tensor grad_c = grad_of_state(run, pass.grads.c_n, d, /*transposed=*/false);
+    const Tensor grad_h =
+        grad_of_state(run, pass.grads.h_n, d, run.sizes.hidden, run.plan.transposed);
+    const Tensor grad_c =
+        grad_of_state(run, pass.grads.c_n, d, run.c_width(), /*transposed=*/false);
     const Tensor of_gates = grad_gates(pass, d, previous, grad_h, grad_c, states, steps);
     if (states.h0.defined()) states.h0[d].copy_(grad_h);
     if (states.c0.defined()) states.c0[d].copy_(grad_c);

@@ -76,7 +76,8 @@ struct LayerRun {
         stack(stack),
         is_cell(algorithm == kCellAlgorithm) {}
 
-  int64_t width() const { return cell.gates * sizes.hidden; }  // GH
+  int64_t width() const { return cell.gates * sizes.hidden; }      // GH
+  int64_t c_width() const { return cell.c_parts * sizes.hidden; }  // of c
 
   // The columns of gates [..., GH] to which the product of the input contributes.
   Tensor input_window(const Tensor& gates) const {

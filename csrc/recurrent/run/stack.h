@@ -11,8 +11,10 @@ namespace treadle {
 // null for zeros do not read them; before any other kernel runs, the zeros are written once.
 class ZeroStates {
  public:
-  ZeroStates(at::IntArrayRef sizes, const at::TensorOptions& of_h, const at::TensorOptions& of_c)
-      : h(at::empty(sizes, of_h)), c(of_c.dtype() == of_h.dtype() ? h : at::empty(sizes, of_c)) {}
+  ZeroStates(at::IntArrayRef sizes, const at::TensorOptions& of_h, at::IntArrayRef sizes_of_c,
+             const at::TensorOptions& of_c)
+      : h(at::empty(sizes, of_h)),
+        c(of_c.dtype() == of_h.dtype() && sizes == sizes_of_c ? h : at::empty(sizes_of_c, of_c)) {}
 
   void write() {
     if (written_) return;

@@ -15,6 +15,7 @@ namespace treadle::math {
 template <class acc>
 struct GruRecurrence {
   static constexpr int kGates = 4, kInputGates = 3, kStateGates = 3;
+  static constexpr int kCParts = 1;
   static constexpr HBound kHBound = HBound::kFirst;
   // torch's W_hh has r, z, n.
   static constexpr TREADLE_HD int weight_block(int gate) { return (gate + 2) % 3; }

@@ -124,6 +124,7 @@ struct LltmCell {
 template <class acc>
 struct LltmRecurrence {
   static constexpr int kGates = 3, kInputGates = 3, kStateGates = 3;
+  static constexpr int kCParts = 1;
   static constexpr HBound kHBound = HBound::kOne;
   static constexpr TREADLE_HD int weight_block(int gate) { return gate; }
 

@@ -13,6 +13,7 @@ namespace treadle::math {
 template <class acc>
 struct LstmRecurrence {
   static constexpr int kGates = 4, kInputGates = 4, kStateGates = 4;
+  static constexpr int kCParts = 1;
   static constexpr HBound kHBound = HBound::kOne;
   static constexpr TREADLE_HD int weight_block(int gate) { return gate; }
 

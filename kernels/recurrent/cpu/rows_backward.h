@@ -9,8 +9,10 @@ namespace treadle::cpu::TREADLE_ISA {
 template <template <class> class CellOf, class T, class acc = acc_t<T>>
 class BackwardRows {
   using Cell = CellOf<acc>;
-  static constexpr int kGates = Cell::kGates;
+  static constexpr int kGates = Cell::kGates, kCParts = Cell::kCParts;
   static constexpr int64_t kN = kColumns<acc>;
+  using C = math::CType<acc, kCParts>;
+  static_assert(!Cell::kReadsNewCell || kCParts == 1);
 
  public:
   BackwardRows(const RecurrenceBackward& args, const acc* panels, int64_t begin, int64_t end)
@@ -58,26 +60,29 @@ class BackwardRows {
   // If a reset replaced a state before the step, its gradient goes to the replacement.
   void cut(const RecurrenceStep& step, int64_t b) const {
     if (!starts_anew(a_.resets, step, b)) return;
-    const int64_t at = (step.start + b) * a_.hidden;
-    acc *const dh = grad_h(b), *const dc = static_cast<acc*>(a_.grad_c) + b * a_.hidden;
+    const int64_t at = (step.start + b) * a_.hidden, width = kCParts * a_.hidden;
+    acc *const dh = grad_h(b), *const dc = static_cast<acc*>(a_.grad_c) + b * width;
     if (a_.resets.grad_h != nullptr) {
       std::copy_n(dh, a_.hidden, static_cast<acc*>(a_.resets.grad_h) + at);
     }
     if (a_.resets.grad_c != nullptr) {
-      std::copy_n(dc, a_.hidden, static_cast<acc*>(a_.resets.grad_c) + at);
+      std::copy_n(dc, width, static_cast<acc*>(a_.resets.grad_c) + at * kCParts);
     }
     std::fill_n(dh, a_.hidden, acc(0));
-    std::fill_n(dc, a_.hidden, acc(0));
+    std::fill_n(dc, width, acc(0));
   }
 
   // The gradients of the gates and of c, for kN units. `known`: the row continued to the next step.
   TREADLE_INLINE void begin_row(int64_t row, int64_t b, int64_t column, bool known) {
-    const int64_t n = std::min(kN, a_.hidden - column), at = row * a_.hidden + column;
-    acc gates[kGates][kN] = {}, old_c[kN] = {}, dh[kN] = {}, own[kN] = {}, dc[kN] = {};
+    const int64_t n = std::min(kN, a_.hidden - column);
+    acc gates[kGates][kN] = {}, old_c[kCParts][kN] = {}, dh[kN] = {}, own[kN] = {};
+    acc dc[kCParts][kN] = {};
     for (int k = 0; k < kGates; ++k) {
       load_some<T>(a_.gates, (row * kGates + k) * a_.hidden + column, gates[k], n);
     }
-    load_some<acc>(a_.c_states, at, old_c, n);
+    for (int p = 0; p < kCParts; ++p) {
+      load_some<acc>(a_.c_states, (row * kCParts + p) * a_.hidden + column, old_c[p], n);
+    }
     if (a_.grad_output.data != nullptr) {
       const auto& [data, row_stride, column_stride] = a_.grad_output;
       const int64_t element = row * row_stride + column * column_stride;
@@ -89,27 +94,31 @@ class BackwardRows {
       }
     }
     acc* const own_dh = grad_h(b) + column;
-    acc* const own_dc = static_cast<acc*>(a_.grad_c) + b * a_.hidden + column;
+    acc* const own_dc = static_cast<acc*>(a_.grad_c) + b * kCParts * a_.hidden + column;
     load_some<acc>(own_dh, 0, own, n);
     for (int64_t i = 0; i < kN; ++i) dh[i] += own[i];
-    load_some<acc>(own_dc, 0, dc, n);
+    for (int p = 0; p < kCParts; ++p) load_some<acc>(own_dc, p * a_.hidden, dc[p], n);
     acc new_c[kN] = {};
     if constexpr (Cell::kReadsNewCell) {
       acc* const own_c = new_c_ + ((b - begin_) * padded_ + column);
-      known ? void(std::copy_n(own_c, kN, new_c)) : step_c(gates, old_c, new_c);
-      std::copy_n(old_c, kN, own_c);
+      known ? void(std::copy_n(own_c, kN, new_c)) : step_c(gates, old_c[0], new_c);
+      std::copy_n(old_c[0], kN, own_c);
     }
     for (int64_t i = 0; i < kN; ++i) {
       acc g[kGates];
       for (int k = 0; k < kGates; ++k) g[k] = gates[k][i];
-      const auto grad = Cell::backward(Cell::slopes(g, old_c[i], new_c[i]), dh[i], dc[i]);
+      C c{}, grad_c{};
+      for (int p = 0; p < kCParts; ++p) {
+        math::part(c, p) = old_c[p][i], math::part(grad_c, p) = dc[p][i];
+      }
+      const auto grad = Cell::backward(Cell::slopes(g, c, new_c[i]), dh[i], grad_c);
       for (int k = 0; k < kGates; ++k) gates[k][i] = grad.gates[k];
-      dc[i] = grad.old_cell;
+      for (int p = 0; p < kCParts; ++p) dc[p][i] = math::part(grad.old_cell, p);
     }
     for (int k = 0; k < kGates; ++k) {
       store_some<acc>(a_.grad_gates, (row * kGates + k) * a_.hidden + column, gates[k], n);
     }
-    store_some<acc>(own_dc, 0, dc, n);
+    for (int p = 0; p < kCParts; ++p) store_some<acc>(own_dc, p * a_.hidden, dc[p], n);
   }
 
   static void step_c(const acc (&gates)[kGates][kN], const acc (&old_c)[kN], acc (&new_c)[kN]) {
@@ -142,34 +151,42 @@ class BackwardRows {
 template <template <class> class CellOf, class T, class acc = acc_t<T>>
 void recurrence_c_states(const RecurrenceCStates& a, int64_t begin, int64_t end) {
   using Cell = CellOf<acc>;
-  constexpr int kGates = Cell::kGates;
+  constexpr int kGates = Cell::kGates, kCParts = Cell::kCParts;
   constexpr int64_t kN = kColumns<acc>;
+  const int64_t width = kCParts * a.hidden;
   for (int64_t s = 0; s < a.step_count; ++s) {
     for (int64_t b = begin; b < std::min(end, a.steps[s].rows); ++b) {
       const int64_t row = a.steps[s].start + b;
       if (starts_anew(a.resets, a.steps[s], b)) {
-        acc* const c = static_cast<acc*>(a.c) + b * a.hidden;
-        const int64_t at = reset_row(a.resets, a.steps[s], b) * a.hidden;
+        acc* const c = static_cast<acc*>(a.c) + b * width;
+        const int64_t at = reset_row(a.resets, a.steps[s], b) * width;
         if (a.resets.c != nullptr) {
-          std::copy_n(static_cast<const acc*>(a.resets.c) + at, a.hidden, c);
+          std::copy_n(static_cast<const acc*>(a.resets.c) + at, width, c);
         } else {
-          std::fill_n(c, a.hidden, acc(0));
+          std::fill_n(c, width, acc(0));
         }
       }
       for (int64_t column = 0; column < a.hidden; column += kN) {
         const int64_t n = std::min(kN, a.hidden - column);
-        acc gates[kGates][kN] = {}, c[kN] = {};
+        acc gates[kGates][kN] = {}, c[kCParts][kN] = {};
         for (int k = 0; k < kGates; ++k) {
           load_some<T>(a.gates, (row * kGates + k) * a.hidden + column, gates[k], n);
         }
-        load_some<acc>(a.c, b * a.hidden + column, c, n);
-        store_some<acc>(a.c_states, row * a.hidden + column, c, n);
+        for (int p = 0; p < kCParts; ++p) {
+          load_some<acc>(a.c, b * width + p * a.hidden + column, c[p], n);
+          store_some<acc>(a.c_states, row * width + p * a.hidden + column, c[p], n);
+        }
         for (int64_t i = 0; i < kN; ++i) {
           acc g[kGates];
           for (int k = 0; k < kGates; ++k) g[k] = gates[k][i];
-          c[i] = Cell::next(g, c[i]);
+          math::CType<acc, kCParts> own{};
+          for (int p = 0; p < kCParts; ++p) math::part(own, p) = c[p][i];
+          const auto next = Cell::next(g, own);
+          for (int p = 0; p < kCParts; ++p) c[p][i] = math::part(next, p);
         }
-        store_some<acc>(a.c, b * a.hidden + column, c, n);
+        for (int p = 0; p < kCParts; ++p) {
+          store_some<acc>(a.c, b * width + p * a.hidden + column, c[p], n);
+        }
       }
     }
   }

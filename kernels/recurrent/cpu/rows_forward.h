@@ -10,6 +10,7 @@
 #include <new>
 #include <type_traits>
 
+#include "kernels/math/c_parts.h"
 #include "kernels/recurrent/cpu/gemm.h"
 #include "kernels/recurrent/step_args.h"
 
@@ -112,7 +113,9 @@ class ForwardRows {
   using Cell = CellOf<acc>;
   static constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
   static constexpr int kFirstInput = kGates - Cell::kInputGates;
+  static constexpr int kCParts = Cell::kCParts;
   static constexpr int64_t kN = kColumns<acc>;
+  using C = math::CType<acc, kCParts>;
 
  public:
   ForwardRows(const RecurrenceForward& args, const acc* panels, int64_t begin, int64_t end)
@@ -121,7 +124,7 @@ class ForwardRows {
         begin_(begin),
         count_(end - begin),
         padded_(groups_of<acc>(args.hidden) * kN),
-        c_(count_ * padded_),
+        c_(count_ * kCParts * padded_),
         bias_(kGates * padded_),
         h_{Scratch<acc>(count_ * padded_), Scratch<acc>(count_ * padded_)} {}
 
@@ -160,7 +163,14 @@ class ForwardRows {
       const char* h = static_cast<const char*>(a_.h) + at * int64_t{sizeof(T)};
       load_contiguous<T, acc>(h, h_[0] + r * padded_, a_.hidden);
       std::copy_n(h_[0] + r * padded_, a_.hidden, h_[1] + r * padded_);
-      std::copy_n(static_cast<const acc*>(a_.c) + at, a_.hidden, c_ + r * padded_);
+      load_c(a_.c, begin_ + r, r);
+    }
+  }
+
+  // Row r of c, from `row` of an array [..., kCParts * H].
+  void load_c(const void* from, int64_t row, int64_t r) {
+    for (int64_t p = r * kCParts, of = row * kCParts; p < (r + 1) * kCParts; ++p, ++of) {
+      std::copy_n(static_cast<const acc*>(from) + of * a_.hidden, a_.hidden, c_ + p * padded_);
     }
   }
 
@@ -181,7 +191,10 @@ class ForwardRows {
       const int64_t at = (begin_ + r) * a_.hidden;
       char* h = static_cast<char*>(a_.h) + at * int64_t{sizeof(T)};
       store_contiguous<T, acc>(h, h_[0] + r * padded_, a_.hidden);
-      std::copy_n(c_ + r * padded_, a_.hidden, static_cast<acc*>(a_.c) + at);
+      for (int64_t p = 0; p < kCParts; ++p) {
+        std::copy_n(c_ + (r * kCParts + p) * padded_, a_.hidden,
+                    static_cast<acc*>(a_.c) + at * kCParts + p * a_.hidden);
+      }
     }
   }
 
@@ -189,14 +202,14 @@ class ForwardRows {
     const RecurrenceResets& resets = a_.resets;
     for (int64_t r = 0; r < rows && resets.marks != nullptr; ++r) {
       if (!starts_anew(resets, step, begin_ + r)) continue;
-      const int64_t at = reset_row(resets, step, begin_ + r) * a_.hidden;
-      acc *const h = h_[0] + r * padded_, *const c = c_ + r * padded_;
+      const int64_t row = reset_row(resets, step, begin_ + r);
+      acc* const h = h_[0] + r * padded_;
       std::fill_n(h, a_.hidden, acc(0));
-      std::fill_n(c, a_.hidden, acc(0));
+      std::fill_n(c_ + r * kCParts * padded_, kCParts * padded_, acc(0));
       if (resets.h != nullptr) {
-        const char* from = static_cast<const char*>(resets.h) + at * int64_t{sizeof(T)};
+        const char* from = static_cast<const char*>(resets.h) + row * a_.hidden * int64_t{sizeof(T)};
         load_contiguous<T, acc>(from, h, a_.hidden);
-        std::copy_n(static_cast<const acc*>(resets.c) + at, a_.hidden, c);
+        load_c(resets.c, row, r);
       }
     }
   }
@@ -255,21 +268,26 @@ class ForwardRows {
     for (int64_t r = 0; r < count; ++r) {
       add_up(first_row + first + r, column, products + r * kStateGates * kN, gates[r]);
     }
-    acc* const own_c = c_ + first * padded_ + column;
+    acc* const own_c = c_ + first * kCParts * padded_ + column;
     for (int64_t r = 0; r < count; ++r) {
-      acc c[kN];
+      acc* const row_c = own_c + r * kCParts * padded_;
+      acc c[kCParts][kN];
       for (int64_t i = 0; i < kN; ++i) {
         acc g[kGates];
         for (int k = 0; k < kGates; ++k) g[k] = gates[r][k][i];
+        C old_c{};
+        for (int p = 0; p < kCParts; ++p) math::part(old_c, p) = row_c[p * padded_ + i];
+        C new_c;
         if constexpr (kHasOutput<Cell>) {
-          c[i] = Cell::next(g, own_c[r * padded_ + i]);
-          if constexpr (!kApart) h[r][i] = Cell::output(g, c[i]);
+          new_c = Cell::next(g, old_c);
+          if constexpr (!kApart) h[r][i] = Cell::output(g, new_c);
         } else {
-          const auto state = Cell::forward(g, own_c[r * padded_ + i]);
-          c[i] = state.new_cell, h[r][i] = state.new_h;
+          const auto state = Cell::forward(g, old_c);
+          new_c = state.new_cell, h[r][i] = state.new_h;
         }
+        for (int p = 0; p < kCParts; ++p) c[p][i] = math::part(new_c, p);
       }
-      std::copy_n(c, kN, own_c + r * padded_);
+      for (int p = 0; p < kCParts; ++p) std::copy_n(c[p], kN, row_c + p * padded_);
     }
     if constexpr (kApart) {
       for (int64_t r = 0; r < count; ++r) {

@@ -1,5 +1,6 @@
 #include "kernels/recurrent/formula/cells.h"
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -50,13 +51,14 @@ bool is_affine(CellKind cell) { return !is_formula(cell) || formula_cell(cell).a
 
 const FormulaPrograms& formula_programs(CellKind cell) { return formula_cell(cell).programs; }
 
-const char* add_formula(const char* name, int gates, int input_gates, int state_gates, int has_c,
+const char* add_formula(const char* name, int gates, int input_gates, int state_gates, int c_parts,
                         int affine, const char* forward, const char* backward,
                         const char* forward_tangent, const char* backward_tangent) {
   if (!takes_gates(gates, input_gates, state_gates)) {
     return "a cell has 1 to 4 gates with both products; or 1 or 2 fewer of them, one gate with "
            "only the product of h and one with only that of the input";
   }
+  if (c_parts < 0 || c_parts > kMostCParts) return "a cell has at most 3 states besides h";
   const std::lock_guard<std::mutex> lock(mutex);
   if (cell_named(name) != nullptr) return "a cell of this name is registered";
   const int index = count.load(std::memory_order_relaxed);
@@ -68,7 +70,8 @@ const char* add_formula(const char* name, int gates, int input_gates, int state_
                       affine != 0,
                       {forward, backward, forward_tangent, backward_tangent}};
   cell->info = {cell->name.c_str(), gates, gates - input_gates, input_gates, 0,
-                state_gates,        0,     has_c != 0,          true,        true};
+                state_gates,        0,     c_parts > 0,         std::max(c_parts, 1),
+                true,               true};
   cells[index] = cell;
   count.store(index + 1, std::memory_order_release);
   return nullptr;

@@ -13,8 +13,8 @@
 
 namespace treadle {
 
-// The gates, c:                                     -> new h, new c (of a cell without c: h twice)
-// The gates, c, gradients of new h and new c:       -> gradients of the gates and of c
+// The gates, parts of c:                            -> new h, parts of new c (or, without c, h)
+// The gates, parts of c, gradients of the results:  -> gradients of the gates and of parts of c
 // And the tangents of both: inputs, then their tangents, in the same order -> tangents of results.
 struct FormulaPrograms {
   std::string forward, backward, forward_tangent, backward_tangent;
@@ -24,8 +24,8 @@ const FormulaPrograms& formula_programs(CellKind cell) TREADLE_EXPORTED(formula_
 
 // For ctypes. Returns null, or what is wrong. A name can be registered only once. The gates are, in
 // this order, those with only a product of h, those with both, and those with only a product of
-// the input.
-const char* add_formula(const char* name, int gates, int input_gates, int state_gates, int has_c,
+// the input. c_parts: 0 of a cell without c.
+const char* add_formula(const char* name, int gates, int input_gates, int state_gates, int c_parts,
                         int affine, const char* forward, const char* backward,
                         const char* forward_tangent, const char* backward_tangent)
     TREADLE_EXPORTED(add_formula);

@@ -8,6 +8,7 @@
 #endif
 
 #include "kernels/math/activations.h"
+#include "kernels/math/c_parts.h"
 #include "kernels/math/h_bound.h"
 
 namespace treadle::math::op {
@@ -112,7 +113,7 @@ TREADLE_HD T abs(T x) {
 namespace treadle::math {
 
 // Defined by the generated functors (kind.h).
-template <class acc, int gates, int input_gates, int state_gates, bool half>
+template <class acc, int gates, int input_gates, int state_gates, int c_parts, bool half>
 struct FormulaRecurrence;
 
 }  // namespace treadle::math

@@ -27,11 +27,17 @@ namespace treadle {
   template cudaError_t launch_grouped_backward<__VA_ARGS__>(const RecurrenceBackward&,             \
                                                             const StepGroup&, cudaStream_t);
 
-TREADLE_INSTANCES(math::Formula<1, 1, 1>)
-TREADLE_INSTANCES(math::Formula<2, 2, 2>)
-TREADLE_INSTANCES(math::Formula<3, 2, 2>)
-TREADLE_INSTANCES(math::Formula<3, 3, 3>)
-TREADLE_INSTANCES(math::Formula<4, 3, 3>)
-TREADLE_INSTANCES(math::Formula<4, 4, 4>)
+#define TREADLE_ALL_GATES(c_parts)                  \
+  TREADLE_INSTANCES(math::Formula<1, 1, 1, c_parts>) \
+  TREADLE_INSTANCES(math::Formula<2, 2, 2, c_parts>) \
+  TREADLE_INSTANCES(math::Formula<3, 2, 2, c_parts>) \
+  TREADLE_INSTANCES(math::Formula<3, 3, 3, c_parts>) \
+  TREADLE_INSTANCES(math::Formula<4, 3, 3, c_parts>) \
+  TREADLE_INSTANCES(math::Formula<4, 4, 4, c_parts>)
+
+TREADLE_ALL_GATES(1)
+TREADLE_ALL_GATES(2)
+TREADLE_ALL_GATES(3)
+static_assert(kMostCParts == 3);
 
 }  // namespace treadle

@@ -1,5 +1,5 @@
-// The functors of a cell that a formula gives, as the host knows them: the numbers of gates, which
-// decide the layouts of the kernels. The kernels themselves are compiled at run time, where
+// The functors of a cell that a formula gives, as the host knows them: the numbers of gates and of
+// parts of c, which decide the layouts of the kernels. The kernels themselves are compiled at run time, where
 // functors.h defines the same names with the user's formula.
 #pragma once
 
@@ -11,43 +11,58 @@
 namespace treadle::math {
 
 // half: forward, where h is stored in a half type.
-template <class acc, int gates, int input_gates, int state_gates, bool half>
+template <class acc, int gates, int input_gates, int state_gates, int c_parts, bool half>
 struct FormulaRecurrence {
   static constexpr int kGates = gates, kInputGates = input_gates, kStateGates = state_gates;
+  static constexpr int kCParts = c_parts;
   static constexpr HBound kHBound = HBound::kNone;
 };
 
 // A Kind, as in kernels/recurrent/cell_launchers.h.
-template <int gates, int input_gates, int state_gates>
+template <int gates, int input_gates, int state_gates, int c_parts>
 struct Formula {
   template <class acc>
-  using Cell = FormulaRecurrence<acc, gates, input_gates, state_gates, false>;
+  using Cell = FormulaRecurrence<acc, gates, input_gates, state_gates, c_parts, false>;
   template <class acc>
-  using HalfCell = FormulaRecurrence<acc, gates, input_gates, state_gates, true>;
+  using HalfCell = FormulaRecurrence<acc, gates, input_gates, state_gates, c_parts, true>;
 };
 
 }  // namespace treadle::math
 
 namespace treadle {
 
-// The gates, those with a product of the input, and those with a product of h, for which there are
-// launchers. takes_gates() of formula/cells.h is the same list.
-template <class F>
-auto visit_formula(const CellInfo& info, const F& f) {
+// Calls f for the gates, those with a product of the input, and those with a product of h, for
+// which there are launchers. takes_gates() of formula/cells.cpp is the same list.
+template <int c_parts, class F>
+auto visit_formula_gates(const CellInfo& info, const F& f) {
   const int key = info.gates * 100 + info.input_gates * 10 + info.state_gates;
   switch (key) {
     case 111:
-      return f(Type<math::Formula<1, 1, 1>>{});
+      return f(Type<math::Formula<1, 1, 1, c_parts>>{});
     case 222:
-      return f(Type<math::Formula<2, 2, 2>>{});
+      return f(Type<math::Formula<2, 2, 2, c_parts>>{});
     case 322:
-      return f(Type<math::Formula<3, 2, 2>>{});
+      return f(Type<math::Formula<3, 2, 2, c_parts>>{});
     case 333:
-      return f(Type<math::Formula<3, 3, 3>>{});
+      return f(Type<math::Formula<3, 3, 3, c_parts>>{});
     case 433:
-      return f(Type<math::Formula<4, 3, 3>>{});
+      return f(Type<math::Formula<4, 3, 3, c_parts>>{});
     case 444:
-      return f(Type<math::Formula<4, 4, 4>>{});
+      return f(Type<math::Formula<4, 4, 4, c_parts>>{});
+  }
+  std::abort();
+}
+
+template <class F>
+auto visit_formula(const CellInfo& info, const F& f) {
+  static_assert(kMostCParts == 3);
+  switch (info.c_parts) {
+    case 1:
+      return visit_formula_gates<1>(info, f);
+    case 2:
+      return visit_formula_gates<2>(info, f);
+    case 3:
+      return visit_formula_gates<3>(info, f);
   }
   std::abort();
 }

@@ -45,7 +45,8 @@ class Cell:
             returns the new ``h``, or ``(h, c)``. It runs once, on symbols, when the cell is made,
             so it must not branch on values (``torch.where``). Or the same as text: statements
             that assign ``h`` (and ``c``).
-        states: the name of a state that the gates do not see, as an LSTM's ``c``; none by default.
+        states: the names of up to three states that no product reads, as an LSTM's ``c``; none by
+            default. A formula with states does not see the old ``h``.
         only_input: the name of a gate to which only the product of x contributes.
         only_state: the name of a gate to which only the product of h contributes. Cells have both
             or neither, as a GRU's candidate; ``weight_ih`` has no rows for the latter,
@@ -79,9 +80,9 @@ class Cell:
         self._module: str = sys._getframe(1).f_globals.get("__name__", "")
         given = _names("gates", gates)
         self.states = _names("states", states)
-        if len(self.states) > 1 or "h" in self.states:
+        if len(self.states) > 3 or "h" in self.states:
             raise ValueError(
-                f"Cell: states must name at most one state beside h, got {list(self.states)}"
+                f"Cell: states must name at most three states besides h, got {list(self.states)}"
             )
         if (only_input is None) != (only_state is None) or (
             only_input is not None and (only_input == only_state)
@@ -94,7 +95,7 @@ class Cell:
             if gate is not None and gate not in given:
                 raise ValueError(f"Cell: {label} must be one of the gates {given}, got {gate!r}")
         both = tuple(gate for gate in given if gate not in (only_input, only_state))
-        state = self.states[0] if self.states else "h"
+        states = self.states or ("h",)
         if len({*given, *self.states, "h"}) != len(given) + len(self.states) + 1:
             raise ValueError(
                 "Cell: names of gates and states must differ from each other and from h, got "
@@ -113,20 +114,22 @@ class Cell:
         #: How many gates have a product of the input, and of h.
         self.input_gates = self.state_gates = len(both) + (only_input is not None)
         graph = Graph()
-        inputs = [graph.input() for _ in range(len(given) + 1)]
+        inputs = [graph.input() for _ in (*given, *states)]
         if isinstance(forward, str):
-            forward = _compiled(name, forward, self.states[0] if self.states else None)
+            forward = _compiled(name, forward, self.states)
         #: The formula, as a function of tensors or symbols by name.
         self.forward = forward
-        nodes = dict(zip((*self.gates, state), inputs, strict=True))
+        nodes = dict(zip((*self.gates, *states), inputs, strict=True))
         self._register(graph, inputs, _traced(self, graph, forward, nodes))
 
-    def _register(self, graph: Graph, inputs: list[Node], results: tuple[Node, Node]) -> None:
-        counts = (len(self.gates), self.input_gates, self.state_gates)
-        *of_gates, of_c = [*[graph.const(0)] * (len(inputs) - 1), graph.const(1)]
-        [keep] = graph.tangents(results[1:], inputs, [*of_gates, of_c])
-        affine = is_affine(results[1], inputs[-1], keep)
-        seeds = [graph.input(seed=True), graph.input(seed=True)]
+    def _register(self, graph: Graph, inputs: list[Node], results: tuple[Node, ...]) -> None:
+        counts = (len(self.gates), self.input_gates, self.state_gates, max(len(self.states), 1))
+        affine = False
+        if len(results) == 2:
+            of_gates = [graph.const(0)] * (len(inputs) - 1)
+            [keep] = graph.tangents(results[1:], inputs, [*of_gates, graph.const(1)])
+            affine = is_affine(results[1], inputs[-1], keep)
+        seeds = [graph.input(seed=True) for _ in results]
         backward = graph.gradients(results, seeds, inputs)
         formula = Formula(
             counts,
@@ -142,7 +145,7 @@ class Cell:
             own = Graph(nodes=graph.nodes)
             tangents = [own.input() for _ in read]
             programs.append(program([*read, *tangents], own.tangents(values, read, tangents)))
-        flags = (*counts, bool(self.states), affine)
+        flags = (*counts[:3], len(self.states), affine)
         digest = hashlib.sha256("\0".join([repr(flags), *programs, functors]).encode())
         #: What the ops call this cell. Equal formulas of one name are one cell.
         self.key = f"{self.name}_{digest.hexdigest()[:8]}"
@@ -217,13 +220,13 @@ def _stored(tree: ast.AST) -> set[str]:
     return found
 
 
-def _compiled(cell: str, text: str, state: str | None) -> Callable[..., Any]:
+def _compiled(cell: str, text: str, states: Sequence[str]) -> Callable[..., Any]:
     """A formula that is given as text, as a function."""
     file = f"<formula of {cell}>"
     text = textwrap.dedent(text).strip()
     code = compile(text, file, "exec")
     stored = _stored(ast.parse(text))
-    for needed in ("h", *([] if state is None else [state])):
+    for needed in ("h", *states):
         if needed not in stored:
             raise ValueError(f"Cell: the formula of {cell} must assign {needed}")
     # So that a traceback shows the line.
@@ -232,15 +235,15 @@ def _compiled(cell: str, text: str, state: str | None) -> Callable[..., Any]:
     def forward(**given: Any) -> Any:
         names: dict[str, Any] = {**NAMES, "torch": torch, **given}
         exec(code, names)
-        return names["h"] if state is None else (names["h"], names[state])
+        return (names["h"], *(names[state] for state in states)) if states else names["h"]
 
     return forward
 
 
 def _traced(
     cell: Cell, graph: Graph, forward: Callable[..., Any], inputs: dict[str, Node]
-) -> tuple[Node, Node]:
-    """New h and the new state."""
+) -> tuple[Node, ...]:
+    """New h and the new states; of a cell without states, h twice."""
     if not callable(forward):
         raise TypeError(f"Cell: forward must be a function or text, got {type(forward).__name__}")
     try:
@@ -259,7 +262,8 @@ def _traced(
     if not cell.states:
         node = lift(graph, found)
         return node, node
-    if not isinstance(found, tuple) or len(found) != 2:
-        got = type(found).__name__ if not isinstance(found, Value) else "one value"
-        raise TypeError(f"Cell: forward must return (h, {cell.states[0]}), got {got}")
-    return lift(graph, found[0]), lift(graph, found[1])
+    if not isinstance(found, tuple) or len(found) != 1 + len(cell.states):
+        got = f"{len(found)} values" if isinstance(found, tuple) else type(found).__name__
+        got = "one value" if isinstance(found, Value) else got
+        raise TypeError(f"Cell: forward must return (h, {', '.join(cell.states)}), got {got}")
+    return tuple(lift(graph, value) for value in found)

@@ -27,10 +27,10 @@ _kept: list[Any] = []  # what C has pointers to
 
 @dataclass(frozen=True)
 class Source:
-    """The functors of a cell, and its numbers of gates: all, with x, with h."""
+    """The functors of a cell, and its counts, as ``Formula`` has them."""
 
     functors: str
-    gates: tuple[int, int, int]
+    counts: tuple[int, int, int, int]
 
 
 def _interrupt(error: BaseException) -> None:
@@ -66,7 +66,7 @@ def install(library: Any, sources: Mapping[str, Source]) -> None:
     def for_cpu(name: bytes, dtype: int, found: Any) -> None:
         key = name.decode()
         try:
-            found[0] = cxx.functions(sources[key].functors, sources[key].gates, key, dtype)
+            found[0] = cxx.functions(sources[key].functors, sources[key].counts, key, dtype)
         except BaseException as error:
             reason = str(error) or type(error).__name__
             text = f"{key} runs as operations of torch, which are slow: {reason}"

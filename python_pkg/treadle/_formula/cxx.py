@@ -20,13 +20,13 @@ SYMBOL = b"treadle_formula_rows"
 TYPES = {6: "treadle::Half", 7: "treadle::BFloat16", 8: "float", 9: "double"}  # by Dtype
 
 
-def functions(functors: str, gates: tuple[int, int, int], name: str, dtype: int) -> int:
+def functions(functors: str, counts: tuple[int, int, int, int], name: str, dtype: int) -> int:
     """The address of a ``RowsFunctions`` (kernels/recurrent/cpu/rows.h), which stays valid.
 
     Raises:
         RuntimeError: if there is no compiler, or it fails.
     """
-    numbers = ", ".join(map(str, gates))
+    numbers = ", ".join(map(str, counts))
     text = (
         '#include "kernels/recurrent/formula/functors.h"\n'
         f"namespace treadle::math {{\n{functors}}}\n"

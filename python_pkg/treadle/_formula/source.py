@@ -67,21 +67,23 @@ class Writer:
 class Formula:
     """A cell's formula and its derivatives, as nodes.
 
-    ``inputs`` are the gates, c, and the gradients of new h and new c; ``forward`` is new h and new
-    c; ``backward`` the gradients of the gates and of c; ``keep`` the factor of c in new c, or None
-    if new c is not affine in c; ``seeds`` are the ids of nodes that depend on the gradients.
+    ``inputs`` are the gates, the parts of c, and the gradients of the results; ``forward`` is new h
+    and the parts of new c; ``backward`` the gradients of the gates and of the parts of c; ``keep``
+    the factor of c in new c, or None if c has several parts or new c is not affine in c; ``seeds``
+    are the ids of nodes that depend on the gradients.
     """
 
-    gates: tuple[int, int, int]  # all, with a product of the input, with a product of h
+    # Gates: all, with a product of the input, with a product of h. Then the number of parts of c.
+    counts: tuple[int, int, int, int]
     inputs: Sequence[Node]
-    forward: tuple[Node, Node]
+    forward: Sequence[Node]
     backward: Sequence[Node]
     keep: Node | None
     seeds: frozenset[int]
 
     def functors(self) -> str:
         """FormulaRecurrence in C++, with the interface of kernels/math/cells/lltm.h."""
-        gates, input_gates, state_gates = self.gates
+        gates, input_gates, state_gates, parts = self.counts
         early = self._early()
         members = [
             f"    {'bool' if node.op in COMPARISONS else 'acc'} s{k};"
@@ -90,15 +92,16 @@ class Formula:
         return "\n".join(
             [
                 "template <class acc, bool half>",
-                f"struct FormulaRecurrence<acc, {gates}, {input_gates}, {state_gates}, half> {{",
+                f"struct FormulaRecurrence<acc, {', '.join(map(str, self.counts))}, half> {{",
                 f"  static constexpr int kGates = {gates}, kInputGates = {input_gates},"
-                f" kStateGates = {state_gates};",
+                f" kStateGates = {state_gates}, kCParts = {parts};",
                 "  static constexpr HBound kHBound = HBound::kNone;",
                 "  static constexpr bool kReadsNewCell = false;",
                 "  static constexpr TREADLE_HD int weight_block(int gate) { return gate; }",
                 "  using Gates = acc[kGates];",
-                "  struct State { acc new_h, new_cell; };",
-                "  struct Gradients { acc gates[kGates], old_cell; };",
+                "  using C = CType<acc, kCParts>;",
+                "  struct State { acc new_h; C new_cell; };",
+                "  struct Gradients { acc gates[kGates]; C old_cell; };",
                 "  struct Link { acc keep, add; };",
                 "  struct Slopes {",
                 *members,
@@ -114,9 +117,17 @@ class Formula:
         )
 
     def _known(self) -> dict[int, str]:
-        gates = self.gates[0]
+        gates, parts = self.counts[0], self.counts[3]
         known = {id(node): f"g[{k}]" for k, node in enumerate(self.inputs[:gates])}
-        return known | {id(self.inputs[gates]): "old_cell"}
+        of_c = self.inputs[gates : gates + parts]
+        return known | {id(node): self._part("old_cell", k) for k, node in enumerate(of_c)}
+
+    def _part(self, c: str, k: int) -> str:
+        return c if self.counts[3] == 1 else f"{c}.value[{k}]"
+
+    def _c(self, values: Sequence[str]) -> str:
+        """A C of these parts."""
+        return values[0] if len(values) == 1 else f"C{{{{{', '.join(values)}}}}}"
 
     def _early(self) -> list[Node]:
         """What is computed before the gradients arrive, as far as the rest reads it."""
@@ -129,28 +140,29 @@ class Formula:
 
     def _forward(self) -> list[str]:
         # Only h is rounded to a half type: an error in c would add up over the steps.
-        new_h, new_c = self.forward
-        of_c = {id(node) for node in ordered([new_c])}
+        of_c = {id(node) for node in ordered(self.forward[1:])}
         halves = frozenset(
             id(node)
             for node in ordered(self.forward)
             if node.op == "sigmoid" or (node.op == "tanh" and id(node) not in of_c)
         )
-        lines = ["  static TREADLE_HD State forward(const Gates& g, acc old_cell) {"]
+        lines = ["  static TREADLE_HD State forward(const Gates& g, const C& old_cell) {"]
         for half in (True, False):
             writer = Writer(self._known(), halves if half else frozenset())
-            results = writer.write(self.forward)
+            new_h, *new_c = writer.write(self.forward)
             lines.append(f"    if constexpr ({'half' if half else '!half'}) {{")
             lines += [f"      {line}" for line in writer.lines]
-            lines += [f"      return {{{', '.join(results)}}};", "    }"]
+            lines += [f"      return {{{new_h}, {self._c(new_c)}}};", "    }"]
         return [*lines, "  }"]
 
     def _next(self) -> list[str]:
         writer = Writer(self._known())
-        [result] = writer.write(self.forward[1:])
-        return _function("acc next(const Gates& g, acc old_cell)", writer, result)
+        results = writer.write(self.forward[1:])
+        return _function("C next(const Gates& g, const C& old_cell)", writer, self._c(results))
 
     def _link(self) -> list[str]:
+        if self.counts[3] > 1:
+            return []
         writer, factor = Writer(self._known()), "acc(0)"
         if self.keep is not None:
             [factor] = writer.write([self.keep])
@@ -162,27 +174,29 @@ class Formula:
         values = ", ".join(writer.known[id(node)] for node in early)
         return [
             *_function(
-                "Slopes slopes(const Gates& g, acc old_cell)", writer, f"Slopes{{{values}}}"
+                "Slopes slopes(const Gates& g, const C& old_cell)", writer, f"Slopes{{{values}}}"
             ),
-            "  static TREADLE_HD Slopes slopes(const Gates& g, acc old_cell, acc) {",
+            "  static TREADLE_HD Slopes slopes(const Gates& g, const C& old_cell, acc) {",
             "    return slopes(g, old_cell);",
             "  }",
         ]
 
     def _backward(self, early: Sequence[Node]) -> list[str]:
-        gates = self.gates[0]
+        gates, parts = self.counts[0], self.counts[3]
         known = {id(node): f"s.s{k}" for k, node in enumerate(early)}
-        known |= {id(self.inputs[gates + 1]): "grad_h", id(self.inputs[gates + 2]): "grad_cell"}
-        writer = Writer(known)
-        *of_gates, of_c = writer.write(self.backward)
+        grad_h, *grad_c = self.inputs[gates + parts :]
+        known |= {id(node): self._part("grad_cell", k) for k, node in enumerate(grad_c)}
+        writer = Writer(known | {id(grad_h): "grad_h"})
+        found = writer.write(self.backward)
+        of_gates, of_c = ", ".join(found[:gates]), self._c(found[gates:])
         return [
             *_function(
-                "Gradients backward(const Slopes& s, acc grad_h, acc grad_cell)",
+                "Gradients backward(const Slopes& s, acc grad_h, const C& grad_cell)",
                 writer,
-                f"Gradients{{{{{', '.join(of_gates)}}}, {of_c}}}",
+                f"Gradients{{{{{of_gates}}}, {of_c}}}",
             ),
-            "  static TREADLE_HD Gradients backward(const Gates& g, acc old_cell, acc grad_h,",
-            "                                       acc grad_cell) {",
+            "  static TREADLE_HD Gradients backward(const Gates& g, const C& old_cell, acc grad_h,",
+            "                                       const C& grad_cell) {",
             "    return backward(slopes(g, old_cell), grad_h, grad_cell);",
             "  }",
         ]

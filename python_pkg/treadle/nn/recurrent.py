@@ -20,7 +20,7 @@ class CellFront(Front):
     """The Front of one cell."""
 
     def __init__(self, cell: Cell) -> None:
-        states = ("h0", "c0") if cell.states else ("h0",)
+        states = ("h0", *(f"{state}0" for state in cell.states))
         super().__init__(cell.name, states, torch.ops.treadle.recurrent_layers.default)
         self.cell = cell
 
@@ -41,18 +41,27 @@ class CellFront(Front):
                 "sequences by torch.nn.utils.rnn.pack_padded_sequence"
             )
         data, batch_sizes = input if len(input) == 2 else (*input, None)
-        return self.op(
+        found = self.op(
             data,
             batch_sizes,
-            list(states or ()),
+            _for_op(states or ()),
             *net,
             *(rest or (False,)),
             cell=self.cell.key,
             recompute=layer.recompute,
             reset=options.reset,
-            reset_hx=list(options.reset_hx) or None,
+            reset_hx=_for_op(options.reset_hx) or None,
             lengths=options.lengths,
         )
+        if len(self.cell.states) < 2:
+            return found  # type: ignore[no-any-return]
+        output, h, c = found
+        return (output, h, *c.chunk(len(self.cell.states), -1))
+
+
+def _for_op(states: States) -> list[Tensor]:
+    """h and c, which has the other states side by side: [L*D, B, count * H]."""
+    return list(states) if len(states) < 3 else [states[0], torch.cat(states[1:], -1)]
 
 
 def _size(label: str, size: Any) -> int:

@@ -171,12 +171,13 @@ def formula_cell(
         weight_ih: [G_i H, I]; weight_hh: [G_h H, H]; bias_ih: [G_i H] or None; bias_hh: [G_h H] or
             None, where G_i gates have a product of the input and G_h one of h.
         old_h: [B, H].
-        old_cell: [B, H], the cell's state c; of a cell without one, ``old_h`` before it was
-            rounded. In the dtype of ``input`` or wider; the wider dtype computes the formula.
+        old_cell: [B, K H], the cell's K states besides h side by side; of a cell without them,
+            ``old_h`` before it was rounded, [B, H]. In the dtype of ``input`` or wider; the wider
+            dtype computes the formula.
 
     Returns:
         ``new_h`` [B, H] in the dtype of ``input`` (under autocast: of the matrix product), and
-        ``new_cell`` [B, H] in the dtype of ``old_cell``.
+        ``new_cell`` like ``old_cell``.
     """
     of_input, of_h = F.linear(input, weight_ih, bias_ih), F.linear(old_h, weight_hh, bias_hh)
     wide = torch.promote_types(of_input.dtype, old_cell.dtype)
@@ -185,7 +186,9 @@ def formula_cell(
     # The first gates have no product of the input, the last ones none of h.
     sums = F.pad(of_input.to(wide), (before, 0)) + F.pad(of_h.to(wide), (0, after))
     given = dict(zip(cell.gates, sums.chunk(gates, dim=-1), strict=True))
-    given[cell.states[0] if cell.states else "h"] = old_cell.to(wide)
+    states = cell.states or ("h",)
+    given |= zip(states, old_cell.to(wide).chunk(len(states), -1), strict=True)
     found = cell.forward(**given)
-    new_h, new_cell = found if cell.states else (found, found)
+    new_h, *rest = found if cell.states else (found, found)
+    new_cell = torch.cat([value.expand_as(new_h) for value in rest], -1)
     return new_h.to(of_input.dtype), new_cell.to(old_cell.dtype)

@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def compiled() -> int:
     """The address of LiGRU's functions in float32: from the folder, or compiled now."""
     source = treadle._formula.cell._sources[cells.LIGRU.key]
-    return cxx.functions(source.functors, source.gates, "ligru", 8)
+    return cxx.functions(source.functors, source.counts, "ligru", 8)
 
 
 def test_the_folder_is_the_users(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -89,10 +89,10 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         "Cell: names of gates and states must differ from each other and from h, got ('h',) and ()",
     ),
-    "two states": (
-        {"states": ("c", "n")},
+    "four states": (
+        {"states": ("c", "n", "m", "k")},
         ValueError,
-        "Cell: states must name at most one state beside h, got ['c', 'n']",
+        "Cell: states must name at most three states besides h, got ['c', 'n', 'm', 'k']",
     ),
     "half of the pair": (
         {"gates": ("a", "b"), "only_input": "a"},

@@ -30,8 +30,10 @@ def loop(layer: treadle.nn.Recurrent, x: Tensor, *states: Tensor, **options: Any
         for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     ]
     zeros = x.new_zeros(len(suffixes), x.shape[1], layer.hidden_size)
-    h0, c0 = (*states, states[0])[:2] if states else (zeros, zeros)
-    return reference.recurrent_layer(x, None, h0, c0, *weights, cell=layer.cell, **options)
+    h0, *rest = states or [zeros] * (1 + len(layer.cell.states))
+    c0 = torch.cat(rest or [h0], -1)
+    found = reference.recurrent_layer(x, None, h0, c0, *weights, cell=layer.cell, **options)
+    return (*found[:2], *found[2].chunk(max(len(rest), 1), -1))
 
 
 def gradients(results: Any, leaves: list[Tensor]) -> list[Tensor]:
@@ -78,8 +80,8 @@ def test_values_and_gradients(cell: Cell, device: str) -> None:
     layer = treadle.nn.Recurrent(cell, 3, 9, bidirectional=True, device=device, **DOUBLE)
     x = torch.randn(6, 4, 3, device=device, **DOUBLE, requires_grad=True)
     states = [torch.randn(2, 4, 9, device=device, **DOUBLE, requires_grad=True)]
-    if cell.states:
-        states.append(torch.randn_like(states[0], requires_grad=True))
+    # Positive, like the n of an sLSTM.
+    states += [torch.rand_like(states[0], requires_grad=True) for _ in cell.states]
     output, last = layer(x, tuple(states) if cell.states else states[0])
     last = last if cell.states else (last,)
     expected = loop(layer, x, *states)[: 2 + len(cell.states)]
@@ -120,7 +122,8 @@ def test_resets(cell: Cell, device: str, learned: bool) -> None:
     expected = {"reset": reset.unsqueeze(-1)}
     if learned:
         given["reset_hx"] = tuple(starts) if cell.states else starts[0]
-        expected |= {"reset_h": starts[0], "reset_c": starts[-1]}
+        rest = starts[1:] or starts
+        expected |= {"reset_h": starts[0], "reset_c": torch.cat(rest, -1)}
     leaves = [x, *layer.parameters(), *(starts if learned else [])]
     output, theirs = layer(x, **given)[0], loop(layer, x, **expected)[0]
     agree(output, theirs)

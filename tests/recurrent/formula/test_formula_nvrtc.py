@@ -12,7 +12,7 @@ from tests.recurrent.formula import cells
 from treadle._formula import disk, nvrtc
 from treadle._formula.cell import _sources
 
-CELL = "treadle::math::FormulaRecurrence<float, 2, 2, 2, {half}>"
+CELL = "treadle::math::FormulaRecurrence<float, 2, 2, 2, 1, {half}>"
 FLOAT, HALF = CELL.format(half="false"), CELL.format(half="true")
 KERNELS = {
     "recurrence_forward": f"{FLOAT}, float, 1",

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tests.recurrent.support import layer_cases
-from tests.recurrent.support.layer_cases import BLOCKS, GATES
+from tests.recurrent.support.layer_cases import BLOCKS, C_PARTS, GATES
 from tests.support.inputs import FLOATING, HALVES, Call, Case, Make, Op
 from tests.support.layouts import strided, transposed
 from treadle import Cell
@@ -27,14 +27,23 @@ def squashed(a: Any, b: Any, c: Any) -> Any:
     return torch.tanh(new_c + 0.5 * c) * torch.sigmoid(b - c), new_c
 
 
+def leaky(a: Any, b: Any, c: Any, n: Any) -> Any:
+    """Two states besides h, of which new n depends on both."""
+    new_c = torch.sigmoid(b) * c + torch.tanh(a)
+    new_n = 0.5 * n + 0.25 * torch.tanh(c) * torch.sigmoid(a)
+    return torch.tanh(new_c + new_n), new_c, new_n
+
+
 MINIMAL = Cell(
     "minimal", gates=("n_h", "f", "n_x"), forward=minimal, only_state="n_h", only_input="n_x"
 )
 SQUASHED = Cell("squashed", gates=("a", "b"), states=("c",), forward=squashed)
-CELLS = (MINIMAL, SQUASHED)
+LEAKY = Cell("leaky", gates=("a", "b"), states=("c", "n"), forward=leaky)
+CELLS = (MINIMAL, SQUASHED, LEAKY)
 ARGUMENTS = (*layer_cases.TENSORS, 7)
 for _cell in CELLS:
     GATES[_cell.key], BLOCKS[_cell.key] = len(_cell.gates), _cell.state_gates
+    C_PARTS[_cell.key] = max(len(_cell.states), 1)
     layer_cases.ARGUMENTS[_cell.key], layer_cases.FORMULAS[_cell.key] = ARGUMENTS, _cell
 
 # T, B, I, H

@@ -23,6 +23,7 @@ ARGUMENTS = {cell: TENSORS if cell == "lltm" else (*TENSORS, 7) for cell in CELL
 GATES = {"lltm": 3, "lstm": 4, "gru": 4, "rnn_tanh": 1, "rnn_relu": 1}
 BLOCKS = {"lltm": 3, "lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 FORMULAS: dict[str, Cell] = {}  # by name in the op; formula_cases.py adds cells
+C_PARTS: dict[str, int] = {}  # of those whose c has several
 EACH_CELL = pytest.mark.parametrize("cell", CELLS)
 WIDE = (torch.float64, torch.float32)
 Lengths = tuple[int, ...] | None
@@ -86,7 +87,7 @@ def layer_arguments(
     shapes: dict[str, tuple[int, ...]] = {
         "input": (*rows, i),
         "h0": (d, b, h),
-        "c0": (d, b, h),
+        "c0": (d, b, C_PARTS.get(cell, 1) * h),
         "weight_ih": (d, width, i),
         "weight_hh": (d, width, h),
         "bias_ih": (d, width),
