@@ -11,8 +11,9 @@
 namespace treadle {
 namespace {
 
-// A GPU for which layers are planned in place of the one that runs them, for tests: code for
-// compute_80 runs on every later GPU (docs/other_gpus.md). Figures are from NVIDIA's data sheets.
+// A GPU that tests plan for instead of the GPU that runs the kernels. This works because code for
+// compute_80 runs on every later GPU (docs/other_gpus.md). The numbers are from NVIDIA's data
+// sheets.
 struct ImposedGpu {
   const char* name;
   int architecture, multiprocessors, shared_kb, l2_mb, clock_mhz;
