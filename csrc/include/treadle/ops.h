@@ -1,5 +1,5 @@
 // treadle's ops for C++ programs that use LibTorch, with the same contracts as in Python. Each call
-// goes through the dispatcher, so autograd, autocast and device dispatch work like in at::add.
+// goes through the dispatcher, so autograd, autocast and device dispatch work as in at::add.
 #pragma once
 
 #include <ATen/core/ATen_fwd.h>
@@ -14,7 +14,7 @@
 #pragma GCC visibility push(default)
 namespace treadle {
 
-// a + alpha * b, computed with one fma. a and b [*] are broadcast and promoted like in at::add.
+// a + alpha * b, computed with one fma. a and b [*] are broadcast and promoted as in at::add.
 at::Tensor vector_add(const at::Tensor& a, const at::Tensor& b, const at::Scalar& alpha = 1);
 at::Tensor vector_add(const at::Tensor& a, const at::Scalar& b, const at::Scalar& alpha = 1);
 at::Tensor& vector_add_out(at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
