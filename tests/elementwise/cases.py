@@ -65,8 +65,7 @@ def unary_cases(
 
 
 def pair_cases(op: str, dtypes: tuple[torch.dtype, ...], **kwargs: Any) -> list[Case]:
-    """Two tensors of one dtype: each layout together with a dense one, and shapes that
-    broadcast."""
+    """Pairs of tensors of one dtype: each layout with a dense one, and shapes that broadcast."""
 
     def pair(a: Callable[[Make], Tensor], b: Callable[[Make], Tensor]) -> Callable[[Make], Call]:
         return lambda make: Call((a(make), b(make)), kwargs)
@@ -142,8 +141,8 @@ def op_of_one_tensor(
     """The op and its backward op, found by name.
 
     dtypes: includes integers if the op keeps them. torch_function, torch_inplace: torch's twins, if
-    any. ulps: the largest error; None: bitwise equal to torch. wide: the scale of large arguments
-    whose results all dtypes can hold.
+    any. ulps: the largest error, or None if the bits equal torch's. wide: the scale of large
+    arguments whose results do not overflow in any dtype.
     """
     cases = unary_cases(name, lambda m, x: Call((x,)), dtypes)
     cases.append(Case(f"{name} wide", lambda m: Call((m(1027, by=wide),)), FLOATING, big=True))

@@ -31,7 +31,7 @@ def backward(values: Any) -> None:
 
 
 def both(op: Op, call: Call) -> list[tuple[int, int]]:
-    """FLOPs of the op and of its reference: forward without gradients, then forward and backward."""
+    """FLOPs of the op and its reference: forward without gradients, then forward and backward."""
     plain = call.map(lambda t: t.detach())
     return [
         (flops(lambda: plain.run(function)), flops(lambda: backward(call.run(function))))  # noqa: B023

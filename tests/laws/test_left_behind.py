@@ -1,4 +1,4 @@
-"""A call changes no global state: float modes, device, stream, switches, generators, environment."""
+"""A call changes no global state: float modes, device, stream, generators, environment."""
 
 from __future__ import annotations
 

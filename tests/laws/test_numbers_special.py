@@ -81,7 +81,7 @@ def test_same_kind_everywhere(
     arguments = cells_of(values, dtype, state)
     ours = results(treadle.lltm_cell, arguments, grads)
     theirs = results(torch.vmap(reference.lltm_cell), arguments, grads)
-    # For NaN, the gradient of torch's elu is that of the identity in scalar loops and NaN in vectors.
+    # The gradient of torch's elu for NaN is NaN in vectorized loops, but not in scalar loops.
     theirs["grad_g2"] = torch.where(values[:, 2].isnan(), NAN, theirs["grad_g2"])
     for name, actual in ours.items():
         same_kind(actual, theirs[name], values, name)

@@ -100,7 +100,7 @@ def test_new_h_may_be_overwritten(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", WRITES)
 def test_writes_and_leaves(name: str, device: str) -> None:
-    """Ours raise like torch for a leaf that requires grad, a view of one, and a view from unbind."""
+    """Ours raise like torch for a leaf that requires grad, its views, and a view from unbind."""
 
     def leaf() -> Tensor:
         return torch.zeros(2, 3, device=device, requires_grad=True)
