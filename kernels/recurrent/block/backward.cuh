@@ -1,6 +1,6 @@
 // A single block, backward, for any cell; see block/block.cuh.
 // grad_h_{t-1} = grad_gates_t W_hh, after the cell's backward. Threads 2u and 2u + 1 share unit u:
-// each multiplies half of K, and then computes one of the two rows.
+// each sums half of K, and then computes one of the two rows.
 #pragma once
 
 #include "kernels/recurrent/block/block.cuh"
@@ -11,8 +11,8 @@ namespace treadle {
 template <class Cell, int units>
 using BlockBackward = Block<units, 1, Cell::kStateGates * units, Cell::kGates + 2>;
 
-// This is a single function because the weights fill the registers. If it is divided into several
-// functions, even inlined ones, it needs more registers, and spills with 128 units.
+// This is a single function because the weights fill the registers. Divided into several functions,
+// even inlined ones, it would need more registers, and would spill with 128 units.
 template <class Cell, class T, int units, bool any_resets>
 __global__ void __launch_bounds__(2 * units, 1)
     block_backward(const __grid_constant__ PersistentBackward args, int rows_each) {

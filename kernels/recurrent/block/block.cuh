@@ -83,7 +83,7 @@ struct Prefetched {
     }
   }
 
-  // Call it once per step, whether or not the step was copied.
+  // Must be called once per step, whether or not the step was copied.
   __device__ __forceinline__ void note(const T* at) {
     if constexpr (is_half_type<T>) halves.note(reinterpret_cast<uintptr_t>(at));
   }
@@ -102,7 +102,7 @@ struct Prefetched {
 struct BlockRow {
   bool backward;      // whether time runs backward
   int first, length;  // the first step, and the number of steps
-  int64_t begin;      // the index in S of its row at step 0
+  int64_t begin;      // the index in S of the row at step 0
 
   __device__ __forceinline__ BlockRow(const GroupRows& rows, int row, int steps, bool real,
                                       bool backward_)

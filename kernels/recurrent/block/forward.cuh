@@ -1,6 +1,6 @@
 // A single block, forward, for any cell; see block/block.cuh.
 // gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. Threads 2u and 2u + 1 share unit u:
-// each multiplies half of K, and then computes one of the two rows.
+// each sums half of K, and then computes one of the two rows.
 #pragma once
 
 #include "kernels/recurrent/block/block.cuh"
@@ -10,8 +10,8 @@ namespace treadle {
 template <class Cell, int units>
 using BlockForward = Block<units, Cell::kStateGates, units, Cell::kGates>;
 
-// This is a single function because the weights fill the registers. If it is divided into several
-// functions, even inlined ones, it needs more registers, and block_backward with 128 units spills.
+// This is a single function because the weights fill the registers. Divided into several functions,
+// even inlined ones, it would need more registers, and block_backward with 128 units would spill.
 template <class Cell, class T, int units, bool any_resets>
 __global__ void __launch_bounds__(2 * units, 1)
     block_forward(const __grid_constant__ PersistentForward args, int rows_each) {

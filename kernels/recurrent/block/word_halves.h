@@ -1,8 +1,8 @@
 // Finds half-type numbers in 4-byte words that were copied `ahead` steps before they are read
 // (block/block.cuh). cp.async copies at least 4 aligned bytes, so each number arrives together with
 // its predecessor or its successor in memory. The number's address determines which half of the
-// word contains it. If gates are an odd number of elements apart, the half alternates from gate to
-// gate. The same is true of steps.
+// word contains it. The half alternates from gate to gate if gates are an odd number of elements
+// apart, and from step to step if steps are.
 #pragma once
 
 #include <cstdint>

@@ -150,8 +150,8 @@ struct DenseSends {
   }
 };
 
-// A lane's part of an accumulator tile of 16 units and 8 rows: units g and g + 8 of rows 2q and 2q
-// + 1. If there are fewer rows, only lanes with q < kPairs have any.
+// A lane's part of an accumulator tile, which has 16 units and 8 rows. The lane has units g and g +
+// 8 of rows 2q and 2q + 1. If there are fewer rows, only lanes with q < kPairs have any.
 __device__ __forceinline__ uint4 words_of(const float (&sum)[4]) {
   return {__float_as_uint(sum[0]), __float_as_uint(sum[1]), __float_as_uint(sum[2]),
           __float_as_uint(sum[3])};

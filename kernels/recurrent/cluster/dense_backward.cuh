@@ -7,8 +7,8 @@
 //
 // Two buffers of sums, by the parity of the step, are enough: a block sends sums for step s + 2
 // only after it has received those of all blocks for step s + 1. The others sent these after the
-// barrier of step s, before which their threads had read the sums of step s. For the same reason,
-// the mbarrier is armed for step s + 2 in time if that is done before the barrier of step s.
+// barrier of step s, before which their threads had read the sums of step s. For the same reason it
+// is enough to arm the mbarrier for step s + 2 before the barrier of step s.
 #pragma once
 
 #include <cstring>

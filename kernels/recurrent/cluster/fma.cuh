@@ -41,8 +41,8 @@ struct ClusterFp32 {
   static_assert(kHeld == kDepth || (kHeld % kWidth == 0 && each % 4 == 0));
 };
 
-// A thread's weights. Those of the first kHeld of its K are in registers (the caller owns the
-// array). The others are in shared memory, and are loaded for four outputs at a time.
+// A thread's weights. Those of its first kHeld k are in registers (the caller owns the array). The
+// others are in shared memory, and are loaded for four outputs at a time.
 template <class Layout>
 struct Fp32Weights {
   float (&registers)[Layout::kEach][Layout::kHeld];

@@ -12,9 +12,9 @@ template <class Cell, int units, int blocks>
 using ClusterFp32Backward = ClusterFp32<units, 4, Cell::kStateGates * units * blocks, units,
                                         Cell::kGates + 2, Cell::kGates * units>;
 
-// This is a single function because the weights fill the registers. If it is divided into several
-// functions, even inlined ones, it needs more registers, and cluster_fp32_forward with 32 units
-// spills.
+// This is a single function because the weights fill the registers. Divided into several functions,
+// even inlined ones, it would need more registers, and cluster_fp32_forward with 32 units would
+// spill.
 template <class Cell, int units, int blocks, bool any_resets>
 __global__ void __launch_bounds__(kFp32Threads, 1)
     cluster_fp32_backward(const __grid_constant__ PersistentBackward args, int rows_each) {

@@ -12,8 +12,8 @@ template <class Cell, int units, int blocks>
 using ClusterFp32Forward = ClusterFp32<Cell::kStateGates * units, 2 * Cell::kStateGates,
                                        units * blocks, units, Cell::kGates, units>;
 
-// This is a single function because the weights fill the registers. If it is divided into several
-// functions, even inlined ones, it needs more registers, and spills with 32 units.
+// This is a single function because the weights fill the registers. Divided into several functions,
+// even inlined ones, it would need more registers, and would spill with 32 units.
 template <class Cell, int units, int blocks, bool any_resets>
 __global__ void __launch_bounds__(kFp32Threads, 1)
     cluster_fp32_forward(const __grid_constant__ PersistentForward args, int rows_each) {

@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
     // ---- work that does not depend on h_{t-1}
     float gates[kItems][kGates], scale[kItems][kStateGates];
     const auto prepare = [&] {
-      ptx::wait_copies<L::kAhead - 1>();  // this thread's own
+      ptx::wait_copies<L::kAhead - 1>();  // waits only for this thread's copies
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {
         if (!turn[i]) continue;

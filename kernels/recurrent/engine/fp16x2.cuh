@@ -1,13 +1,13 @@
-// Float32 products on tensor cores. A float is the sum of two float16 numbers, high + 2^-11 low,
-// times a power of two; a product is then high high + 2^-11 (high low + low high), and tensor cores
-// round none of these terms.
+// Float32 products on tensor cores. A float is represented by two float16 numbers, as high + 2^-11
+// low times a power of two. A product is then high high + 2^-11 (high low + low high), and tensor
+// cores round none of these terms.
 #pragma once
 
 #include "kernels/recurrent/engine/persistent.cuh"
 
 namespace treadle {
 
-// The weights of a row of W_hh are multiplied by the power of two that brings the largest magnitude
+// The weights of a row of W_hh are multiplied by the power of two that puts the largest magnitude
 // between 2^14 and 2^15. Then the float16 rounding of lows loses at most 2^-50 of the largest
 // weight. If the exponent of the largest weight is not between kSplitLeast and kSplitMost, or the
 // weight is not finite, the row is multiplied by fma.
@@ -82,7 +82,7 @@ __device__ __forceinline__ bool in_fours(const float* weight, int64_t hidden) {
   return hidden % 4 == 0 && reinterpret_cast<uintptr_t>(weight) % 16 == 0;
 }
 
-// Four floats of a row, zeros from element `count` on. `vector`: 16-byte aligned.
+// Loads four floats of a row; elements from `count` on are zeros. `vector`: 16-byte aligned.
 __device__ __forceinline__ float4 load_four_floats(const float* at, int64_t count, bool vector) {
   if (count >= 4 && vector) return __ldg(reinterpret_cast<const float4*>(at));
   float x[4];

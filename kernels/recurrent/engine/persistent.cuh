@@ -93,7 +93,7 @@ __device__ __forceinline__ void store_c(void* c, int64_t at, bool half, float va
   }
 }
 
-// The bits of four elements; zeros from element `count` on. `vector`: 8-byte aligned.
+// Loads the bits of four elements; those from `count` on are zeros. `vector`: 8-byte aligned.
 __device__ __forceinline__ uint2 load_four(const uint16_t* at, int64_t count, bool vector) {
   if (count >= 4 && vector) return __ldg(reinterpret_cast<const uint2*>(at));
   uint32_t x[4];

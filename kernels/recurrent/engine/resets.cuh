@@ -19,7 +19,7 @@ struct GroupResets {
   const PersistentSizes& sizes;
   const Group& group;
 
-  // The mark that resets a row before the step at t. In direction 1, that is the mark of time t +
+  // The mark that resets a row before the step at t. In direction 1 it belongs to the step at t +
   // 1, if the row has that step.
   __device__ __forceinline__ uint32_t mark(int t, int row) const {
     const int steps = static_cast<int>(sizes.steps), marked = t + group.direction;
@@ -92,8 +92,7 @@ struct GroupResets {
     grad_h = grad_c = 0;
   }
 
-  // The time of step p of the pass; backward, the time of the step whose gradients arrive in step
-  // p.
+  // The time of step p of the pass; backward, of the step whose gradients arrive in step p.
   template <bool backward>
   __device__ __forceinline__ int time(int p) const {
     const int steps = static_cast<int>(sizes.steps);

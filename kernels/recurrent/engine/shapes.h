@@ -120,9 +120,9 @@ struct ClusterBackward {
 };
 
 // The most float weights per thread in registers, and in shared memory. A single block has two
-// threads per unit, each with half of K. Each block of a cluster has 256 threads, each with 2 *
-// state_gates outputs (4 backward). If some of its weights are in shared memory, that has room for
-// fewer rows.
+// threads per unit, each with half of K. A block of a cluster has 256 threads, each with 2 *
+// state_gates outputs (4 backward). If some weights are in shared memory, it has room for fewer
+// rows.
 inline constexpr int kFp32Weights = 192, kFp32SharedWeights = 64;
 
 constexpr int fp32_cluster_rows(int weights) { return weights <= kFp32Weights ? 8 : 4; }

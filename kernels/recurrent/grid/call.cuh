@@ -24,7 +24,7 @@ struct GridCall {
     cudaError_t error = current_limits(&limits);
     if (error != cudaSuccess) return error;
     // The shared-memory limit is an attribute of the kernel, not of the call, and another thread
-    // may launch it with more rows, so this always sets the largest.
+    // may launch the kernel with more rows, so this always sets the largest limit.
     const int shared_bytes = Layout::shared_bytes(rows),
               most = Layout::shared_bytes(grid_shape<Layout>().rows(limits.shared_bytes));
     if (fits != nullptr) *fits = false;

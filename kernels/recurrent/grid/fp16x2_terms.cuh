@@ -135,7 +135,7 @@ struct GridSplitExact {
                  (Cell::weight_block(m) * hidden + unit + i) * hidden + k);
   }
 
-  // The h of unit k. Called after its packet has been read.
+  // The h of unit k, which was sent as kLargePair. Called after that packet has been read.
   __device__ __forceinline__ float large_h(int k) const {
     __threadfence();  // the sender stored the value before the packet
     return __ldcg(origin() + k);

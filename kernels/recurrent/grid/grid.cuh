@@ -23,7 +23,7 @@ enum GridBarrier { kSumsFull = 1, kSumsEmpty = 3, kFinishers = 5 };
 template <bool backward>
 struct GridVisits {
   const Group& group;
-  int steps, s = -1, j = 0, active = 0, before = 0, ahead;  // rows of step s, s - 1 and s + 1
+  int steps, s = -1, j = 0, active = 0, before = 0, ahead;  // rows of steps s, s - 1 and s + 1
 
   __device__ __forceinline__ GridVisits(const Group& group, int steps)
       : group(group), steps(steps), ahead(of(0)) {}
@@ -151,9 +151,9 @@ struct GridRing {
 };
 
 // Called in step s, after its sends and reads. If a packet is cleared in step s, its reader polls
-// the slot again in step s + kGridRing - 2. In between, these events follow each other: a barrier
-// of the block that cleared the packet; that block's fence, at most 8 steps after s; a packet that
-// the block sends in the step after its fence, and that is read one step later; and a fence of the
+// the slot again in step s + kGridRing - 2. In between there are, in this order, a barrier of the
+// block that cleared the packet; that block's fence, at most 8 steps after s; a packet that the
+// block sends in the step after its fence, and that is read one step later; and a fence of the
 // reader, at most 16 steps after s.
 __device__ __forceinline__ void order_exchange(int s) {
   if (s % 8 == 7) asm volatile("fence.acq_rel.gpu;" ::: "memory");

@@ -8,8 +8,8 @@
 namespace treadle {
 
 // The epilogue warps. A thread computes a pair of units of one row of a tile. Two teams, one for
-// each buffer of sums, alternate between tiles. Another team may compute a tile in the next step,
-// so c and h are in shared memory, with a barrier in each step.
+// each buffer of sums, alternate between tiles. The other team may compute the tile in the next
+// step, so c and h are in shared memory, with a barrier in each step.
 template <class Cell, class T, class Layout, bool any_resets, int buffers>
 struct GridFinisher {
   static constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;

@@ -59,17 +59,17 @@ struct GridForward {
   static constexpr int kFinishingRegisters =
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
   static constexpr int kChunks = hidden / 32 / kMultiplyingWarps;  // of 32 k, per warp
-  // Half-chunks of weights that fit in registers next to packets, sums and addresses; the others
-  // are in shared memory.
+  // How many half-chunks of weights fit in registers next to packets, sums and addresses. The
+  // others are in shared memory.
   static constexpr int kFree = (kMultiplyingRegisters - 40 - 4 * kChunks) / (4 * state_gates);
   static constexpr int kInRegisters = kWide && kFree < 2 * kChunks ? kFree : 2 * kChunks;
   static constexpr int kInShared = 2 * kChunks - kInRegisters;
   static constexpr int kDepth = kWide && state_gates == 4 ? 4 : 6;  // stages of input
   static constexpr int kStageRow = kUnits * 2 + 16;                 // bytes
-  static constexpr int kFirstPoll = 600;  // with one tile, clocks after the sums are read
+  static constexpr int kFirstPoll = 600;  // with one tile: clocks from reading sums to polling
 
   static constexpr int kSumBytes = kMultiplyingWarps * state_gates * 512;
-  static constexpr int kWeights = 2 * kSumBytes;  // after two buffers of sums
+  static constexpr int kWeights = 2 * kSumBytes;  // after both buffers of sums
   static constexpr int kStages = kWeights + kMultiplyingWarps * kInShared * state_gates * 512;
   // Bytes per row: c and h of 8 pairs, and the stages of the input.
   static constexpr int kRowBytes = kUnits / 2 * 12 + kDepth * gates * kStageRow;
@@ -95,9 +95,9 @@ struct GridSplit {
   static constexpr int kFinishingRegisters =
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
   // A warp has kChunks chunks of 32 k: first the highs, then the lows. It multiplies kGatesTogether
-  // gates at a time. Registers hold kInRegisters of its kFragments fragments of weights. Up to h512
-  // these are all fragments. Beyond that there are more for cells with four gates, whose weights
-  // leave less shared memory for rows.
+  // gates at a time. Registers hold kInRegisters of its kFragments fragments of weights: up to h512
+  // all of them, otherwise more for cells with four gates, whose weights leave less shared memory
+  // for rows.
   static constexpr int kChunks = 2 * kHidden / 32 / kMultiplyingWarps;
   static constexpr int kGatesTogether = state_gates % 2 == 0 ? 2 : state_gates;
   static constexpr int kFragments = 2 * kChunks * state_gates;
@@ -108,7 +108,7 @@ struct GridSplit {
   static constexpr int kInShared = kFragments - kInRegisters;
   static constexpr int kDepth = 3;                                             // stages of input
   static constexpr int kStageRow = kUnits * 4 + (state_gates == 4 ? 16 : 32);  // bytes
-  static constexpr int kFirstPoll = 600;  // with one tile, clocks after the sums are read
+  static constexpr int kFirstPoll = 600;  // with one tile: clocks from reading sums to polling
 
   // Offsets in a tile. word_of(pair) is the offset of a pair's highs in the first row. The lows
   // follow kLowAt bytes later.
@@ -118,10 +118,10 @@ struct GridSplit {
     return (warp * kChunks + chunk % (kChunks / 2)) * 512 + pair % 16 * 4;
   }
 
-  static constexpr int kSumBytes = kMultiplyingWarps * state_gates * 512;  // there are two
+  static constexpr int kSumBytes = kMultiplyingWarps * state_gates * 512;  // per buffer
   static constexpr int kWeights = 2 * kSumBytes;
-  static constexpr int kBias = kWeights + kMultiplyingWarps * kInShared * 512;  // and scales
-  static constexpr int kExact = kBias + gates * kUnits * 8;                     // for fma
+  static constexpr int kBias = kWeights + kMultiplyingWarps * kInShared * 512;  // biases, scales
+  static constexpr int kExact = kBias + gates * kUnits * 8;                     // rows for fma
   static constexpr int kStages = kExact + 16;
   // Bytes per row: c and h of 8 pairs, and the stages of the input.
   static constexpr int kRowBytes = kUnits / 2 * 16 + kDepth * gates * kStageRow;
@@ -160,9 +160,9 @@ struct GridBackward {
   static constexpr int kInShared = 2 * kChunks - kInRegisters;
   static constexpr int kDepth = 3;  // stages of saved values
   static constexpr int kStageRow = kUnits * 2 + 32, kCRow = kUnits * 4 + 32;  // bytes
-  static constexpr int kFirstPoll = 350;  // with one tile, clocks after the sums are read
+  static constexpr int kFirstPoll = 350;  // with one tile: clocks from reading sums to polling
 
-  static constexpr int kSumBytes = kMultiplyingWarps * kTiles * 512;  // there are two
+  static constexpr int kSumBytes = kMultiplyingWarps * kTiles * 512;  // per buffer
   static constexpr int kWeights = 2 * kSumBytes;
   static constexpr int kStages = kWeights + kMultiplyingWarps * kInShared * kTiles * 512;
   // Bytes per row: gradients of h and c of 16 pairs, and stages of gates, grad_output and c.
@@ -199,7 +199,7 @@ struct GridSplitBackward {
   // kWindow chunks are in flight at a time.
   static constexpr int kChunks = kSpans * state_gates * words / 2;
   static constexpr int kWindow = kChunks % 12 == 0 ? 12 : kChunks % 8 == 0 ? 8 : kChunks;
-  // Fragments of weights: those that do not fit in registers next to packets, sums, scales and
+  // Fragments of weights. Those that do not fit in registers next to packets, sums, scales and
   // addresses are in shared memory.
   static constexpr int kFragments = 2 * kChunks * kTiles;
   static constexpr int kFree = (kMultiplyingRegisters - 52 - 4 * kWindow - 12 * kTiles) / 8 * 2;
@@ -222,10 +222,10 @@ struct GridSplitBackward {
     return kScales + ((span / kSpans * 2 + half) * kSpans + span % kSpans) * 4;
   }
 
-  static constexpr int kSumBytes = kMultiplyingWarps * kTiles * 512;  // there are two
+  static constexpr int kSumBytes = kMultiplyingWarps * kTiles * 512;  // per buffer
   static constexpr int kWeights = 2 * kSumBytes;
-  static constexpr int kColumns = kWeights + kMultiplyingWarps * kInShared * 512;  // their scales
-  static constexpr int kExact = kColumns + kUnits * 4;                             // for fma
+  static constexpr int kColumns = kWeights + kMultiplyingWarps * kInShared * 512;  // column scales
+  static constexpr int kExact = kColumns + kUnits * 4;                             // units for fma
   static constexpr int kBiases = kExact + 16;
   static constexpr int kStages = kBiases + kFinishing * gates * 8;
   // Bytes per row: gradients of h and c of pairs, and stages of gates, grad_output and c.

@@ -11,8 +11,8 @@
 namespace treadle {
 namespace {
 
-// A GPU that tests plan for instead of the GPU that runs the kernels. This works because code for
-// compute_80 runs on every later GPU (docs/other_gpus.md). The numbers are from NVIDIA's data
+// In tests, layers can be planned for one of these GPUs and run on another. This works because code
+// for compute_80 runs on every later GPU (docs/other_gpus.md). The numbers are from NVIDIA's data
 // sheets.
 struct ImposedGpu {
   const char* name;

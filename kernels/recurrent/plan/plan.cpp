@@ -25,9 +25,9 @@ int64_t steps_per_chunk(const RecurrenceSizes& sizes, const RecurrenceDevice& de
   return std::clamp(std::max(fit, filling), int64_t{1}, std::max<int64_t>(sizes.steps, 1));
 }
 
-// The candidate with the least time per step, or the first of several. If there is only one step,
-// algorithms that keep weights on the chip are not considered, because they would load the weights
-// only to use them once.
+// The candidate with the least time per step. If there is only one step, algorithms that keep
+// weights on the chip are not considered, because they would load the weights only to use them
+// once.
 RecurrencePlan fastest(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                        bool backward) {
   using Make = Candidate(const RecurrenceSizes&, const RecurrenceDevice&, bool);
