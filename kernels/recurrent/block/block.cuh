@@ -65,7 +65,7 @@ __device__ __forceinline__ float rounded_to(float x) {
   }
 }
 
-// A thread's prefetches from an array of T. Each number takes a 4-byte word of a stage. In half
+// A thread's prefetches from an array of T. Each number occupies a 4-byte word of a stage. In half
 // types the word includes a neighbouring number. This thread ignores it, but no thread may write to
 // it at the same time, so results must not overwrite inputs. cp.async reads whole words regardless
 // of its src-size, so the memory of an array with an odd number of elements must include the whole

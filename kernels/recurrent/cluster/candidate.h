@@ -1,5 +1,5 @@
-// The planner's candidate of algorithm "cluster": the shape and the number of rows per cluster with
-// which a step of the batch takes the least time.
+// The planner's candidate for algorithm "cluster": the shape and the number of rows per cluster
+// that minimise the time of a step of the batch.
 #pragma once
 
 #include <algorithm>

@@ -2,9 +2,9 @@
 // cores (engine/fp16x2.cuh explains the products). These kernels compute batches in which all rows
 // have all steps, without resets. Like engine/shapes.h, this header needs neither torch nor CUDA.
 //
-// Rows of the batch are columns of a product, and an instruction takes eight. Five or more rows
-// form a large tile: eight columns of highs, and eight of lows. Up to four rows form a small tile:
-// column 2 r has the highs of row r, column 2 r + 1 the lows.
+// Rows of the batch are columns of a product, and an instruction multiplies eight columns. Five or
+// more rows form a large tile: eight columns of highs, and eight of lows. Up to four rows form a
+// small tile: column 2 r has the highs of row r, column 2 r + 1 the lows.
 #pragma once
 
 #include "kernels/recurrent/cluster/dense.h"

@@ -36,8 +36,8 @@ constexpr bool operator==(const ClusterShape& a, const ClusterShape& b) {
 
 #ifndef __CUDACC_RTC__
 
-// The numbers of rows for which there is a kernel. Other numbers of rows use the kernel for the
-// next larger number, which computes a few unused rows.
+// A set of row counts, each of which has its own kernel. Any other count uses the kernel of the
+// next larger one, which computes a few unused rows.
 struct RowCounts {
   unsigned bits = 0;
 

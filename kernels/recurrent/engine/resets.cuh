@@ -1,5 +1,5 @@
 // Resets of a group's rows (RecurrenceResets), for the persistent kernels. Each kernel is compiled
-// with and without resets; without them this compiles to nothing and takes no registers.
+// with and without resets; without them, this code compiles to nothing and uses no registers.
 #pragma once
 
 #include "kernels/recurrent/engine/persistent.cuh"

@@ -1,4 +1,4 @@
-// The planner's candidate of algorithm "grid": the number of RowGroups, and the rows that each of
+// The planner's candidate for algorithm "grid": the number of RowGroups, and the rows that each of
 // them computes.
 #pragma once
 

@@ -58,8 +58,8 @@ struct SplitSpan {
   __device__ __forceinline__ float factor() const {
     return __int_as_float((254 + kSplitTop - exponent) << 23);
   }
-  // The exponent byte of 2^kSplitState / factor(). The numerator is there because SplitRow's scale
-  // divides by 2^kSplitState, but gradients were not multiplied by it.
+  // The exponent byte of 2^kSplitState / factor(). 2^kSplitState cancels the division by it in
+  // SplitRow's scale, because gradients were not multiplied by it.
   __device__ __forceinline__ uint32_t byte() const {
     return static_cast<uint32_t>(exponent - kSplitTop + kSplitState);
   }

@@ -95,7 +95,7 @@ struct GridBackwardMultiplier {
   }
 
   // Multiplies the packets at `here`, whose loads have been issued before. The packets of the next
-  // visit replace them, and are not used if there is no next visit.
+  // visit replace them. If there is no next visit, those packets are not used.
   __device__ __forceinline__ void multiply(Words& words, const char*& here) {
     poll(words, here);
     float sum[kTiles][4] = {};

@@ -72,7 +72,7 @@ struct GridMultiplier {
   }
 
   // Multiplies the packets `now`, whose loads from `here` have been issued before, and issues the
-  // loads of the next visit; these are unused if there is no next visit.
+  // loads of the next visit. If there is no next visit, those packets are not used.
   template <bool early>
   __device__ __forceinline__ void multiply(Words& now, Words& next, const char*& here) {
     poll(now, here);

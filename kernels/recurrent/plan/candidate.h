@@ -8,7 +8,8 @@
 #include "kernels/recurrent/plan/plan.h"
 #include "kernels/recurrent/plan/times.h"
 
-// Separate namespace: the kernels define constants and functions of the same names.
+// This is a separate namespace because the kernels define constants and functions with the same
+// names.
 namespace treadle::plans {
 
 using namespace plan_times;

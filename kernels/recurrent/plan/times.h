@@ -8,7 +8,8 @@
 #include "kernels/recurrent/plan/plan.h"
 #include "kernels/recurrent/tiles/sizes.h"
 
-// Separate namespace: the kernels define constants and functions of the same names.
+// This is a separate namespace because the kernels define constants and functions with the same
+// names.
 namespace treadle::plan_times {
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
@@ -78,9 +79,9 @@ inline double split_time(const ClusterShape& shape, int rows, int state_gates) {
   return 0.43 + gates * (products + 1.6e-4 * hidden * rows) + (rows > 8 ? 0.3 : 0.0);
 }
 
-// A step of the grid takes the larger of two times: `chain`, the latency of the chain product ->
-// sum -> cell -> exchange, and `busy`, the time that a block needs for all its tiles. Each is a
-// constant plus a time per row, in us, for three gates; a fourth adds the fraction `gate`.
+// The time of a step of the grid is the larger of `chain`, the latency of product -> sum -> cell ->
+// exchange, and `busy`, the time that a block needs for all its tiles. Each is a constant plus a
+// time per row, in us, for three gates; a fourth adds the fraction `gate`.
 struct GridTime {
   double chain, chain_row, busy, busy_row, gate;
 };
