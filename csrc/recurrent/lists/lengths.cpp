@@ -43,7 +43,7 @@ RowLengths::RowLengths(const Tensor& lengths, const c10::SymInt& steps) {
   empty = stop_.le(0).unsqueeze(-1);
 }
 
-// [D, B, H] or [D, T, B, H], in a form that broadcasts over steps.
+// A reset state [D, B, H] or [D, T, B, H], in a shape that broadcasts over steps; by default zeros.
 static Tensor of_steps(const Tensor& t, const Tensor& state) {
   if (!t.defined()) return at::zeros_like(state).unsqueeze(1);
   return t.dim() == 3 ? t.unsqueeze(1) : t;
@@ -78,8 +78,8 @@ static constexpr double kSaturated = 3e4;
 // Rows of input are padded to multiples of this, because products of half types are faster then.
 static constexpr int64_t kColumns = 8;
 
-// One more input column marks the padding. Its weights close the input gate and open an LSTM's
-// forget gate there: c = 1 c + 0. The gates' derivatives are 0 there.
+// One more input column marks the padding, where its weights close the input gate and open an
+// LSTM's forget gate. So c = 1 c + 0 there, and the derivatives of the gates are 0.
 LayerArguments keep_cells(LayerArguments a, const RowLengths& lengths) {
   const c10::SymInt features = a.input.sym_size(-1);
   const c10::SymInt columns = kColumns - features % kColumns;

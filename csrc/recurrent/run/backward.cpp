@@ -1,5 +1,5 @@
-// recurrent_layer_backward on all devices: the steps compute the gradients of all gates; products
-// and sums over all steps then give those of input, weights and bias. Twin: forward.cpp.
+// recurrent_layer_backward on all devices: the steps compute the gradients of all gates. Then
+// products and sums over all steps give those of input, weights and biases. Twin: forward.cpp.
 #include <ATen/Functions.h>
 
 #include "common/flush.h"
@@ -9,7 +9,7 @@
 namespace treadle {
 namespace {
 
-// The initial gradient of a state of direction d, [B, H] in acc.
+// The gradient of a last state of direction d, with which the pass begins, [B, H] in acc.
 Tensor grad_of_state(const LayerRun& run, const Tensor& grad, int64_t d, bool transposed) {
   const auto options = run.arguments.input.options().dtype(run.acc);
   const auto& sizes = run.sizes;
@@ -18,7 +18,8 @@ Tensor grad_of_state(const LayerRun& run, const Tensor& grad, int64_t d, bool tr
   return grad.defined() ? t.copy_(grad[d]) : t.zero_();
 }
 
-// The gradients of the gates [S, GH] of direction d; grad_h and grad_c become those of h0 and c0.
+// Returns the gradients of the gates [S, GH] of direction d. Turns grad_h and grad_c into the
+// gradients of h0 and c0.
 Tensor grad_gates(const BackwardPass& pass, int64_t d, const Tensor& previous_h,
                   const Tensor& grad_h, const Tensor& grad_c, const StateGradients& states,
                   const BackwardSteps& f) {
@@ -29,11 +30,11 @@ Tensor grad_gates(const BackwardPass& pass, int64_t d, const Tensor& previous_h,
   const int64_t rows = run.sequence.rows, width = run.width();
   if (run.idle()) return at::empty({rows, width}, options);
   const Tensor g = aligned(pass.recompute ? pass.recompute_gates(d, previous_h) : pass.gates[d]);
-  // c before every step, recomputed from the gates: cheaper than storing it.
+  // c before every step is recomputed from the gates, which is cheaper than storing it.
   const Tensor c_states = at::empty({rows, sizes.hidden}, a.input.options().dtype(run.acc));
   const Tensor c =
       a.c0[d].to(run.acc, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
-  // Each recomputed gate is overwritten by its gradient.
+  // Each recomputed gate is overwritten with its gradient.
   const bool in_place = pass.recompute && run.work == g.scalar_type();
   const Tensor result = in_place ? g : at::empty({rows, width}, options);
   // This may be a copy, which must outlive its readers.
@@ -65,7 +66,7 @@ StateGradients new_state_gradients(const LayerRun& run, const LayerMask& mask) {
   if (mask[2]) states.c0 = at::empty(a.c0.sizes(), a.c0.options());
   const std::array<int64_t, 3> places{run.sizes.directions, run.sequence.rows, run.sizes.hidden};
   const auto options = a.input.options().dtype(run.acc);
-  // An argument that was not given has no gradient.
+  // Arguments that were not given have no gradients.
   if (mask[7] && a.reset_h.defined()) states.reset_h = at::zeros(places, options);
   if (mask[8] && a.reset_c.defined()) states.reset_c = at::zeros(places, options);
   return states;
@@ -81,7 +82,7 @@ Tensor of_replaced(const LayerRun& run, const Tensor& grad, const Tensor& model)
 
 }  // namespace
 
-// All h are known, so that one product computes the gates of all steps.
+// All h are known, so one product computes the gates of all steps.
 Tensor BackwardPass::recompute_gates(int64_t d, const Tensor& previous_h) const {
   const LayerArguments& a = run.arguments;
   const auto work = [&](const Tensor& t) { return cast(parameter_of(a, t, d), run.work); };
@@ -136,7 +137,7 @@ LayerGrads recurrent_layer_backward_kernel(const RecurrenceBackend& backend,
   const auto& [grads, arguments, output, gates, recompute, algorithm, mask] = call;
   check_layer_backward(grads, arguments, output, gates, recompute);
   check_layer_backward_data(grads, arguments, output, gates);
-  // Autocast must not change the dtype of the products: it is that of the forward pass.
+  // Autocast must not change the dtype of the products, which is that of the forward pass.
   const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
   const LayerRun run(backend, arguments, algorithm, /*backward=*/true);
   const FlushInProducts flush(arguments.input, run.multiplications());
