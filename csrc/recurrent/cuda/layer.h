@@ -16,11 +16,11 @@ inline void check_units(const char* op, int64_t batch, int64_t hidden) {
 // out = a b, all in the layer's dtype.
 void multiply_cuda(const LayerRun& run, const Matrix& out, const Matrix& a, const Matrix& b);
 
-// Runs all steps of a direction by algorithm "tiles" or "warp".
+// Runs all steps of a direction with algorithm "tiles" or "warp".
 void fused_forward_cuda(const LayerRun& run, const ForwardDirection& direction,
                         cudaStream_t stream);
 
-// Run a whole pass by algorithm "cluster" or "grid".
+// Run a whole pass with algorithm "cluster" or "grid".
 LayerSaved persistent_forward_cuda(const LayerRun& run, bool save, cudaStream_t stream);
 LayerGradients persistent_backward_cuda(const BackwardPass& pass, const StateGradients& states,
                                         cudaStream_t stream);
