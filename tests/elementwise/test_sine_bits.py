@@ -1,9 +1,9 @@
-"""The bits of sine, cosine and their backward ops do not depend on neighboring elements. Except in
+"""The bits of sine, cosine and their backward ops do not depend on neighbouring elements. Except in
 float64 they are the same on CUDA and, in every instruction set, on the CPU.
 
 Both devices use different code for small and large magnitudes. The CPU chooses it for 512 numbers
 at a time, CUDA for a warp's vectors, at most 256 numbers. The bits of an element must not depend on
-the code that its neighbors need.
+the code that its neighbours need.
 """
 
 from __future__ import annotations

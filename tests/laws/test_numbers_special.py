@@ -81,7 +81,7 @@ def test_same_kind_everywhere(
     arguments = cells_of(values, dtype, state)
     ours = results(treadle.lltm_cell, arguments, grads)
     theirs = results(torch.vmap(reference.lltm_cell), arguments, grads)
-    # The gradient of torch's elu for NaN is NaN in vectorized loops, but not in scalar loops.
+    # The gradient of torch's elu for NaN is NaN in vectorised loops, but not in scalar loops.
     theirs["grad_g2"] = torch.where(values[:, 2].isnan(), NAN, theirs["grad_g2"])
     for name, actual in ours.items():
         same_kind(actual, theirs[name], values, name)
@@ -120,7 +120,7 @@ def test_finite_gates_have_finite_gradients(
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("dtype", "state"), STATES)
 def test_same_kind_in_one_wide_cell(dtype: torch.dtype, state: torch.dtype, device: str) -> None:
-    """Tests the vectorized loops, with one unit per triple of gates and one row per old_cell."""
+    """Tests the vectorised loops, with one unit per triple of gates and one row per old_cell."""
     gates = torch.tensor(list(itertools.product(GATES, GATES, GATES))[:1000], device=device)
     hidden = len(gates)
     old_cell = torch.tensor(CELLS, dtype=state, device=device)[:, None].expand(-1, hidden)

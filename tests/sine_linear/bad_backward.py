@@ -1,4 +1,4 @@
-"""Arguments that the backward ops of sine_linear must refuse."""
+"""Arguments that the backward ops of sine_linear must reject."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ forward = torch.ops.treadle.sine_linear_forward
 def test_nan_and_inf_as_in_the_composition(
     dtype: torch.dtype, repeat: int, omega: float, device: str
 ) -> None:
-    """First and second derivatives, of few numbers and of enough for vectorised loops."""
+    """First and second derivatives of few numbers, and of enough for vectorised loops."""
     if repeat > 1 and device == "cpu":
         repeat = 500
     found, columns = [], 1 if repeat == 1 else 8
@@ -65,7 +65,7 @@ def test_gradients_that_are_not_finite(dtype: torch.dtype, grad: float, device: 
 @pytest.mark.parametrize("inputs", [3, 64])
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_saved_bytes(dtype: torch.dtype, inputs: int, device: str) -> None:
-    """The layer keeps arguments and result, and 2 more bytes per element (8 in float64)."""
+    """The layer saves arguments and result, and 2 more bytes per element (8 in float64)."""
     call = sine_arguments(Make("saved", device, dtype), (4, 50), (inputs, 32))
     leaves = [t.requires_grad_() for t in call.args[:3]]
     kept: dict[int, int] = {}
@@ -192,7 +192,7 @@ def test_slopes_one_by_one_and_together(
 def test_a_write_to_what_was_saved_is_noticed(
     dtype: torch.dtype, position: int, device: str
 ) -> None:
-    """The three arguments are guarded. The result: test_written_over.py."""
+    """Writes to the three arguments. test_written_over.py tests writes to the result."""
     call = sine_arguments(Make("saved", device, dtype), (4,), (5, 3))
     tensors = [t.requires_grad_() * 1 for t in call.args[:3]]
     y = treadle.sine_linear(*tensors, 2.0)
