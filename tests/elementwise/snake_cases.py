@@ -22,7 +22,7 @@ def channels_of(x: Tensor) -> int:
 
 
 def parameter(make: Make, channels: int, to: Layout | None = None) -> Tensor:
-    """Values of both signs, and not near 0."""
+    """Values of both signs that are not near 0."""
     t = make(channels, by=0.2, to=to)
     return t + torch.where(t > 0.1, 1, -1).to(t.dtype)
 

@@ -146,7 +146,8 @@ def test_round_trip(name: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("beta", [False, True])
 def test_default_eps_gives_their_results(beta: bool, device: str) -> None:
-    """Within 1e-9 x² where alpha is not negative; with beta the bits are those of eps=1e-9."""
+    """Results are within 1e-9 x² of theirs where alpha is not negative. With beta the bits are
+    those of eps=1e-9."""
     x = Make("audio", device, torch.float64)(2, C, 40)
     theirs = (BigVgan(beta=True, logscale=False) if beta else Dac()).to(device).double()
     ours = treadle.nn.Snake(C, beta=beta, device=device, dtype=torch.float64)
@@ -166,8 +167,8 @@ def test_default_eps_gives_their_results(beta: bool, device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_zero_alpha(device: str) -> None:
-    """A channel whose alpha is 0 returns its input. Its alpha has a gradient, which is 0 with an
-    eps."""
+    """A channel whose alpha is 0 returns its input. Its alpha has a gradient, which is 0 if eps is
+    given."""
     x = torch.randn(2, C, 4, device=device)
     for eps, expected in ((None, x.square().sum((0, 2))), (1e-9, torch.zeros(C, device=device))):
         act = treadle.nn.Snake(C, alpha=0.0, eps=eps, device=device)

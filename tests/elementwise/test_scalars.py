@@ -73,7 +73,7 @@ def result(form: Form, x: Tensor, out: Tensor, number: Any) -> Tensor | None:
 
 
 def as_torch(place: str, x: Tensor, number: Any) -> bool:
-    """Checks that ours equals torch's result or that both raise; returns whether there is one."""
+    """Checks that ours equals torch's result or that both raise. Returns whether they did not."""
     ours, theirs = PLACES[place]
     if place.startswith("alpha") and x.dtype in HALVES:
         # Some of torch's CPU loops also round the product (see tests/laws/test_opinfo.py).
@@ -170,7 +170,7 @@ def test_what_is_no_number(call: Callable[[Tensor], Tensor], words: str) -> None
     with pytest.raises((RuntimeError, TypeError)) as raised:
         call(torch.ones(3))
     assert str(raised.value) == words
-    # The dispatcher's error is not shown as well.
+    # The dispatcher's error is not chained to ours.
     assert raised.value.__context__ is None
 
 

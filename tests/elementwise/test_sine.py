@@ -115,7 +115,7 @@ def test_backward_is_grad_times_the_slope(name: str, dtype: torch.dtype, device:
         x, grad = make(4099, by=by).nan_to_num(), make(4099)
         ours = backward(grad, x).double().cpu()
         truth = grad.double().cpu() * SLOPES[name](x.double().cpu())
-        # Sums the slope's error and the product's rounding, which is larger if it is subnormal.
+        # The slope's error plus the product's rounding, which is larger for a subnormal product.
         error = (ours - truth).abs() / ulp(truth, dtype)
         # If the slope is just above a power of two, its error may be twice as many ulp of the
         # product.

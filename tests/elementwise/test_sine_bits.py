@@ -34,8 +34,8 @@ from tests.support.compare import differing
 from tests.support.inputs import DEVICES, FLOATING, GPU, HALVES, Make
 
 INF, NAN, LARGEST = float("inf"), float("nan"), 3e38
-# Each number is tested next to each of these, which need another code path than all, some or none
-# of the numbers. At 3, bfloat16 may use either path.
+# Each number is tested next to each of these, which need a different code path from all, some or
+# none of the numbers. At 3, bfloat16 may use either path.
 COMPANIES = ([LARGEST], [-LARGEST, 0.5], [0.5], [3.0], [NAN], [INF, 0.0], [LARGEST, 3.0])
 SAME_BITS = (torch.float32, *HALVES)  # dtypes with one formula on all devices
 BACKWARD = {name: getattr(torch.ops.treadle, f"{name}_backward") for name in WAVES}

@@ -1,4 +1,4 @@
-"""Calls every op in every way with one tensor whose storage was freed, each in a new process.
+"""Calls every op in every way with one tensor whose storage was freed, in a process per call.
 
 ``python -m tests.laws.freed_arguments [NAME]...`` prints the calls that killed their process with a
 signal. A run of all calls takes minutes. A freed tensor must raise an error: sharded training frees

@@ -124,7 +124,7 @@ def test_out_in_memory_full_of_nan(name: str, deterministic: None) -> None:
 @pytest.mark.parametrize("dtype", EVERY)
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_any_alignment(name: str, dtype: torch.dtype, device: str) -> None:
-    """Arguments and results may begin at different offsets from an aligned address."""
+    """The bits do not depend on the offsets of arguments from an aligned address."""
     op = OPS[name]
     if dtype not in op.cases[0].dtypes:
         return

@@ -40,8 +40,8 @@ def both(op: Op, call: Call) -> list[tuple[int, int]]:
 
 
 def chosen() -> list[Any]:
-    """All cases of elementwise ops, cells and sine layers, and cases of recurrent layers that
-    compute different products."""
+    """All cases of elementwise ops, cells and sine layers, and cases of recurrent layers whose
+    matrix products differ."""
     words = ("B2 I2 H2", "T1 B3", "lengths 3,3,1", "no bias", "no directions T3", "some, rows")
     return [
         pytest.param(op, case, id=case.id)

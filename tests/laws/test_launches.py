@@ -90,7 +90,7 @@ def test_kernels_of_a_cell_forward(
     sizes: tuple[int, int, int], dtype: torch.dtype, tmp_path: Path
 ) -> None:
     """A concatenation of [old_h, input], one product and the pointwise kernel; no fills or copies.
-    A float32 product of few rows may be transposed, and cuBLAS may split one."""
+    A float32 product may be transposed if it has few rows, and cuBLAS may split it."""
     arguments = cell(sizes, "cuda", dtype)
     found = names(traced(lambda: treadle.lltm_cell(*arguments), tmp_path))
     assert sum("lltm_forward" in name or "lltm_few_forward" in name for name in found) == 1, found

@@ -59,8 +59,8 @@ def exact(function: str, x: Tensor) -> Tensor:
 
 
 def cells(gates: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
-    """lltm_cell of N separate cells of one unit, for gates [N, 3] and old_cell [N]. The gates are
-    the bias of their cell."""
+    """lltm_cell of N separate cells of one unit, for gates [N, 3] and old_cell [N]. Each row of
+    gates is the bias of a cell."""
     n = len(old_cell)
     zeros = gates.new_zeros(n, 1, 1)
     new_h, new_cell = treadle.lltm_cell(

@@ -1,4 +1,4 @@
-"""torch.compile without graph breaks: static and dynamic sizes, gradients, in place, no recompiles.
+"""torch.compile without graph breaks: static and dynamic sizes, gradients, writes, no recompiles.
 
 Most tests use aot_eager, which traces what inductor would compile.
 """
@@ -32,7 +32,7 @@ EACH_WAY = [
     for dynamic in (False, True)
     if dynamic or not OPS[name].is_layer
 ]
-# One op of each kind, for compiled second derivatives. Those of layers are loops over these.
+# One op of each kind, to compile second derivatives. Those of layers are loops over these ops.
 HESSIANS = ("sine", "snake", "lltm_cell", "sine_linear")
 SHAPES = ((4, 6), (5, 7), (8, 3), (2, 9))
 

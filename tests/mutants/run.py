@@ -8,7 +8,7 @@ The run fails if a mutant survives, no longer fits the sources or does not compi
 that should kill it fails on the unchanged copy.
 
 A machine without a GPU can compile for another machine: `--build FOLDER` stores each mutant's
-libraries in FOLDER and runs no tests, `--built FOLDER` tests them.
+libraries in FOLDER and runs no tests; `--built FOLDER` tests them.
 
 `--record FILE` writes to a JSON file when and where each mutant was killed, and removes mutants
 that no longer exist. `--unrecorded` skips mutants that this file lists as killed. The repository's

@@ -18,11 +18,11 @@ from tests.support.layouts import Layout, dense
 ops = torch.ops.treadle
 ALL = (True, True, True)
 NAMES = ("input", "weight", "bias")
-LARGE = 1 << 24  # bytes of the slope from which the layer saves memory
+LARGE = 1 << 24  # bytes; the layer saves memory if its slope has this size or more
 
 
 def wide(device: str) -> int:
-    """A layer that is too wide for the fused kernel on a GPU."""
+    """The width of a layer that is too wide for the fused kernel on a GPU."""
     return 512 if device == "cuda" else 64
 
 

@@ -13,7 +13,7 @@ from treadle.nn import SineLinear, Siren
 
 
 def by_autograd(function: Callable[[Tensor], Tensor], x: Tensor) -> treadle.Jet:
-    """All four parts, at points [..., d], of the jet of a function from one point [d] to [O]."""
+    """The jet, with all parts, at points [..., d] of a function that maps one point [d] to [O]."""
     points = x.reshape(-1, x.shape[-1])
 
     def each(transform: Any) -> Tensor:

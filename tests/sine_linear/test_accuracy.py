@@ -46,7 +46,7 @@ def test_cosine_of_floats(reach: float, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("turns", [0, 1, 1000])
 def test_cosine_of_floats_near_its_zeros(turns: int, device: str) -> None:
-    """Cosines near 0, where they change the sine little, on both sides of the switch to another
+    """Cosines near 0, which the sine barely determines, on both sides of the switch to another
     encoding."""
     near = math.pi / 2 + turns * math.pi
     distance = torch.logspace(-9, -1, 1 << 18, dtype=torch.float64)

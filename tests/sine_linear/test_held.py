@@ -122,8 +122,8 @@ def replaced(change: Callable[[Tensor], Tensor], leaves: list[Tensor], by: Tenso
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_gradient_that_cannot_be_written(device: str) -> None:
-    """Gradients that are expanded, transposed, lazily negative or zero, or inference tensors give
-    the right values."""
+    """Gradients that are expanded, transposed, lazily negative, lazily zero or inference tensors
+    give the right values."""
     leaves, by = large_arguments(torch.float32, device)
 
     def inferred(g: Tensor) -> Tensor:

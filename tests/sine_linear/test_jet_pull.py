@@ -1,5 +1,5 @@
 """Siren.jet for only value and gradient, with few outputs: eager mode uses one autograd Node, which
-saves little and recomputes the rest for some points at a time."""
+saves little and recomputes the rest for a chunk of points at a time."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_a_large_slope_lies_where_its_gradient_lay(
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_step_of_a_network(device: str) -> None:
-    """Plain PyTorch keeps the phases and sines of every layer, a gradient and the next one."""
+    """Plain PyTorch keeps the phases and sines of every layer, and two gradients at a time."""
     make = Make("network", device, torch.float32)
     sizes, found = (2, 256, 256, 256, 256, 1), []
     weights = [make(o, i, by=i**-0.5) for i, o in zip(sizes, sizes[1:], strict=False)]

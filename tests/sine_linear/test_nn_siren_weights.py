@@ -137,7 +137,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts_load_as_they_are(layout: str, linear: bool) -> None:
     make, key = LAYOUTS[layout]
-    # In float64, because rounding of the first layer's phase grows through the later layers.
+    # In float64, because rounding errors of the first layer's phase grow in the later layers.
     theirs = make([2, 12, 12, 12, 3], linear).double()
     saved = theirs.state_dict()
     assert key in saved and len(saved) == 8 + ("grid" in saved)
@@ -190,8 +190,8 @@ def test_a_layer_of_the_paper_loads() -> None:
 
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_linear_last_layer_of_the_paper_is_no_sine(strict: bool) -> None:
-    """A linear last layer of the paper has the names of our last sine layer, which rejects it. A
-    last sine layer of the paper has other names."""
+    """A linear last layer of the paper has the names of a last sine layer of Siren, but must not
+    load into it. A last sine layer of the paper has other names."""
     saved = Paper([2, 12, 12, 3], True).state_dict()
     outer = nn.ModuleDict({"siren": Siren(2, 12, 1, 3)})
     words = r"Siren: outermost_linear must be True for these, got False: siren.net.2.weight is that"

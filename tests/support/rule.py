@@ -47,8 +47,8 @@ def within_rule(
 def gradients(
     function: Callable[..., Any], call: Call, leaves: Sequence[int], dtype: torch.dtype | None
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Results, and gradients for random cotangents. If given, ``dtype`` replaces that of all
-    tensors."""
+    """Results, and gradients for random cotangents. If ``dtype`` is given, all tensors are cast to
+    it."""
 
     def cast(t: Tensor) -> Tensor:
         return t.detach().to(dtype or t.dtype)
