@@ -104,8 +104,8 @@ inline constexpr const char* kSchemas[] = {
 
 // Composite ops, which call other ops and work on every device.
 inline constexpr const char* kCompositeSchemas[] = {
-    // Return empty results for the fake kernels of treadle/_torch/fakes.py. torch would refuse a
-    // Meta kernel, because batch_sizes is on the CPU.
+    // These ops return empty results for the fake kernels of treadle/_torch/fakes.py. torch would
+    // refuse a Meta kernel, because batch_sizes is on the CPU.
     "recurrent_layer_forward_empty(Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0,"
     " Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, *, str cell,"
     " bool recompute=False, str algorithm='auto', Tensor? reset=None, Tensor? reset_h=None,"
@@ -172,8 +172,8 @@ inline constexpr const char* kCompositeSchemas[] = {
     " bool has_biases, int num_layers, float dropout, bool train, bool bidirectional,"
     " bool batch_first, *, str cell, bool recompute=False, Tensor? reset=None,"
     " Tensor[]? reset_hx=None, Tensor? lengths=None) -> Tensor[]",
-    // Same results as the ops above with zeros for hx, but in inference the zeros need no memory.
-    // The modules call it. With batch_sizes, input is the data of a packed batch.
+    // Gives the same results as the ops above with zeros for hx, but in inference the zeros need no
+    // memory. The modules call it. With batch_sizes, input is the data of a packed batch.
     "layers_from_zeros(Tensor input, Tensor? batch_sizes, Tensor[] params, bool has_biases,"
     " int num_layers, float dropout, bool train, bool bidirectional, bool batch_first, *, str cell,"
     " bool recompute=False, Tensor? reset=None, Tensor[]? reset_hx=None, Tensor? lengths=None,"

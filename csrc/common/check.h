@@ -80,8 +80,7 @@ void check_same_shape(const char* op, const char* argument, const Tensor& t, con
 void check_like(const char* op, const char* argument, const Tensor& t, const char* model_name,
                 const Tensor& model);
 
-// Checks that a cell's state has input's device, and input's dtype or float32 if that is a half
-// type.
+// Checks that a cell's state has input's device and dtype. With half types it may also be float32.
 void check_cell_state(const char* op, const char* argument, const Tensor& t, const Tensor& input);
 
 }  // namespace treadle

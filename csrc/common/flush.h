@@ -3,8 +3,8 @@
 // are subnormal.
 //
 // A new thread inherits the mode of the thread that creates it, and OpenMP keeps the threads that
-// it creates. So while the caller flushes subnormals, either no thread may be created, or a
-// parallel region that the caller begins after restoring its own mode must reset the pool.
+// it creates. So while the caller flushes subnormals, either no thread may be created, or the modes
+// of the pool must be restored by a parallel region that the caller begins in its previous mode.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -25,7 +25,7 @@ namespace treadle {
 class LimitThreads {
  public:
   explicit LimitThreads(int count) {
-    // A thread's first call asks MKL how many threads there are, so it must come before the limit.
+    // A thread's first call asks MKL for the number of threads, so it must come before the limit.
     at::internal::lazy_init_num_threads();
     at::get_num_threads();
 #ifdef _OPENMP
@@ -73,8 +73,8 @@ class FlushInProducts {
   // With fewer multiplications, dividing a product among threads costs more time than it saves.
   static constexpr int64_t kShared = int64_t{1} << 17;
 
-  // Only with OpenMP does thread i compute part i of every parallel loop, and does BLAS use the
-  // same threads.
+  // OpenMP is the only backend in which thread i runs part i of every parallel loop, and in which
+  // BLAS uses the same threads.
   static int pool_size() {
 #if AT_PARALLEL_OPENMP
     return at::get_num_threads();

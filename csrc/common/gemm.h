@@ -9,7 +9,7 @@
 
 namespace treadle {
 
-// Numbers of columns for which MKL takes four times as long as for the transposed product.
+// Whether MKL takes four times as long for a product with this many columns as for its transpose.
 constexpr bool few_columns(int64_t columns) { return columns > 1 && columns <= 8; }
 
 // a b, computed as (b^T a^T)^T and made contiguous.

@@ -1,5 +1,6 @@
 // Boxed kernels for any op, registered with one line each: autocast, version counters, lazy
-// negation, and the error for backends without kernels. The rules for vmap are in common/vmap.h.
+// negation and conjugation, and the error for backends without kernels. The rules for vmap are in
+// common/vmap.h.
 #pragma once
 
 #include <ATen/autocast_mode.h>

@@ -1,4 +1,4 @@
-// An elementwise op is a struct with the parts that only this op has. This header generates the
+// An elementwise op is a struct with the parts that are specific to it. This header generates the
 // rest: the kernels of each form, Meta kernels, autograd, vmap, dispatcher calls and registration.
 // Read scale.h first. x is the first tensor, which the in-place form overwrites; A... are the types
 // of the other arguments, in the schema's order. A struct defines:

@@ -55,7 +55,7 @@ static void check_parameter(const char* op, const char* argument, const Tensor& 
   check_snake_parameter(op, argument, parameter.sym_sizes(), snake_channels(x.sym_sizes()));
 }
 
-// If all dtypes are integers, the result has the default floating-point dtype, like that of sine.
+// If all dtypes are integers, the result has the default floating-point dtype, as in sine.
 static ScalarType promote_snake(const Tensor& x, const Tensor& alpha, const Tensor& beta) {
   if (is_floating_dtype(x.scalar_type()) && x.scalar_type() == alpha.scalar_type() &&
       x.scalar_type() == beta.scalar_type()) {

@@ -54,7 +54,7 @@ struct SnakeCall {
     return w * (2 * x * cosine(t) - w);
   }
 
-  // The tangent of a parameter, computed from the tangent of its (possibly logarithmic) argument.
+  // The tangent of a parameter, computed from that of its argument: its logarithm with logscale.
   Tensor along(const Tensor& moved, const Tensor& parameter) const {
     const Tensor t = along_channels(cast(moved, x.scalar_type()), x);
     return form.logscale ? t * parameter : t;

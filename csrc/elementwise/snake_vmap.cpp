@@ -1,5 +1,5 @@
-// vmap of snake. If only x is batched, the batch is folded into N. Otherwise it is folded into C;
-// so it is in the backward pass, because the gradients of alpha and beta differ between samples.
+// vmap of snake. If only x is batched, the batch is folded into N. Otherwise it is folded into C,
+// and always in the backward pass, because gradients of alpha and beta differ between samples.
 #include "common/vmap.h"
 #include "elementwise/snake.h"
 #include "treadle/ops.h"

@@ -54,7 +54,7 @@ struct Forward {
     args.weight = weight.const_data_ptr();
   }
 
-  // Writes the rounded products of all parts except the value to output, which the kernel reads.
+  // Writes rounded products of all parts except the value to output, where the kernel reads them.
   void multiply_rest() const {
     Tensor rest = all_rows_of(output.narrow(0, 1, parts() - 1));
     at::mm_out(rest, all_rows_of(x.narrow(0, 1, parts() - 1)), weight.t());

@@ -80,8 +80,8 @@ class JetComposition {
     return at::cat({of_value, of_first, second_ * g2 * v0});
   }
 
-  // Tangents of the gradients of jet, weight and bias, computed from the tangents dgrad (may be
-  // undefined) of grad and t of the arguments. By the symmetry of bend, these are also the
+  // Tangents of the gradients of jet, weight and bias, computed from the tangents of grad (dgrad,
+  // which may be undefined) and of the arguments (t). By the symmetry of bend, these are also the
   // cotangents of the arguments if t contains cotangents of their gradients.
   std::array<Tensor, 3> second(const Tensor& grad, const Tensor& dgrad, const JetTangents& t,
                                std::array<bool, 3> mask) const {

@@ -1,6 +1,5 @@
 // Matrix products that call cuBLAS directly, with ATen's handle and thus its stream, its workspace
-// and torch's TF32 setting. A call of ATen's own functions takes as long as a step of a recurrent
-// layer.
+// and torch's TF32 setting. A call of an ATen function takes as long as a step of a layer.
 #pragma once
 
 #include <ATen/core/Tensor.h>

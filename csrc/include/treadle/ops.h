@@ -57,8 +57,8 @@ at::Tensor& snake_(at::Tensor& x, const at::Tensor& alpha,
                    std::optional<double> eps = std::nullopt, bool logscale = false);
 
 // One step of the LLTM cell: (new_h [B, H], new_cell [B, H]) from input [B, I], weights
-// [3H, H+I], bias [3H] or [1, 3H] or none, old_h [B, H], old_cell [B, H] (float32 with half
-// types, or input's dtype). If every tensor has a leading dimension N, computes N independent
+// [3H, H+I], bias [3H] or [1, 3H] or none, old_h [B, H], old_cell [B, H] (in input's dtype, or
+// float32 with half types). If every tensor has a leading dimension N, computes N independent
 // cells.
 std::tuple<at::Tensor, at::Tensor> lltm_cell(const at::Tensor& input, const at::Tensor& weights,
                                              const std::optional<at::Tensor>& bias,

@@ -1,5 +1,5 @@
-// Algorithms "tiles" and "warp" on CUDA, in which one launch runs a whole step. Operands that the
-// kernels cannot read as they are in memory are copied.
+// Algorithms "tiles" and "warp" on CUDA, in which one launch runs a whole step. Operands whose
+// layout the kernels cannot read are copied.
 #include <ATen/Functions.h>
 
 #include "kernels/recurrent/fused_args.h"
@@ -13,7 +13,7 @@ namespace {
 struct Turns {
   Tensor before, after;
 
-  // A single step does not write to these buffers, so it may read h0 itself.
+  // A single step only reads the h before it, so it may read h0 itself.
   Turns(const LayerRun& run, int64_t d, const Tensor& first_h, const Tensor& h) {
     if (first_h.defined() && run.sizes.steps == 1) {
       before = after = first_h[d];
@@ -22,7 +22,8 @@ struct Turns {
     const Tensor states = at::empty({2, h.size(1), h.size(2)}, h.options());
     before = states[0].copy_(first_h.defined() ? first_h[d] : h[d]);
     after = states[1];
-    // In the reverse direction, rows of a packed batch begin at different steps, in either buffer.
+    // In the reverse direction, rows of a packed batch begin at different steps, so h0 must be in
+    // both buffers.
     if (d == 1 && run.arguments.batch_sizes.defined()) after.copy_(h[d]);
   }
 };

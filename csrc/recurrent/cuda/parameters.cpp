@@ -23,7 +23,7 @@ struct ParameterGradients {
   Dtype dtype;
   int64_t direction, batch, hidden;
   Matrix grad_gates;        // [S, GH]
-  Matrix bias_sums;         // [parts, GH], whose sum is the sum of grad_gates; or none
+  Matrix bias_sums;         // [parts, GH] with the same column sums as grad_gates; or none
   Matrix input, weight_ih;  // [S, I], [G_i H, I]
   Matrix previous_h;        // [S, H], h before each step; if none, the next two are used
   Matrix h0, output;        // [B, H], [S, H], if every row takes every step

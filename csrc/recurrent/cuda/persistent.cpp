@@ -1,7 +1,7 @@
-// recurrent_layer on CUDA with all steps and directions in one launch, which are algorithms
-// "cluster" and "grid"; also computes the c states. kernels/recurrent/run.h launches the kernels.
-// Before that, this file computes the input products of all steps, and copies operands that are not
-// aligned for the kernels' 16-byte loads.
+// Algorithms "cluster" and "grid" on CUDA, which run all steps and directions in one launch; also
+// computes the c states. kernels/recurrent/run.h launches the kernels. Before that, this file
+// computes the input products of all steps, and copies operands that are not aligned for the
+// kernels' 16-byte loads.
 #include <ATen/Functions.h>
 
 #include <algorithm>

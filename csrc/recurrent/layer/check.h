@@ -8,7 +8,7 @@
 namespace treadle {
 
 // The op's name in error messages: recurrent_layer, or the op of several layers that calls it in
-// this thread. In the threads of a backward pass or a compiled graph, no such op calls it.
+// this thread. There is no such op in the threads of a backward pass or a compiled graph.
 const char* layer_op_name();
 
 // During its lifetime, layer_op_name() returns `op` in this thread.

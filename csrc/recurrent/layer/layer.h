@@ -1,12 +1,11 @@
-// recurrent_layer: one layer of cells over a sequence, in D directions (1, or 2 if the second runs
-// backward in time). Sizes: T steps, B rows, S rows of all steps of a packed batch, I inputs, H
-// hidden units, G gates of the cell. A weight or bias has H rows for each gate to which it
+// recurrent_layer: one layer of cells over a sequence, in D directions (1, or 2 of which the second
+// runs backward in time). Sizes: T steps, B rows, S rows of all steps of a packed batch, I inputs,
+// H hidden units, G gates of the cell. A weight or bias has H rows for each gate to which it
 // contributes; in LLTM and LSTM these are all gates (cell_info.h).
 //   input [T, B, I]               or [S, I] with batch_sizes [T] (int64 on the CPU, non-increasing)
 //   h0, c0, h_n, c_n [D, B, H]    c0 and c_n in input's dtype, or float with half types
 //   weight_ih [D, GH, I], weight_hh [D, GH, H], bias_ih and bias_hh [D, GH] or none; with one
-//                                 direction all may lack the dimension D, as do their gradients
-//                                 then
+//                                 direction, all may lack D, and then so do their gradients
 //   output [T, B, D*H]            or [S, D*H]
 //   reset [T, B, 1] bool          or [S, 1]: where it is true at step t, a row resets: reset_h and
 //                                 reset_c, or zeros, replace the state before step t. In direction

@@ -15,8 +15,8 @@ Tensor before(const Tensor& t, const Tensor& first, int64_t direction) {
   return all.narrow_symint(0, direction, t.sym_size(0));
 }
 
-// `states` [D, B, H] or [D, T, B, H] of a direction, or zeros, where a row is marked; otherwise
-// `other`.
+// `other`, but where a row is marked, the direction's part of `states` [D, B, H] or [D, T, B, H],
+// or zeros if these are undefined.
 Tensor replaced(const Tensor& marks, const Tensor& states, int64_t direction, const Tensor& other) {
   if (!states.defined()) return other.masked_fill(marks, 0);
   return at::where(marks, states.select(0, direction).to(other.scalar_type()), other);

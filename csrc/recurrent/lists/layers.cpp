@@ -41,7 +41,7 @@ LayersResults run_layer(const LayerArguments& a, bool recompute, bool cells) {
 // The same for rows of variable length.
 LayersResults run_layer(const LayerArguments& given, bool recompute, bool cells,
                         const RowLengths& lengths) {
-  // Checked before the arguments are changed. Not under autocast, where dtypes still differ.
+  // Checked before the arguments are changed. Not under autocast: the dtypes may still differ.
   if (!autocast_dtype(given.cell, /*packed=*/false, given.c0)) {
     check_layer(layer_op_name(), given);
   }

@@ -39,8 +39,8 @@ struct LayersResults {
   Tensor output, h_n, c_n, cells;
 };
 
-// The initial states of all layers and the resets, in the form of recurrent_layer's arguments, but
-// [L*D, ...] for all layers.
+// The initial states and reset states of all layers, [L*D, ...], and the marks, in the form of
+// recurrent_layer's arguments.
 struct GivenStates {
   Tensor h0, c0, reset_h, reset_c, reset;
 

@@ -1,5 +1,5 @@
-// Runs the layers of a call without derivatives, transforms or modes below the dispatcher, where
-// only their kernels are launched.
+// A call without derivatives, transforms or modes runs its layers below the dispatcher, where a
+// layer only launches its kernels.
 #pragma once
 
 #include "recurrent/lists/layers.h"

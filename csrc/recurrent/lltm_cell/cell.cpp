@@ -67,7 +67,7 @@ bool takes_few_rows(const Tensor& input, const Tensor& weights, const Tensor& ol
 
 LltmView view_if_any(const OptionalTensor& t) { return has(t) ? view(*t) : LltmView{}; }
 
-// A bias is [3H] or [1, 3H] for one cell, [N, 3H] or [N, 1, 3H] for N.
+// A bias is [3H] or [1, 3H] for one cell, and [N, 3H] or [N, 1, 3H] for N cells.
 LltmView bias_view(const OptionalTensor& bias, int64_t rank) {
   if (!has(bias)) return {};
   return {bias->const_data_ptr(), rank == 3 ? bias->stride(0) : 0, 0, bias->stride(-1)};
@@ -263,7 +263,7 @@ TORCH_LIBRARY_IMPL(treadle, Meta, m) {
 
 // Rows are independent: if only input, old_h and old_cell (0, 3, 4) are batched, the batch is
 // folded into the rows. The backward op sums over rows for gradients of weights, so its batch is
-// never folded into them.
+// never folded.
 TORCH_LIBRARY_IMPL(treadle, FuncTorchBatched, m) {
   m.impl("lltm_cell", TREADLE_RULE(cell_batch_rule<0b11001, /*rank=*/2>));
   m.impl("lltm_cell_forward", TREADLE_RULE(cell_batch_rule<0b11001, /*rank=*/2>));

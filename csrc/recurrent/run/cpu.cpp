@@ -73,7 +73,8 @@ void over_rows(const Args& args, int64_t step_work, const F& f) {
 // sequence gives the same bits as its steps, run one by one.
 template <class Args>
 bool packs(const LayerRun& run, const Args& args) {
-  // With more rows, packing pays off; with fewer units, a BLAS call takes longer than packing.
+  // With at least kRows rows, packing pays off. With fewer than kHidden units, a BLAS call takes
+  // longer than packing.
   constexpr int64_t kRows = 32, kHidden = 32;
   return !run.is_cell || args.step_count > 1 || args.steps[0].rows >= kRows ||
          args.hidden < kHidden || args.resets.marks != nullptr;
