@@ -15,7 +15,7 @@ from treadle import Cell
 
 
 def minimal(n_h: Any, f: Any, n_x: Any, h: Any) -> Any:
-    """A minimal gated unit. Two gates have only one product; new h is affine in h, the only state."""
+    """A minimal gated unit. Two gates have only one product; new h is affine in the old h."""
     f = torch.sigmoid(f)
     n = torch.tanh(n_x + f * n_h)
     return h + f * (n - h)
