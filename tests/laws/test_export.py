@@ -175,8 +175,8 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
         command += ["-isystem", str(folder)]
     for folder in (Path(_build.library_path()).parent, root / "lib"):
         command += [f"-L{folder}", f"-Wl,-rpath,{folder}"]
-    # Torch's libraries locate their dependencies when they are loaded. libtreadle.so has no rpath to
-    # torch, so it comes last, when torch's libraries are already loaded.
+    # Torch's libraries locate their dependencies when they are loaded. libtreadle.so has no rpath
+    # to torch, so it comes last, when torch's libraries are already loaded.
     command += ["-Wl,--allow-shlib-undefined", "-Wl,--no-as-needed"]
     command += ["-ltorch", "-ltorch_cpu", "-lc10", *cuda, "-l:libtreadle.so"]
     done = subprocess.run(command, capture_output=True, text=True)
