@@ -37,7 +37,7 @@ void check_inplace_shape(const char* op, const char* argument, const Tensor& out
 void check_memory(const char* op, const char* argument, const Tensor& out, const char* input_name,
                   const Tensor& input);
 
-// For an op of one tensor x: checks the dtype and, if `out` is defined, its dtype, device and
+// For an op of one tensor x: checks `compute` and, if `out` is defined, its dtype, device and
 // memory.
 void check_unary_output(const char* op, const Tensor& x, ScalarType compute, const Tensor& out);
 

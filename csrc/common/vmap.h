@@ -11,8 +11,8 @@
 
 namespace treadle {
 
-// For elementwise ops: moves the batch to the front and aligns the ranks, so that the op broadcasts
-// correctly. In place, the written argument must be batched if any argument is.
+// For elementwise ops: moves the batch to the front and aligns the ranks, so that the arguments
+// broadcast. In place, the written argument must be batched if any argument is.
 void elementwise_batch_rule(const OperatorHandle& op, Stack* stack);
 
 // For ops whose tensors have rank `rank`, or one more for N independent problems. Bit i of `rows`
@@ -87,7 +87,7 @@ class BatchedCall {
   // The result with index `same` is the same for all samples and is pushed without a batch.
   void run_each(std::optional<size_t> same = std::nullopt) const;
 
-  // Runs the op on arguments of which none is batched, and pushes the results.
+  // Runs the op on the arguments, none of which is batched, and pushes the results.
   void run_unbatched() const;
 
   // Pushes a result onto the stack, without a batch or with the batch in dimension `dim`.

@@ -1,6 +1,6 @@
 // sine_linear_jet composed of ATen ops, in float32 or float64, for tangents and second derivatives.
-// With z = jet weight^T + bias (bias is added to the value only), the output y = F(z) is computed
-// point by point. With the Jacobian J of F:
+// With z = jet weight^T + bias (bias is added to the value only), the output is y = F(z), where F
+// treats each point and column separately. With the Jacobian J of F:
 //   push(v) = J v     pull(g) = J^T g     bend(g, v) = the gradient of g . (J v) with respect to z
 // By symmetry, bend(g, v) is also the tangent of pull(g) for a tangent v of z.
 #pragma once

@@ -33,7 +33,7 @@ inline constexpr int64_t kGroupSteps = 8;
 struct GroupedSteps {
   bool any = false;
   int64_t batch = 0;
-  int64_t direction = 1;  // -1 if the steps run backward in memory
+  int64_t direction = 1;  // -1 if the rows of later steps come first in memory
 
   GroupedSteps(CellKind cell, Dtype dtype, int64_t batch, int64_t hidden,
                const RecurrenceStep* steps, int64_t count, const RecurrenceResets& resets,
