@@ -4,7 +4,7 @@
 // of the other arguments, in the schema's order. A struct defines:
 //   kName                             the schema's name; also kOverload and kForms if not default
 //   check(op, x, a..., out)           returns the result's dtype; `out` is the output or undefined
-//   twin(x, a...)                     the result by torch ops, which support meta tensors
+//   twin(x, a...)                     torch ops that give the shape and dtype on meta tensors
 //   Backward, saved(x, a...)          the Node, and a tuple of the values that it saves
 //   jvp(tangents, x, a..., result)    the result's tangent; x, a... and result are primals, missing
 //                                     tangents are undefined, and at least one is defined
