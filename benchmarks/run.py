@@ -1,4 +1,4 @@
-"""Verify every op, then time it against its baselines.
+"""Verifies every op, then times it against its baselines.
 
     python benchmarks/run.py                             every suite, on the GPU if there is one
     python benchmarks/run.py --suite sine views some suites
@@ -88,8 +88,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--only", nargs="+", default=[""], metavar="TEXT", help="rows whose key contains a TEXT"
     )
-    parser.add_argument("--gpus", type=int, default=1, help="share rows that allow it among these")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="of torch, on CPU")
+    parser.add_argument("--gpus", type=int, default=1, help="GPUs that share rows, if allowed")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="torch's on a CPU")
     parser.add_argument("--quick", action="store_true", help="a trial: tiny inputs, few rounds")
     parser.add_argument("--list", action="store_true", help="print the rows' keys and stop")
     chosen = parser.parse_args(arguments)

@@ -27,7 +27,7 @@ import treadle  # noqa: E402
 from tests.support.cases import OPS, Case, Op, outputs, requiring_grad  # noqa: E402
 from tests.support.inputs import on_hopper  # noqa: E402
 
-# Only one integer dtype of each width, because sanitizers are slow and access is the same.
+# Only one integer dtype of each size, because sanitizers are slow and accesses are the same.
 DTYPES = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     *(torch.int64, torch.int16, torch.uint8),
@@ -120,8 +120,8 @@ def run_jax() -> int:
 
 
 def run_algorithms() -> int:
-    """Layers of a few steps by each algorithm, wide enough that each of its kernels runs: all
-    cells, rows of one or several lengths, and resets. float32 also runs with TF32."""
+    """Runs layers of a few steps by each algorithm, with H large enough that each of its kernels
+    runs: all cells, rows of one or several lengths, and resets. float32 also runs with TF32."""
     from tests.recurrent import persistent_calls as calls
     from tests.recurrent import persistent_resets as resets
     from tests.recurrent.support.layer_cases import CELLS

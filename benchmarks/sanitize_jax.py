@@ -44,7 +44,7 @@ def layers() -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
 
 
 def run(platform: str) -> int:
-    """Runs every call, forward and with all gradients. Returns how many there were."""
+    """Runs every call and computes all its gradients. Returns the number of calls."""
     count = 0
     with jax.default_device(jax.devices(platform)[0]):
         for make in (elementwise, layers):

@@ -1,5 +1,5 @@
-// treadle._C: functions of libtreadle_kernels.so that are not tensor ops. It includes no torch
-// header, so that it compiles in seconds and serves every torch.
+// treadle._C: functions of libtreadle_kernels.so that are not tensor ops. This file includes no
+// torch header, so it compiles in seconds and works with every version of torch.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -15,7 +15,7 @@ namespace py = pybind11;
 namespace {
 
 struct Launch : treadle_launch {
-  std::string kernel;  // a copy, because the library clears its string
+  std::string kernel;  // a copy, because treadle_clear_launches frees the library's string
 };
 
 py::tuple triple(const uint32_t (&extent)[3]) {

@@ -1,5 +1,5 @@
-// Replaces csrc/*/cuda in a CPU-only build: a CUDA kernel for every op that raises and says how to
-// rebuild. The build passes the reason and the remedy.
+// Replaces csrc/*/cuda in a CPU-only build: the CUDA kernel of every op raises an error that says
+// how to rebuild. The build system defines the reason and the remedy.
 #include <torch/library.h>
 
 #include "common/rules.h"

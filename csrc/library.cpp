@@ -1,4 +1,4 @@
-// Defines every op of schemas.h, and the kernels that all of them have in common.
+// Defines every op of schemas.h, and registers the kernels that the ops share.
 #include <torch/library.h>
 
 #include "common/rules.h"
@@ -11,14 +11,14 @@ TORCH_LIBRARY(treadle, m) {
   for (const char* schema : kCompositeSchemas) m.def(schema, {at::Tag::pt2_compliant_tag});
 }
 
-// A device or layout without kernels (MPS, XPU, sparse, ...) raises a clear error.
+// Calls with a device or layout that has no kernels (MPS, XPU, sparse, ...) raise a clear error.
 TORCH_LIBRARY_IMPL(treadle, CompositeExplicitAutograd, m) {
   for (const char* schema : kSchemas) {
     m.impl(schema_name(schema).c_str(), TREADLE_RULE(no_backend_rule));
   }
 }
 
-// A rule for every op that writes into an argument.
+// Registers `rule` for every op that writes into an argument.
 template <auto rule>
 static void of_writing_ops(torch::Library& m) {
   for (const char* schema : kSchemas) {

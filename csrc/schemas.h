@@ -1,6 +1,7 @@
 // The schemas of all ops of the package.
-// Ops that write into an argument do not return it: a custom op that returns an alias breaks
-// torch.compile. Autograd Nodes call the backward ops, the slopes and the ops that end in _forward.
+// Ops that write into an argument do not return it, because a custom op that returns an alias
+// breaks torch.compile. Autograd code calls the ops whose names contain _forward, _backward or
+// _slope.
 #pragma once
 
 #include <string>
@@ -48,7 +49,7 @@ inline constexpr const char* kSchemas[] = {
     " -> (Tensor grad_input, Tensor grad_weights, Tensor grad_bias, Tensor grad_old_h,"
     " Tensor grad_old_cell)",
 
-    // For N layers in one call input is [N, ..., I], weight [N, O, I] and bias [N, O].
+    // For N layers in one call, input is [N, ..., I], weight [N, O, I] and bias [N, O].
     "sine_linear(Tensor input, Tensor weight, Tensor? bias, float omega) -> Tensor",
     "sine_linear_forward(Tensor input, Tensor weight, Tensor? bias, float omega)"
     " -> (Tensor output, Tensor phase)",
@@ -67,8 +68,8 @@ inline constexpr const char* kSchemas[] = {
     " Tensor? bias, Tensor? output, Tensor phase, float omega, int order, bool[3] mask)"
     " -> (Tensor by_grad, Tensor by_factor, Tensor by_sum)",
 
-    // jet [P, ..., I]: value, derivatives with respect to the coordinates, and the second
-    // derivatives that `second` names: none, laplacian (their sum) or hessian_diagonal (each).
+    // jet [P, ..., I]: the value, its derivatives with respect to the coordinates, and the second
+    // derivatives that `second` selects: none, laplacian (their sum) or hessian_diagonal (each).
     "sine_linear_jet(Tensor jet, Tensor weight, Tensor? bias, float omega, int coordinates,"
     " str second=\"none\") -> Tensor",
     "sine_linear_jet_forward(Tensor jet, Tensor weight, Tensor? bias, float omega,"
@@ -81,9 +82,9 @@ inline constexpr const char* kSchemas[] = {
     "affine_scan(Tensor keep, Tensor add, Tensor start, *, Tensor? reset=None, bool reverse=False)"
     " -> Tensor",
 
-    // One layer of a cell in D directions (1 or 2). Without batch_sizes input is [T, B, I]; with
-    // them, [T] on the CPU, it is the data [S, I] of a packed batch. Where reset, bool [T, B, 1] or
-    // [S, 1], is true, a row resets: csrc/recurrent/layer/layer.h.
+    // One layer of a cell in D directions (1 or 2). Without batch_sizes, input is [T, B, I]. With
+    // batch_sizes, [T] on the CPU, input is the data [S, I] of a packed batch. Where reset, bool
+    // [T, B, 1] or [S, 1], is true, a row resets: csrc/recurrent/layer/layer.h.
     "recurrent_layer(Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0, Tensor weight_ih,"
     " Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, *, str cell, bool recompute=False,"
     " str algorithm='auto', Tensor? reset=None, Tensor? reset_h=None, Tensor? reset_c=None)"
@@ -101,10 +102,10 @@ inline constexpr const char* kSchemas[] = {
     " Tensor grad_reset_c)",
 };
 
-// Composite ops: made of other ops, for every device.
+// Composite ops, which call other ops and work on every device.
 inline constexpr const char* kCompositeSchemas[] = {
-    // Empty results, for the fake kernels of treadle/_torch/fakes.py: torch refuses a Meta kernel
-    // here, because batch_sizes are on the CPU.
+    // These ops return empty results for the fake kernels of treadle/_torch/fakes.py. torch would
+    // refuse a Meta kernel, because batch_sizes is on the CPU.
     "recurrent_layer_forward_empty(Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0,"
     " Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, *, str cell,"
     " bool recompute=False, str algorithm='auto', Tensor? reset=None, Tensor? reset_h=None,"
@@ -166,20 +167,20 @@ inline constexpr const char* kCompositeSchemas[] = {
     "rnn_relu.data(Tensor data, Tensor batch_sizes, Tensor hx, Tensor[] params, bool has_biases,"
     " int num_layers, float dropout, bool train, bool bidirectional, *, bool recompute=False,"
     " Tensor? reset=None, Tensor? reset_hx=None) -> (Tensor, Tensor)",
-    // Layers of any cell. hx: its states, or none for zeros.
+    // Layers of any cell. hx is a list of the cell's states; an empty list means zeros.
     "recurrent_layers(Tensor input, Tensor? batch_sizes, Tensor[] hx, Tensor[] params,"
     " bool has_biases, int num_layers, float dropout, bool train, bool bidirectional,"
     " bool batch_first, *, str cell, bool recompute=False, Tensor? reset=None,"
     " Tensor[]? reset_hx=None, Tensor? lengths=None) -> Tensor[]",
-    // These ops with zeros for hx, for the modules: in inference the zeros need no memory. With
-    // batch_sizes, input is the data of a packed batch. The results are the same as theirs.
+    // Gives the same results as the ops above with zeros for hx, but in inference the zeros need no
+    // memory. The modules call it. With batch_sizes, input is the data of a packed batch.
     "layers_from_zeros(Tensor input, Tensor? batch_sizes, Tensor[] params, bool has_biases,"
     " int num_layers, float dropout, bool train, bool bidirectional, bool batch_first, *, str cell,"
     " bool recompute=False, Tensor? reset=None, Tensor[]? reset_hx=None, Tensor? lengths=None,"
     " bool cells=False) -> Tensor[]",
 };
 
-// "scale.out" of "scale.out(Tensor x, ...".
+// Returns "scale.out" for "scale.out(Tensor x, ...".
 inline std::string schema_name(const char* schema) {
   const std::string text(schema);
   return text.substr(0, text.find('('));

@@ -109,7 +109,7 @@ class Training:
         """Learn one piece of every column. Returns the bits per character, on the device."""
         place = self.steps % self.pieces * self.settings.length
         if place == 0:
-            # Each pass splits the text at other places.
+            # Each pass splits the text at different positions.
             self.offset = int(torch.randint(len(self.numbers), ()))
             self.hx = self.model.start(self.settings.batch)
         if place == 0 or not len(self.columns):
@@ -238,8 +238,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--output", type=Path, metavar="FILE", help=f"where to save (--resume's file, or {out})")
     add("--text", type=Path, metavar="FILE", help="the text to learn (UTF-8)")
     add("--write", type=int, default=500, metavar="N", help="characters to write at the end")
-    add("--temperature", type=float, default=0.7, help="of sampling: lower is more predictable")
-    add("--cell", choices=tuple(LAYERS), help="the cell of a new run (lltm)")
+    add("--temperature", type=float, default=0.7, help="lower makes the text more predictable")
+    add("--cell", choices=tuple(LAYERS), help="the cell of a new run (default: lltm)")
     for name in ("hidden", "layers", "seed"):
         add(f"--{name}", type=int, help="only for a new run")
     options = parser.parse_args(arguments)

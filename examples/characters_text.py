@@ -52,7 +52,7 @@ def reference() -> Iterator[str]:
 
 
 def find_text() -> str:
-    """All of the text; exits the program with advice if this machine has almost none."""
+    """All of the text. Exits the program with advice if this machine has too little."""
     text = "\n".join(paragraphs([*licences(), *reference()]))
     if len(text) < LEAST:
         sys.exit(
@@ -63,7 +63,7 @@ def find_text() -> str:
 
 
 def read_text(path: Path) -> str:
-    """The text of the user's file; exits the program if it is unsuitable."""
+    """The text of the user's file. Exits the program if it is unsuitable."""
     try:
         text = "\n".join(paragraphs([path.read_text("utf-8")]))
     except (OSError, ValueError) as error:
@@ -77,7 +77,7 @@ def read_text(path: Path) -> str:
 
 
 def paragraphs(texts: Iterable[str]) -> Iterator[str]:
-    """Each paragraph once, in one line.
+    """Yields each paragraph once, as one line.
 
     Licences repeat each other. A paragraph that was also in the training text would make the
     held-out text look easy.
@@ -96,7 +96,8 @@ def paragraphs(texts: Iterable[str]) -> Iterator[str]:
 def split(text: str) -> tuple[str, str]:
     """The training text and the held-out text, which is every tenth block of paragraphs."""
     lines = text.splitlines(keepends=True)
-    # Blocks instead of lines, so that the held-out text also has context. Small texts have few.
+    # Blocks instead of lines, so that the held-out text also has context. A small text has smaller
+    # blocks.
     size = max(1, min(BLOCK, len(lines) // (4 * HELD_OUT)))
     parts: tuple[list[str], list[str]] = [], []
     for index, line in enumerate(lines):

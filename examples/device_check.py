@@ -1,4 +1,4 @@
-"""Choose a device, the GPU if it works, otherwise the CPU, and make one call there."""
+"""Choose a device (the GPU if it works, otherwise the CPU) and make one call on it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def main() -> torch.Tensor:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
     print(f"Running on {name}.")
 
-    # Later calls do not name the device: PyTorch dispatches on the tensors.
+    # These ops need no device argument: PyTorch dispatches on the device of the tensors.
     a = torch.arange(4.0, device=device)
     b = torch.full((4,), 10.0, device=device)
     out = treadle.vector_add(a, b, alpha=0.5)

@@ -1,7 +1,7 @@
 """Train recurrent networks with treadle's LSTM, GRU and LLTM to read handwritten digits.
 
     python examples/digits.py                        train, compare with plain PyTorch, save
-    python examples/digits.py --predict IMAGE.png    read one picture with what was learnt
+    python examples/digits.py --predict IMAGE.png    read one picture with the saved network
 
 The digits are the 1,797 real ones that come with scikit-learn. The network reads a picture like a
 text, one row of 8 pixels per step, and classifies the digit after the eighth row. LSTM and GRU run
@@ -79,7 +79,7 @@ class LayerReader(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         _, last = self.layer(images)
-        # A GRU's only state is h; the others' are h and c.
+        # A GRU returns only h as its state, other layers return h and c.
         h = last if isinstance(last, Tensor) else last[0]
         return self.head(h[0])
 
@@ -103,7 +103,7 @@ def vary(images: Tensor, random: torch.Generator) -> Tensor:
 
 
 class Training:
-    """One network with its optimizer, its random numbers, and the record of its epochs."""
+    """One network with its optimizer, its random generator, and the record of its epochs."""
 
     def __init__(
         self, model: Reader | LayerReader, seed: int, steps: int, device: torch.device
@@ -119,7 +119,7 @@ class Training:
         self.step_seconds: list[float] = []
 
     def epoch(self, images: Tensor, labels: Tensor) -> None:
-        # Fresh variations and softened labels keep the network from learning pictures by heart.
+        # Fresh variations and softened labels keep the network from memorizing pictures.
         images = vary(images, self.random)
         order = torch.randperm(len(images), generator=self.random).to(images.device)
         total = torch.zeros((), device=images.device)
@@ -143,7 +143,7 @@ class Training:
 
 
 def load_data(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Image.Image]]:
-    """Training and test images [N, 8, 8] in 0..1, their labels [N], the test digits as pictures."""
+    """Training and test images [N, 8, 8] in 0..1, their labels [N], and the test pictures."""
     digits = load_digits()
     greys = (digits.images * (255 / 16)).round().astype("uint8")
     pictures = [Image.fromarray(grey) for grey in greys]

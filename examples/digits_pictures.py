@@ -11,7 +11,7 @@ from PIL import Image, ImageFilter
 
 # scikit-learn's digits were bitmaps of 32 x 32, summed over blocks of 4 x 4.
 BITMAP, SIZE = 32, 8
-# A digit's shape in them: at most three quarters as wide as high, with a fifth of the area inked.
+# The shape of these digits: at most three quarters as wide as high, with a fifth of the area inked.
 WIDEST, LEAST_INK = 24, 0.2
 # Values below this share of the range from background to darkest ink are shadow or paper.
 FAINTEST = 0.25

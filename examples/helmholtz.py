@@ -2,8 +2,8 @@
 
     python examples/helmholtz.py
 
-Δu + k² u = f on the square from -1 to 1, u = 0 at its border. f is chosen so that sin(πx) sin(4πy)
-is the answer, so the network's error is known. The loss is the mean square of the residual at
+Δu + k² u = f on the square from -1 to 1, with u = 0 at its border. f is chosen to make the answer
+sin(πx) sin(4πy), so the network's error is known. The loss is the mean square of the residual at
 random points. It needs second derivatives of the network with respect to its coordinates, which
 Siren.jet computes in one forward pass. At the end the script times training steps by jets and by
 autograd, which differentiates the network twice.
@@ -37,7 +37,7 @@ SCALE = (math.pi * WAVES[0]) ** 2 + (math.pi * WAVES[1]) ** 2
 
 
 def answer(x: Tensor) -> Tensor:
-    """u at points [N, 2]: [N]."""
+    """The exact u at points [N, 2]: [N]."""
     return (math.pi * WAVES[0] * x[:, 0]).sin() * (math.pi * WAVES[1] * x[:, 1]).sin()
 
 

@@ -23,14 +23,14 @@ class Curve(Protocol):
 
 @dataclass
 class Maps:
-    """Gradient magnitude and Laplacian of a brightness at each pixel, [H, W] each."""
+    """Gradient magnitude and Laplacian of the brightness at each pixel, [H, W] each."""
 
     gradient: Floats
     laplacian: Floats
 
     @staticmethod
     def of_differences(grey: Floats) -> Maps:
-        """By central differences; at the border the picture is mirrored."""
+        """Uses central differences. At the border the picture is mirrored."""
         padded = np.pad(grey, 1, mode="reflect")
         down, up = padded[2:, 1:-1], padded[:-2, 1:-1]
         right, left = padded[1:-1, 2:], padded[1:-1, :-2]
@@ -56,7 +56,7 @@ def draw_sheet(
 ) -> None:
     """Draws photograph and fit with their derivatives, one above the other, and the fits' curves.
 
-    pictures: [H, W, 3] in ±1, the photograph's and the fit's; maps: of the same two.
+    ``pictures`` are the photograph and the fit, [H, W, 3] in ±1. ``maps`` belong to them.
     """
     height, width, _ = pictures[0].shape
     figure = Figure(figsize=(13, 3 + 6.5 * height / width), layout="constrained")

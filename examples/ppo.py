@@ -62,8 +62,8 @@ def improve(
     rules: Rules,
     random: torch.Generator | None = None,
 ) -> None:
-    """Learn from the batch that was played from the states ``start`` [1, B, H]. ``random`` orders
-    the rows, on the device of ``start``."""
+    """Learn from the batch that was played from the states ``start`` [1, B, H]. ``random`` shuffles
+    the rows, and must be on the device of ``start``."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for _ in range(rules.epochs):
         order = torch.randperm(start.shape[1], generator=random, device=start.device)

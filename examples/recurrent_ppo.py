@@ -2,7 +2,7 @@
 
     python examples/recurrent_ppo.py                     learn, in seconds
     python examples/recurrent_ppo.py --ignore-resets     the same without resets: it cannot learn
-    python examples/recurrent_ppo.py --figure IMAGE.png  draw the curves of all ways, and write JSON
+    python examples/recurrent_ppo.py --figure IMAGE.png  draw the curves of all variants, write JSON
 
 The mazes are T-mazes: the first sign in a corridor shows on which side the treasure is, all other
 signs mean nothing, and the corridor ends without warning. Only the policy's move at the end, left
@@ -32,7 +32,7 @@ SHORTEST, LONGEST = 8, 24
 RULES = ppo.Rules(discount=0.9, trace=0.9, clip=0.2, entropy=0.01, epochs=4, parts=4)
 LEARNING_RATE = 3e-3
 TARGET, SHOWN, SEEDS = 0.95, 10, 5
-# When the GRU ignores resets, with the label in the figure.
+# When the GRU ignores resets, and the label of that variant in the figure.
 WAYS = {"": "with resets", "learning": "resets in playing alone", "always": "without resets"}
 
 
@@ -104,7 +104,7 @@ class Training:
 
     @torch.no_grad()
     def play(self) -> dict[str, Tensor]:
-        """STEPS steps of every maze, each entry [STEPS, MAZES]."""
+        """Plays STEPS steps of every maze. Each entry is [STEPS, MAZES]."""
         steps: list[tuple[Tensor, ...]] = []
         for _ in range(STEPS):
             sign, begins = self.mazes.sign, self.mazes.begins
@@ -151,7 +151,7 @@ def train(ignore_resets: str, seed: int, updates: int) -> Training:
 
 
 def compare(path: Path, updates: int, seed: int) -> None:
-    """Train in each way with SEEDS seeds, draw the curves to ``path``, and write JSON beside it."""
+    """Train each variant with SEEDS seeds, draw the curves to ``path``, and write a JSON file."""
     curves: dict[str, list[list[float]]] = {}
     for ignore, label in WAYS.items():
         curves[label] = []
@@ -188,7 +188,7 @@ def main(arguments: list[str] | None = None) -> int:
         default="",
         help="do not reset states at the end of a maze: when learning, or always",
     )
-    parser.add_argument("--figure", type=Path, metavar="IMAGE.png", help="draw curves of all ways")
+    parser.add_argument("--figure", type=Path, metavar="IMAGE.png", help="draw all curves")
     options = parser.parse_args(arguments)
     # Matrices this small gain nothing from a second thread, and wait for it on a busy machine.
     torch.set_num_threads(1)

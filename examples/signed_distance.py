@@ -7,8 +7,7 @@ A signed distance u is 0 on the outline, grows by 1 per unit of length (|∇u| =
 equation) and is negative inside. The network is trained on points of the outline and their normals,
 as from a scanner, and on random points where only the equation is known. The losses are the SIREN
 paper's plus a term of |Δu| that fades out and keeps the function smooth at first (DiGS, Ben-Shabat
-and others, CVPR 2022).
-Siren.jet computes value, gradient and Laplacian in one forward pass.
+and others, CVPR 2022). Siren.jet computes value, gradient and Laplacian in one forward pass.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ def loss(net: Siren, on: Tensor, normals: Tensor, off: Tensor, done: float) -> T
         60 * here.abs().mean()
         + 2 * turned.mean()
         + 5 * eikonal.abs().mean()
-        # Far from the outline a value of 0 is improbable.
+        # Penalizes values near 0 away from the outline.
         + 0.5 * torch.exp(-100 * there.abs()).mean()
         + 0.2 * max(0, 1 - 2 * done) * u.laplacian[len(on) :].abs().mean()
     )

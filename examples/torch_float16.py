@@ -4,10 +4,10 @@
 
 With cuDNN 9.19, which comes with torch 2.11 for CUDA 13, results and gradients of float16 layers
 are silently wrong if the batch size B is a multiple of 8 and the hidden size H is a multiple of 8
-but not of 32, up to some H. For each size, this program compares torch's layer, and treadle's with
-the same weights, with the same layer in float64 without cuDNN. It prints the largest errors of the
-output and of the gradient of the input, each as a share of the largest value. Rounding to float16
-explains only about 1e-3.
+but not of 32, up to some H. For each size, this program compares torch's layer and treadle's with
+the same layer in float64 without cuDNN. All have the same weights. It prints the largest errors of
+the output and of the gradient of the input, each as a share of the largest value. Rounding to
+float16 explains only about 1e-3.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-// The CPU functions of all families that choose their instruction set when they are called: what
-// the headers below declare by TREADLE_CPU_FUNCTION.
+// Defines the CPU functions that the headers below declare with TREADLE_CPU_FUNCTION. Each calls
+// its version for the instruction set of isa().
 #define TREADLE_DEFINE_CPU_FUNCTIONS
 
 #include "kernels/elementwise/cpu/kernels.h"

@@ -2,7 +2,8 @@
 # Tries every way of installing treadle in fresh environments: the commands of README.md,
 # `pip install -e .`, and `python -m build` (an sdist, then the wheel from it). Each time treadle is
 # imported from outside the tree.
-# Usage: tools/check_install.sh PYTHON, from an environment with torch and requirements-dev.txt.
+# Usage: tools/check_install.sh PYTHON, which must have torch and the packages of
+# requirements-dev.txt.
 set -euo pipefail
 
 python=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
@@ -16,7 +17,7 @@ export PATH="$(dirname "$python"):$PATH"
 source "$root/tools/fresh_environment.sh"
 environment() { fresh_environment "$python" "$work/$1"; }
 
-# Copies the objects of this tree, if there are any in build/native, into a fresh one, so that ninja
+# Copies the objects of this tree, if there are any in build/native, into a fresh tree, so that ninja
 # compiles only what has changed or is missing.
 begin_with_objects() {
   [ -d "$root/build/native" ] || return 0
@@ -24,7 +25,8 @@ begin_with_objects() {
   cp -a "$root/build/native" "$1/build/native"
 }
 
-# Imports treadle from outside the tree: it must come from folder $2, and every self-test must pass.
+# use ENVIRONMENT FOLDER: imports treadle from outside the tree. It must come from FOLDER, and every
+# self-test must pass.
 use() {
   local found
   found=$(cd "$work" && "$1/bin/python" -c 'import treadle; print(treadle.__file__)')
@@ -34,7 +36,7 @@ use() {
   check_binaries "$(dirname "$found")"
 }
 
-# Checks that no binary searches folders of the build machine, and that no library links Python.
+# Checks that no binary searches folders of the build machine, and that no library links against Python.
 check_binaries() {
   local file path
   for file in "$1"/lib/*.so "$1"/lib/*/*.so "$1"/_C*.so; do
@@ -70,7 +72,7 @@ environment editable
 use "$work/editable" "$work/tree/python_pkg"
 
 say "python -m build --no-isolation"
-# pack WHAT TREE
+# pack WHAT TREE: builds an sdist or a wheel from TREE.
 pack() {
   (cd "$2" && "$python" -m build --no-isolation "--$1" --outdir "$work/dist" . >"$work/log" 2>&1) ||
     { cat "$work/log"; fail "python -m build --$1 failed"; }

@@ -1,11 +1,12 @@
 """Checks rules that a compiler does not: includes between folders, and launches of kernels.
 
-- A family (kernels/<family>, csrc/<family>) includes itself and `common`, no other family.
+- A family (kernels/<family>, csrc/<family>) includes only headers of its own and of `common`.
 - kernels/ includes CUDA, the standard library and itself, never torch or csrc/, because
   libtreadle_kernels.so must work with every torch version.
-- Only kernels/jax includes kernels.h and XLA's interface.
-- Every kernel begins with begin_kernel(), because it may start before the previous one has ended,
-  and must wait. A kernel that follows a launch of its own kind may first do independent work.
+- kernels/jax includes only kernels.h and XLA's interface, which no other folder includes.
+- Every kernel begins with begin_kernel(), which waits for the previous kernel, because a kernel may
+  start before that one has ended. A kernel that follows a launch of its own kind may do independent
+  work before it waits.
 - Kernels are launched only in kernels/common/launch.cuh; csrc/ has no device code.
 - Every launch, and every call of a `cudaError_t launch...` function, passes a stream, and its
   error is returned or checked.

@@ -1,7 +1,7 @@
-"""Checks sizes: a file has at most 450 lines, and a function of the product at most 60.
+"""Checks sizes: a file has at most 450 lines, and a function outside tests/ at most 60.
 
-A `__global__` function may be longer, because splitting it would cost registers. In tests/ a
-function may be a table of cases.
+A `__global__` function may be longer, because splitting it would cost registers. A
+function in tests/ may be longer, because it may be a table of cases.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FILE_LINES, FUNCTION_LINES = 450, 60
 
 
 def is_kernel(lines: list[str], start: int) -> bool:
-    """Whether `__global__` is before the name of the function, which is in line `start`."""
+    """Whether `__global__` precedes the name of the function in line `start`."""
     above = lines[max(start - 4, 0) : start]
     return any("__global__" in line for line in above)
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Tests a wheel the way users install it: in a fresh environment for each torch, without a compiler,
 # a toolkit or our sources.
-# Usage: tools/check_wheel.sh WHEEL PYTHON..., each from an environment with torch, pytest and
-# pytest-xdist. `LAWS` selects the tests of invariants (tests/laws): gradients (the default), few
-# (third derivatives, which run every op and its derivatives), or all, which needs what
-# requirements-dev.txt lists.
+# Usage: tools/check_wheel.sh WHEEL PYTHON..., where each PYTHON has torch, pytest and pytest-xdist.
+# `LAWS` selects the tests of invariants (tests/laws): gradients (the default), few (third
+# derivatives, which run every op and its derivatives), or all, which needs the packages of
+# requirements-dev.txt.
 set -euo pipefail
 
 wheel=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")

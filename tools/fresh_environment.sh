@@ -1,4 +1,4 @@
-# Functions for the scripts that check installation. They source this file and define $work.
+# Functions for the scripts that check installations. They source this file and define $work.
 
 say() { printf '\n== %s\n' "$*"; }
 fail() { printf '%s: %s\n' "$(basename "$0" .sh)" "$*" >&2; exit 1; }

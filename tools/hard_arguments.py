@@ -4,7 +4,7 @@
 
 A number of p bits is m 2^e. Let a = 2^e 2 / pi. The number is near a multiple if m a is near an
 integer k. The pairs (m, m a - k) form a lattice in the plane. The lattice is scaled so that m = 2^p
-is as long as a distance of 2^-p, and its basis is reduced; then the best m for an exponent are
+is as long as a distance of 2^-p, and its basis is reduced. Then the best m of an exponent are
 combinations of the basis with small coefficients. This is fast, so nothing is stored: tests
 recompute the numbers.
 """

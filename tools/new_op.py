@@ -26,7 +26,7 @@ CPP_WORDS = set(
     "struct switch template this throw true try typedef typename union unsigned using virtual void "
     "volatile while".split()
 )
-# Code of the kernels calls these without std::, and would find the op instead.
+# Kernels call these without std::, and would call an op of the same name instead.
 MATH = set(
     "abs acos acosh asin asinh atan atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 fabs "
     "floor fma fmax fmin fmod frexp hypot ldexp lgamma log log10 log1p log2 lrint max min modf pow "
@@ -39,7 +39,7 @@ class Refused(Exception):
 
 
 def taken(root: Path) -> set[str]:
-    """Names of the package, of its ops and of the files that an op has."""
+    """Names that modules, ops and source files already have."""
     schemas = re.findall(r'^    "(\w+)', (root / "csrc/schemas.h").read_text(), re.M)
     folders = ("kernels/math", "csrc/elementwise", "kernels/elementwise", "kernels/elementwise/cpu")
     files = [p.stem for folder in folders for p in (root / folder).iterdir()]

@@ -1,4 +1,5 @@
-"""The new files that tools/new_op.py writes; @NAME@ and @CAMEL@ as in tools/new_op_texts.py."""
+"""Templates of the files that tools/new_op.py creates. tools/new_op_texts.py explains @NAME@ and
+@CAMEL@."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ NEW = {
 namespace treadle {
 
 struct @CAMEL@Forward {
-  // T is float or double, and of integers uint32_t or uint64_t: compare as_signed(x).
+  // T is float or double, or uint32_t or uint64_t for integers: compare as_signed(x).
   template <class T>
   TREADLE_HD T operator()(T x) const {
     return x;  // TODO: f(x)
@@ -26,7 +27,7 @@ struct @CAMEL@Backward {
   }
 };
 
-// One formula, whatever a tensor is stored as.
+// The same formula for every dtype.
 struct @CAMEL@ {
   template <class scalar_t>
   using Forward = @CAMEL@Forward;

@@ -1,11 +1,12 @@
-"""Texts that tools/new_op.py adds to existing files, and prints at its end.
+"""Texts that tools/new_op.py adds to existing files, and prints at the end.
 
-@NAME@ is the op's name, @CAMEL@ the same in camel case for C++ types.
+@NAME@ is the op's name, and @CAMEL@ is the same in camel case for C++ types.
 """
 
 from __future__ import annotations
 
-# Changed files: lines to add before (True) or after (False) the one line that matches this pattern.
+# For each file to change: a pattern that matches one line, the lines to add, and whether they go
+# before that line (True) or after it (False).
 CHANGED: dict[str, list[tuple[str, str, bool]]] = {
     "csrc/schemas.h": [
         (
@@ -129,7 +130,7 @@ LISTED = {
     "python_pkg/treadle/reference/__init__.py": "@NAME@ @NAME@_backward",
 }
 
-# Lines at the end of a file.
+# Lines to append to a file.
 APPENDED = {
     "python_pkg/treadle/__init__.py": '__all__ += ["@NAME@", "@NAME@_"]\n',
 }

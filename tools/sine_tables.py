@@ -91,10 +91,10 @@ def split(turns: Fraction, last: int, bits: int) -> tuple[Fraction, Fraction]:
 def float_rows() -> Iterator[tuple[Fraction, Fraction]]:
     """For |x| = m 2^e, m < 2^24, e from -6 on: doubles whose sum times x is x / pi modulo 2.
 
-    The last bit of the first is 2^-40: m times it, minus the nearest integer, is a double, so one
-    fma is exact. The second is below that bit, so rounding to an integer needs only the first. It
-    has enough bits that at most 2^-69 is lost. No float is closer to a multiple of pi / 2 than
-    2^-31 of a half turn.
+    The last bit of the first is 2^-40. So m times the first, minus the nearest integer, is a
+    double, and one fma computes it exactly. The second is below that bit, so rounding to an integer
+    needs only the first. It has enough bits that at most 2^-69 is lost. No float is closer to a
+    multiple of pi / 2 than 2^-31 of a half turn.
     """
     for e in range(-6, 106):
         turns = modulo_two(power(e) * inverse_pi())
@@ -104,7 +104,7 @@ def float_rows() -> Iterator[tuple[Fraction, Fraction]]:
 
 
 def bfloat16_rows() -> Iterator[tuple[Fraction, Fraction]]:
-    """For |x| = m 2^e, m < 2^8, from 2 on: floats whose sum times 2^-SCALE x is x / pi modulo 2."""
+    """For |x| = m 2^e >= 2, m < 2^8: floats whose sum times 2^-SCALE x is x / pi modulo 2."""
     for e in range(-6, 122):
         high, low = split(modulo_two(power(e) * inverse_pi()), -23, 24)
         yield high * power(SCALE - e), low * power(SCALE - e)
@@ -116,7 +116,7 @@ def inverse_pi_in_two(digits: int, bits: int) -> tuple[Fraction, Fraction]:
 
 
 def words() -> Iterator[int]:
-    """The binary digits of 1 / (2 pi), 64 at a time, the first word before the point.
+    """The binary digits of 1 / (2 pi), 64 at a time. The first word is before the point.
 
     The largest double is m 2^971; it needs the 192 digits from that position on.
     """
@@ -134,7 +134,7 @@ def row(parts: tuple[Fraction, Fraction], suffix: str) -> str:
 
 
 def float_table() -> Iterator[str]:
-    """The table is indexed by sign and exponent, from the first row on, which takes few
+    """The table is indexed by sign and exponent, counted from the first row, which takes few
     instructions."""
     filled = [row(parts, "") + "," for parts in float_rows()]
     first = 256 - len(filled)

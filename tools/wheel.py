@@ -1,11 +1,11 @@
-"""Makes the wheel of a release: one file for several torch minors and any Python: `make wheel`.
+"""Makes the wheel of a release (`make wheel`): one file for several torch minors and any Python.
 
     python tools/wheel.py [--torch 2.11.0 2.13.0 ...] [--out dist]
 
 A torch that is not installed here is fetched without dependencies, because the build only compiles
 against it. Each further torch minor costs only the compilation of csrc/; kernels are compiled once.
-The last step asks auditwheel for the oldest C library that the binaries run with, and puts it into
-the wheel's name.
+At the end, auditwheel finds the oldest C library that the binaries run with and puts its version
+into the wheel's name.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NOT_OURS = (
 
 
 def torch_folder(version: str) -> Path:
-    """The folder of a torch package, fetched if missing; or `version` is itself a folder."""
+    """The folder of torch `version`, fetched if missing. `version` may also be such a folder."""
     if Path(version, "version.py").exists():
         return Path(version).resolve()
     installed = importlib.util.find_spec("torch")
@@ -55,7 +55,7 @@ def torch_folder(version: str) -> Path:
 
 
 def build(torches: list[str], out: Path) -> Path:
-    """Makes the wheel by setuptools, tagged linux_x86_64."""
+    """Makes the wheel with setuptools, tagged linux_x86_64."""
     shutil.rmtree(out, ignore_errors=True)
     env = os.environ | {
         "TREADLE_CUDA": "1",
@@ -68,7 +68,7 @@ def build(torches: list[str], out: Path) -> Path:
 
 
 def tagged(wheel: Path, out: Path) -> Path:
-    """Renames the wheel after the oldest system that it runs on."""
+    """Tags the wheel with the oldest system that it runs on, and moves it to `out`."""
     made = wheel.parent / "tagged"
     exclude = [word for name in NOT_OURS for word in ("--exclude", name)]
     command = [sys.executable, "-m", "auditwheel", "repair", *exclude, "-w", str(made), str(wheel)]
@@ -105,7 +105,7 @@ def check(wheel: Path, for_checking: bool = False) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--torch", nargs="+", default=TORCHES, help="versions, or folders")
+    parser.add_argument("--torch", nargs="+", default=TORCHES, help="versions, or folders of torch")
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder of the wheel")
     parser.add_argument(
         "--for-checking",

@@ -1,4 +1,4 @@
-"""A chain of small launches, each of which reads the result of the one before.
+"""A chain of small launches, each of which reads the previous launch's result.
 
 On GPUs of sm_90 or newer, a kernel may start before the previous one has ended. The suite times a
 CUDA graph of such launches, and the same graph in which each launch waits for the end of the

@@ -1,4 +1,4 @@
-"""The elementwise ops on dense tensors: the cases that suites share, and two suites.
+"""The elementwise ops on dense tensors: cases shared by several suites, and two suites.
 
 "dense" times tensors of 1 GiB on CUDA. "sizes" times every op in the L2 cache on CUDA, and add and
 scale over many sizes on the CPU; sine.py times the other ops on the CPU.
@@ -52,8 +52,8 @@ def drawn(count: int, device: str, dtype: torch.dtype, argument: str = "1") -> T
 
 
 def repeated(count: int, device: str, dtype: torch.dtype, argument: str = "1") -> Tensor:
-    """Like `drawn`, but repeats one chunk of random numbers: drawing all of them would take longer
-    than the timed op, and `verify` then needs the float64 result of only one chunk."""
+    """Like `drawn`, but repeats one chunk of random numbers. Drawing all numbers would take longer
+    than the timed op, and `verify` needs the float64 result of only one chunk."""
     block = drawn(min(count, CHUNK[device]), device, dtype, argument)
     return block.repeat(count // len(block))
 
@@ -142,7 +142,7 @@ def size_case(
     argument: str = "1",
     share: float = 0.98,
 ) -> Case:
-    """A case of 2^power elements, always the same tensors; on the CPU with `count` threads."""
+    """A case of 2^power elements that reuses its tensors; on the CPU with `count` threads."""
     x = repeated(1 << power, settings.device, dtype, argument)
     y = repeated(1 << power, settings.device, dtype) if op == "vector_add" else x
     what = op if argument == "1" else f"{op} of large arguments"

@@ -1,4 +1,4 @@
-"""sine and cosine by magnitude of the argument. CUDA: 1 GiB, compared with a copy. CPU: by size."""
+"""sine and cosine by magnitude of the argument: 1 GiB on CUDA, and several sizes on the CPU."""
 
 from __future__ import annotations
 

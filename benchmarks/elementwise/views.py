@@ -1,4 +1,4 @@
-"""Tensors as in real programs, compared with torch: views, broadcasting, mixed dtypes, `out=`.
+"""Elementwise ops as in real programs: views, broadcasting, mixed dtypes and `out=`.
 
 CUDA: 2^25 elements, beyond the L2 cache. CPU: 2^20 elements, add and scale.
 """
@@ -193,8 +193,8 @@ def maker(settings: Settings) -> Maker:
 
 
 def into(function: Callable[..., Any], result: Tensor) -> Callable[..., Tensor]:
-    """`function` with its own `out=`, which it returns. The output starts as NaN, which shows
-    unwritten elements."""
+    """`function` with an `out=` of its own, which the call returns. It is first filled with NaN,
+    which shows unwritten elements."""
     out = torch.full_like(result, torch.nan)
 
     def call(*args: Any) -> Tensor:

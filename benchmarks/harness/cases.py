@@ -1,4 +1,4 @@
-"""A case (an op, one kind of input, baselines, a target) and how it becomes a row of results."""
+"""Cases (an op, one kind of input, baselines, a target), and how they become rows of results."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class Settings:
 
 @dataclass(frozen=True)
 class Target:
-    """A target: `limit` computes the longest time that treadle may take from all medians (µs)."""
+    """A target: from all medians, `limit` computes the longest time that treadle may take (µs)."""
 
     text: str
     limit: Callable[[dict[str, float]], float]
 
 
 def both(one: Target, other: Target) -> Target:
-    """Joins two targets: the limit is the lower one, and the text names both."""
+    """Combines two targets: the limit is the lower one, and the text contains both."""
     text = f"{one.text}, and {other.text}"
     return Target(text, lambda medians: min(one.limit(medians), other.limit(medians)))
 
@@ -83,7 +83,7 @@ class Case:
     # Functions that compute something else, timed for comparison.
     yardsticks: Mapping[str, Calls] = field(default_factory=dict)
     target: Target | None = None
-    bits: bool = False  # must equal torch bit by bit
+    bits: bool = False  # whether results must be bitwise equal to torch's
     # Replaces `verify` on the first inputs; called with a function and, for ours, poison=True.
     check: Callable[..., float] | None = None
     # Replaces `check` for the baselines in `functions`.
@@ -91,7 +91,7 @@ class Case:
     # Checks of yardsticks by name; they raise Refused where the yardstick computes something wrong.
     check_yardsticks: Mapping[str, Callable[[], float]] = field(default_factory=dict)
     threads: int | None = None  # of torch on the CPU
-    facts: dict[str, Any] = field(default_factory=dict)  # of the row: shape, dtype, bytes, ...
+    facts: dict[str, Any] = field(default_factory=dict)  # the row's shape, dtype, bytes, ...
     notes: list[str] = field(default_factory=list)
 
     def row(self, key: str) -> Row:
@@ -124,11 +124,11 @@ class Plan:
 
     key: str  # such as "cuda/elementwise/scale/float32"; identifies a row across runs
     build: Callable[[], Measured]
-    on_any_gpu: bool = False  # the host may serve other GPUs at the same time
+    on_any_gpu: bool = False  # whether it may run while the host runs rows on other GPUs
 
 
 def ours(op: str) -> Callable[..., Any]:
-    """The dispatcher's op that `treadle.<op>` calls."""
+    """The dispatcher op that `treadle.<op>` calls."""
     found: Callable[..., Any] = getattr(torch.ops.treadle, op).default
     return found
 
@@ -163,7 +163,7 @@ def threads(count: int | None) -> Iterator[None]:
 
 @contextmanager
 def watched(row: Row) -> Iterator[None]:
-    """Records in the row whether other programs used the processor meanwhile."""
+    """Records in the row whether other programs used the processor at the same time."""
     switches, began = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw, time.perf_counter()
     yield
     switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - switches
@@ -189,7 +189,7 @@ def _verified(case: Case, row: Row) -> dict[str, Callable[..., Any]]:
     bits = {"bits": True} if case.bits else {}
     try:
         row["error_over_limit"] = check(case.functions[OURS], poison=True, **bits)
-    except RuntimeError as problem:  # refuses this row and continues with the others
+    except RuntimeError as problem:  # refuses this row; the run continues
         raise Refused(first_line(problem)) from problem
     kept = {OURS: case.functions[OURS]}
     for name, function in case.functions.items():

@@ -72,6 +72,6 @@ def name(facts: dict[str, Any]) -> str:
 
 
 def commit(facts: dict[str, Any]) -> str:
-    """The short hash of the commit, and whether files had been changed."""
+    """The short hash of the commit, and whether the tree had uncommitted changes."""
     found: str = facts["treadle_commit"] or "of no commit"
     return found[:10] + ("-modified" if found.endswith("-modified") else "")

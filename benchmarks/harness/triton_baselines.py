@@ -59,7 +59,7 @@ def scale(x: Tensor, factor: float) -> Tensor:
 
 
 def _wide(x: Tensor) -> tl.dtype:
-    """Triton's sine and cosine are for float32 and float64 only."""
+    """The dtype to compute in: Triton's sine and cosine support only float32 and float64."""
     return tl.float64 if x.dtype == torch.float64 else tl.float32
 
 

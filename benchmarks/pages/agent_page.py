@@ -18,7 +18,7 @@ Record = dict[str, Any]
 
 
 def records() -> list[tuple[str, Record]]:
-    """The names and contents of the records that exist, the GPU's first."""
+    """The names and contents of the existing records, with the GPU's record first."""
     paths = [FIGURES / f"agent_{device}.json" for device in ("cuda", "cpu")]
     return [(path.name, json.loads(path.read_text())) for path in paths if path.exists()]
 
@@ -39,7 +39,7 @@ def share(value: float) -> str:
 
 
 def success(found: list[tuple[str, Record]]) -> Iterator[str]:
-    """The share of rooms that each agent solves, and its steps."""
+    """The share of rooms that each agent solves, and how many steps it takes."""
     if not found:
         return
     names = [str(r["machine"].get("gpu") or r["machine"]["cpu"]) for _, r in found]

@@ -20,7 +20,7 @@ NONE_YET = "None have been committed yet."
 
 
 def read(pattern: str) -> list[tuple[Path, Row]]:
-    """The files and their contents, a GPU's first."""
+    """The files and their contents, with files from GPUs first."""
     found = [(path, json.loads(path.read_text())) for path in sorted(FIGURES.glob(pattern))]
     return sorted(found, key=lambda file: file[1]["machine"]["device"] != "cuda")
 

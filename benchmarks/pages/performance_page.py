@@ -128,7 +128,7 @@ def layers(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def many_rows(rows: list[Row]) -> Iterator[str]:
-    """Summarised in a sentence, because a table would be as long as those above."""
+    """A sentence, because a table would be as long as those above it."""
     parts = []
     for cell in ("lstm", "gru"):
         own = [row for row in rows if row["op"] == cell]
@@ -180,8 +180,8 @@ def models(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def slower(all_machines: list[Machine]) -> Iterator[str]:
-    """The rows that are slower than a baseline. Of each suite, and of a CPU's rows, only the worst
-    are listed individually."""
+    """The rows that are slower than a baseline. Only the worst rows of each suite are listed, and
+    for a CPU only much slower ones."""
     yield from table("machine", "row", "treadle, µs", "baseline, µs", "treadle / baseline")
     rest = []
     for _, facts, rows in all_machines:

@@ -98,7 +98,7 @@ def limits() -> Iterator[str]:
 
 
 def switches(cell: str, hidden: int, element: int, backward: bool) -> str:
-    """The algorithm for a batch of one row, and the batch sizes from which others run."""
+    """The algorithm for a batch of one row, and the batch sizes at which the algorithm changes."""
     parts: list[str] = []
     last = ""
     for batch in BATCHES:

@@ -93,7 +93,8 @@ def sine(rows: list[Row]) -> Iterator[str]:
 
 def siren(rows: list[Row]) -> Iterator[str]:
     """Time and memory of training steps with a loss on the Laplacian, relative to plain PyTorch's.
-    The rows in which jets compute the Laplacian are used if there are any, otherwise autograd's."""
+    Rows that compute the Laplacian by jets are used if there are any, otherwise rows by
+    autograd."""
     for keys, eager, by in (
         (jets_page.KEYS, jets_page.EAGER, " of `Siren.jet`"),
         (sine_linear_page.NETWORK, sine_linear_page.EAGER, ""),

@@ -94,8 +94,8 @@ def ratios(rows: list[Row], name: str) -> list[float]:
 
 
 def summary_of(rows: list[Row]) -> Iterator[str]:
-    """For each cell, dtype and mode: the others' time divided by ours, as median (worst to
-    best)."""
+    """For each cell, dtype and mode: the other candidates' times divided by ours, as median (worst
+    to best)."""
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         if "times" in row:

@@ -99,8 +99,8 @@ def shapes(rows: list[Row]) -> Iterator[str]:
 
 
 def choice(row: Row | None) -> str:
-    """The planner's choice and its time relative to that of the best algorithm; in brackets the
-    other algorithms' times, relative to the same."""
+    """The planner's choice and its time divided by the best algorithm's; in brackets, the other
+    algorithms' times divided by the best algorithm's."""
     if row is None or "refused" in row:
         return plain(row)
     forced = {name: times["median_us"] for name, times in row["times"].items() if name != OURS}

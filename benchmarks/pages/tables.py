@@ -1,4 +1,4 @@
-"""Shared by all generated pages: committed results by machine, and lines of Markdown."""
+"""Code shared by all generated pages: reads committed results, and writes lines of Markdown."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def read(path: Path) -> Any:
 
 
 def machines() -> list[Machine]:
-    """Files, facts and rows of every machine and device, sorted: GPUs first, then those with more
-    rows, then the newest.
+    """Files, facts and rows of every machine and device. GPUs are first, then machines with more
+    rows, then newer ones.
 
-    If two files of a folder timed the same row, the newer one counts. Quick runs are left out.
+    If two files of a folder timed the same row, the newer one is used. Quick runs are left out.
     """
     merged: dict[tuple[str, str], list[tuple[str, Path, Facts]]] = {}
     for path in sorted(RESULTS.glob("*/*.json")):
@@ -79,7 +79,7 @@ def of(rows: list[Row], suite: str) -> list[Row]:
 
 
 def gpu_name(facts: Facts) -> str | None:
-    """The GPU, and the GPU that layers were planned for if it was another one; None on the CPU."""
+    """The GPU, and the GPU for which layers were planned if it is another one; None on the CPU."""
     imposed = facts.get("imposed_gpu")
     return f"{facts['gpu']} as {imposed}" if imposed else facts.get("gpu")
 

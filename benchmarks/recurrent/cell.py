@@ -111,7 +111,7 @@ def cpu_case(settings: Settings, sizes: Sizes, backward: bool, count: int) -> Ca
 
 
 def _functions(settings: Settings, dtype: torch.dtype) -> tuple[dict[str, Any], list[str]]:
-    """The cell and every baseline, and notes on incomplete ones."""
+    """The cell and its baselines, and notes on missing or uncompiled baselines."""
     found: dict[str, Callable[..., Any]] = {OURS: ours("lltm_cell"), PLAIN: reference.lltm_cell}
     if settings.quick:
         return found, []
@@ -146,7 +146,7 @@ def wall_case(settings: Settings, backward: bool) -> Case:
 
 
 def device_case(settings: Settings, dtype: torch.dtype, backward: bool) -> Case:
-    # tf32 would change what is computed, so it is off, which is torch's default.
+    # TF32 would change the results, so it is off, which is torch's default.
     torch.backends.cuda.matmul.allow_tf32 = False
     sizes = SMALL if settings.quick else LARGE
     functions, notes = _functions(settings, dtype)

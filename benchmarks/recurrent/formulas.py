@@ -1,11 +1,11 @@
-"""Layers of cells that formulas give: beside treadle's own LSTM and GRU, and beside a loop.
+"""Layers of formula cells against treadle's own LSTM and GRU, and against a loop.
 
-A row is a call of treadle.nn.Recurrent with I = H, one layer, in wall time. LSTM and GRU written as
-formulas are compared with treadle.nn.LSTM and GRU of the same sizes. Light GRU is compared with the
-loop over time that SpeechBrain runs, eager and as TorchScript; its size is that of a layer of
-SpeechBrain's recipes for speech. The rows `compile` are the seconds from a process's first call to
-its end, less those of a later call, forward and backward: with an empty folder of compiled cells,
-and with a full one.
+A row is the wall time of a call of treadle.nn.Recurrent with one layer and I = H. LSTM and GRU
+written as formulas are compared with treadle.nn.LSTM and GRU of the same sizes. Light GRU is
+compared with SpeechBrain's loop over time, eager and as TorchScript; its sizes are those of a layer
+in SpeechBrain's recipes for speech. The rows `compile` are the time of the first call of a process,
+forward and backward, minus that of a later call: with an empty folder of compiled cells, and with a
+full one.
 """
 
 from __future__ import annotations
@@ -114,14 +114,14 @@ def case(settings: Settings, kind: Kind) -> Case:
         share = 0.1 if settings.device == "cuda" else 1.0
         target = Target(f"at most {share:g} × the {LOOP}", lambda medians: share * medians[LOOP])
     else:
-        # Its parameters are in another order, so that it has arguments of its own.
+        # Its parameters are in another order, so it gets arguments of its own.
         module = OWN[kind.cell](hidden, hidden, **device)
         own = arguments(module, x.clone(), kind.backward)
         name = f"treadle.nn.{kind.cell.upper()}"
         yardsticks = {name: [called(module, own)]}
         target = Target(f"at most 1.10 × {name}", lambda medians: 1.10 * medians[name])
     plain = partial(stepwise, CELLS[kind.cell])
-    # The rule is for few steps: errors add up over hundreds.
+    # The rule is for few steps, because errors add up over hundreds of steps.
     few = (x.detach()[:CHECKED].clone().requires_grad_(kind.backward), *args[1:])
     return Case(
         op=kind.cell,
@@ -160,7 +160,7 @@ def called(module: nn.Module, args: tuple[Tensor, ...]) -> Callable[[], Any]:
 
 
 def loop(x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> Tensor:
-    """Light GRU as SpeechBrain computes it: the products of x at once, then the steps."""
+    """Light GRU as SpeechBrain computes it: one product with x for all steps, then a loop."""
     rows = torch.nn.functional.linear(x, w_ih, b_ih)
     h = torch.zeros(x.shape[1], w_hh.shape[1], dtype=x.dtype, device=x.device)
     found = []
@@ -174,7 +174,7 @@ def loop(x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> T
 
 
 def stepwise(cell: treadle.Cell, x: Tensor, *parameters: Tensor) -> Tensor:
-    """The formula on tensors, step by step."""
+    """The formula on tensors, one step at a time."""
     weights = [p.unsqueeze(0) for p in parameters]
     zeros = x.new_zeros(1, x.shape[1], weights[1].shape[2])
     return reference.recurrent_layer(x, None, zeros, zeros, *weights, cell=cell)[0]
@@ -196,7 +196,7 @@ def seconds(module):
     if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - start
-seconds(own)  # CUDA and cuBLAS begin
+seconds(own)  # initializes CUDA and cuBLAS
 first = seconds(layer)
 print(json.dumps(first - min(seconds(layer) for _ in range(5))))
 """
@@ -204,7 +204,7 @@ print(json.dumps(first - min(seconds(layer) for _ in range(5))))
 
 @dataclass(frozen=True)
 class Compilation:
-    """The time that compiling the kernels of a layer takes, in a process of its own."""
+    """Measures how long compiling the kernels of a layer takes, in a separate process."""
 
     device: str
     dtype: torch.dtype

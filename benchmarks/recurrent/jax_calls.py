@@ -37,15 +37,15 @@ import treadle.jax  # noqa: E402
 SCAN, FLAX = "lax.scan", "flax"
 UNROLL = 8
 UNROLLED = f"{SCAN}, unroll={UNROLL}"
-# The largest error of a result, in roundings of its largest value; three times as many for
-# gradients.
+# The largest error of a result, as a multiple of eps times its largest value; three times as much
+# for gradients.
 ROUNDINGS = 16
 GATES = {"gru": 3, "lstm": 4}
 
 
 class Blocking(Wall):
-    """The host's time until JAX has the last result. On the CPU JAX runs calls concurrently, so
-    each is awaited there."""
+    """The host's time until JAX has computed the last result. On the CPU, JAX runs calls
+    concurrently, so the timer waits for each of them."""
 
     def __init__(self, device: str, effort: Effort) -> None:
         super().__init__("cpu", effort)
@@ -126,8 +126,8 @@ class Candidate:
         return self.run(self.given.x, self.given.states, self.params, *more)
 
     def first_steps(self) -> list[Tensor]:
-        """The first outputs of the same compiled call and, in training, their gradients. Later
-        steps do not affect these. All results must be finite, and the last output must be h_n."""
+        """The first outputs of the same compiled call and, in training, their gradients, which
+        later steps do not affect. All results must be finite, and the last output must be h_n."""
         given = self.given
         more = (given.first_grads,) if self.training else ()
         found = self.run(given.x, given.states, self.params, *more)
@@ -221,8 +221,8 @@ def check(
     poison: bool = False,
 ) -> float:
     """The largest error divided by its limit. All candidates may have the rounding errors of a
-    plain layer. Ours, marked by `poison`, must also satisfy the tests' rule, with lax.scan in
-    the same dtype as the composition."""
+    plain layer. Ours, marked by `poison`, must also satisfy the tests' rule, in which lax.scan in
+    the same dtype is the composition."""
     found, worst = candidate.first_steps(), 0.0
     others = plain() if poison else found
     for index, (value, other, truth) in enumerate(zip(found, others, truths, strict=True)):

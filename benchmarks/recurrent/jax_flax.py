@@ -1,7 +1,7 @@
 """flax's GRU and LSTM layers with torch's parameters, for jax_calls.py; flax may be missing.
 
-A flax cell has one transposed matrix per gate, and one bias where torch has a sum of two. A GRU has
-this bias in the input's part of a gate, but two biases for n; an LSTM has it in h's part.
+A flax cell has a transposed matrix per gate, and one bias where torch has the sum of two. A GRU
+adds this bias to the input's product, except that n has two biases. An LSTM adds it to h's product.
 """
 
 from __future__ import annotations

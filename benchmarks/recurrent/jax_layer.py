@@ -66,6 +66,6 @@ def facts(settings: Settings, kind: Kind) -> dict[str, Any]:
 def case(settings: Settings, kind: Kind) -> Case:
     try:
         from benchmarks.recurrent import jax_calls
-    except ImportError as problem:  # the row then reports it
+    except ImportError as problem:  # the row reports it
         raise RuntimeError(str(problem)) from problem
     return jax_calls.case(settings, kind, target_of(kind), facts(settings, kind))

@@ -2,8 +2,8 @@
 lstm and gru against torch's layers with the same parameters.
 
 Shapes: T steps, B batch, I inputs, H hidden. Times are of the whole call: what a caller waits for.
-For lltm, nn.LSTM is only a yardstick: it computes something else, with four gates where LLTM has
-three; `us_per_step_and_gate` makes the two comparable.
+For lltm, nn.LSTM is only a yardstick, because it computes something else: it has four gates, and
+LLTM has three. `us_per_step_and_gate` makes the two comparable.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def packed_case(settings: Settings, kind: Kind) -> Case:
 
 
 def saturated_case(settings: Settings, kind: Kind, name: str) -> Case:
-    """A case of training with saturated states, and as a baseline with c0 = 0 and small gates."""
+    """Training with saturated states; the yardstick is training with c0 = 0 and small gates."""
     args = arguments(kind.shape, settings.device, kind.dtype, kind.backward)
     x, h0, c0, weight_ih, weight_hh, bias = args
     cell, gates = SATURATED[name]

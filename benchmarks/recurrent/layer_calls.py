@@ -109,7 +109,7 @@ def layer(
     states: int = 2,
     **options: Any,
 ) -> Callable[..., Any]:
-    """`op`, with the arguments of torch.lstm or torch.gru, as a function of tensors."""
+    """`op`, which has the arguments of torch.lstm or torch.gru, as a function of tensors."""
 
     def call(x: Tensor, *rest: Tensor) -> Any:
         hx = list(rest[:states]) if states > 1 else rest[0]
@@ -141,16 +141,14 @@ def without_cudnn(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def plain_layer(cell: str, dtype: torch.dtype, train: bool) -> Callable[..., Any]:
-    """The layer that treadle's is compared with. In float32 that is cuDNN, which is correct there
-    and rounds the products of all steps like treadle; in half types it is torch's layer without
-    cuDNN."""
+    """The layer with which treadle's is compared: in float32 cuDNN's, which is correct and rounds
+    the products of all steps like treadle; in half types torch's layer without cuDNN."""
     own = torch_layer(cell, train)
     return own if dtype == torch.float32 else without_cudnn(own)
 
 
 def packed_layer(op: Callable[..., Any], train: bool = True) -> Callable[..., Any]:
-    """`layer` for a packed batch, whose batch_sizes are in a tuple, so that `verify` ignores
-    them."""
+    """`layer` for a packed batch. Its batch_sizes are in a tuple, which `verify` ignores."""
 
     def call(x: Tensor, sizes: tuple[Tensor], h0: Tensor, c0: Tensor, *params: Tensor) -> Any:
         return op(x, sizes[0], [h0, c0], list(params), True, 1, 0.0, train, False)
@@ -179,9 +177,9 @@ def as_tf32(x: Tensor) -> Tensor:
 
 
 def in_two_products(input: Tensor, hx: Any, params: Any, *_: Any) -> tuple[Tensor, ...]:
-    """One plain layer that computes the input's part of the gates by one product, like ours and
-    cuDNN: in float32, cuBLAS is less accurate for many rows than for the few of one step. If tf32
-    is allowed, operands are rounded here, because cuBLAS rounds depending on size."""
+    """One plain layer that computes the input's part of the gates by one product, like our layer
+    and cuDNN's. In float32, cuBLAS is less accurate for many rows than for the few rows of a step.
+    If tf32 is allowed, operands are rounded here, because cuBLAS rounds depending on size."""
     (h, c), (weight_ih, weight_hh, bias), found = (t[0] for t in hx), params, []
     rounds = input.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
     read = as_tf32 if rounds else lambda x: x
@@ -208,9 +206,9 @@ def check(
 ) -> float:
     """Runs a call on all steps and applies `verify`, or another rule, to the first steps.
 
-    Later steps do not affect the output of a step and, if their gradients are zero, no gradient
-    either. The last states are those of a call on only the first steps. Steps that are not compared
-    must be finite: unwritten elements of poisoned memory are NaN.
+    Later steps do not affect the outputs of the first steps or, if the gradients of later outputs
+    are zero, any gradient. The last states are those of a call on only the first steps. Outputs
+    that are not compared must be finite: unwritten elements of poisoned memory are NaN.
     """
     packed = isinstance(args[1], tuple)
     exact = args[0].dtype == torch.float32 and args[0].is_cuda and not packed
@@ -262,8 +260,8 @@ def batch_sizes(shape: Shape) -> Tensor:
 
 
 def set_tf32(on: bool) -> None:
-    """Set TF32 for both matrix products and cuDNN. torch's defaults, off for the first and on for
-    the second, would be unfair."""
+    """Sets TF32 for both matrix products and cuDNN. torch's defaults, which are off for matrix
+    products and on for cuDNN, would be unfair."""
     torch.backends.cuda.matmul.allow_tf32 = on
     # The flags are frozen in a process that runs torch's own tests.
     if not torch.backends.flags_frozen():

@@ -1,8 +1,8 @@
 """Bytes that a layer keeps for its backward pass; on CUDA also the peak of a training step.
 
-Kept bytes are those held between forward and backward, except for inputs, parameters and results,
-which the caller has anyway. On CUDA they come from the allocator; on the CPU from the autograd
-graph, which only shows the saved tensors of some ops: nn.LSTM's are hidden in oneDNN.
+Kept bytes are those in use between forward and backward, except for inputs, parameters and results,
+which the caller has anyway. On CUDA the allocator reports them. On the CPU they are counted in the
+autograd graph, which does not show all ops' saved tensors: nn.LSTM's are hidden in oneDNN.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ DEFAULT = "default"
 
 
 def weigh(function: Callable[..., Any], args: Args) -> dict[str, int]:
-    """`kept` and, on CUDA, `peak`: the largest increase over what was allocated before, including
-    backward."""
+    """`kept` and, on CUDA, `peak`: the largest increase of allocated bytes in a forward and
+    backward pass."""
     if args[0].device.type == "cpu":
         return {"kept": kept_by_graph(function, args)}
     # Libraries allocate workspaces in the first call and keep them.
@@ -63,8 +63,8 @@ class Weighing:
     check: Callable[..., float]
     against: str
     part: float
-    text: str  # what that part is called in the target's text
-    most: float | None  # the target: the largest ratio of our bytes to that part
+    text: str  # the name of that part in the target's text
+    most: float | None  # the target: the largest allowed ratio of our bytes to that part
     facts: dict[str, Any]
     op: str = "lltm"
     weigh: Callable[[Callable[..., Any], Args], dict[str, int]] = weigh

@@ -1,8 +1,8 @@
-"""The host's overhead of a module call, which matters for short sequences: acting takes one step at
-a time, and recurrent reinforcement learning trains on sequences of 16 to 128 steps.
+"""The host's overhead of a module call, which matters for short sequences: a policy acts one step
+at a time, and recurrent reinforcement learning trains on sequences of 16 to 128 steps.
 
 The baselines are torch's modules with the same parameters. On a GPU the sizes are those of a
-policy; on the CPU the layer is so small that the overhead dominates.
+policy. On the CPU the layer is so small that the overhead dominates.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CELLS = ("lstm", "gru", "lltm")
 BATCH, HIDDEN = 16, {"cuda": 512, "cpu": 8}  # the input has as many features
 TRAINED = (64, 128)  # steps of a training call
 DTYPES = {"cuda": (torch.float32, torch.bfloat16), "cpu": (torch.float32,)}
-ACTED = 20  # steps that are compared
+ACTED = 20  # steps of make_step that are verified
 STEP_US, OF_LSTM = 25, 0.6
 GRU, LSTM = "nn.GRU", "nn.LSTM"
 
@@ -92,7 +92,7 @@ def ours_of(cell: str, args: Args, states: int) -> Any:
 
 
 def call_of(net: Any, states: int) -> Callable[..., tuple[Tensor, ...]]:
-    """The module as a function of x, the states and the parameters (its own)."""
+    """The module as a function of x, the states and its own parameters."""
 
     def call(x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
         output, last = net(x, rest[:states] if states > 1 else rest[0])

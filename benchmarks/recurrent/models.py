@@ -124,7 +124,7 @@ def facts(settings: Settings, kind: Model) -> dict[str, Any]:
 
 
 def lengths(shape: Shape) -> Tensor:
-    """Steps of each row, uniform from a third of T on, the longest first."""
+    """The steps of each row: random, from a third of T to T, the longest first."""
     generator = torch.Generator().manual_seed(7)
     found = torch.randint(max(1, shape.t // SHORTEST), shape.t + 1, (shape.b,), generator=generator)
     found[0] = shape.t
@@ -198,8 +198,8 @@ def called(net: nn.RNNBase) -> Callable[..., tuple[Tensor, ...]]:
 
 
 def plain_stack(kind: Model, rounds: bool = False) -> Callable[..., tuple[Tensor, ...]]:
-    """Torch's op as a function of `arguments`. `rounds`: rounds float32 operands to TF32, which
-    libraries do depending on size."""
+    """Torch's op as a function of `arguments`. `rounds`: whether to round float32 operands to TF32,
+    which libraries do depending on size."""
     op, stack = getattr(torch, kind.cell), kind.stack
     options = (True, stack.layers, 0.0, kind.backward, stack.both)
     directions = stack.layers * (2 if stack.both else 1)

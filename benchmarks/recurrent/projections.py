@@ -1,7 +1,7 @@
 """treadle.nn.LSTM with projections against torch.nn.LSTM with the same parameters.
 
-A row is a call of the module, with I = H, from zeros or from given states. Wall time: what a caller
-waits for. The first shape is that of an encoder of RNN-T.
+A row is the wall time of a call of the module, with I = H, from zeros or from given states. The
+first shape is that of an encoder of RNN-T.
 """
 
 from __future__ import annotations

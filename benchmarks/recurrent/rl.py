@@ -1,10 +1,10 @@
-"""LSTM and GRU over batches of reinforcement learning, in which episodes begin in the middle.
+"""LSTM and GRU on batches of reinforcement learning, in which episodes begin in the middle of rows.
 
-Shapes are B, T, H, and I is H. A row has resets at a share of its steps: 3 %, as in long episodes,
-or half of them. The baselines are torch's layer on rows that are split, padded, packed and
-rejoined, as TorchRL does; a loop over torch's cell with masks; and, for one size, TorchRL's kernels
-in Triton (rl_triton.py). Times are of the whole call, as in layer.py. The target is our own time
-without resets; the suite `rl_shapes` only times treadle, over the shapes of sweep.py up to H 512.
+Shapes are B, T, H, and I is H. A row resets at 3 % of its steps, as in long episodes, or at half of
+them. The baselines are torch's layer on rows that are split, padded, packed and rejoined, like in
+TorchRL; a loop over torch's cell with masks; and, for one size, TorchRL's kernels in Triton
+(rl_triton.py). Times are of the whole call, as in layer.py. The target is relative to our own time
+without resets. The suite `rl_shapes` times only treadle, over the shapes of sweep.py up to H 512.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def case(settings: Settings, kind: Episodes) -> Case:
 
 
 def cost_case(settings: Settings, kind: Episodes) -> Case:
-    """A case without baselines, which take far longer for sequences of these lengths."""
+    """A case without baselines, which would take far too long for the shapes of sweep.py."""
     made = case(settings, kind)
     sample, seconds, rounds = EFFORT["sweep_cells"]
     made.functions = {OURS: made.functions[OURS]}

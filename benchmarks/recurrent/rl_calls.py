@@ -1,7 +1,8 @@
 """Three ways to run a layer over rows with several episodes, which rl.py compares.
 
 Each is a function of x [T, B, I], h0, c0 if the cell has one, and the parameters of torch's module.
-It is made for marks [T, B], True where an episode begins, and uses the first ones if x is shorter.
+It is created for marks [T, B], which are True where an episode begins. If x is shorter, only the
+first marks are used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """TorchRL's Triton kernels for the rows of rl.py; torchrl or a GPU may be missing.
 
-Triton autotunes them at the first call of a size, which takes minutes, mostly in its compiler.
-Run before the suite, this file fills Triton's cache from several processes in parallel:
+Triton autotunes them at the first call of a size, which takes minutes, mostly in its compiler. To
+fill Triton's cache from several processes in parallel, run this file before the suite:
 
     python benchmarks/recurrent/rl_triton.py --jobs 12
 """
@@ -34,13 +34,13 @@ except Exception as problem:  # includes errors of a torchrl for another torch
 else:
     VERSION, WHY_NOT = torchrl.__version__, ""
 
-# The size that is tuned: the one that TorchRL's authors time, in its fastest dtype.
+# The only size that is tuned: the one that TorchRL's authors time, in its fastest dtype.
 TUNED = Shape.of((128, 128, 256), False)
 DTYPE = torch.bfloat16
 
 
 def triton(cell: str, marks: Tensor) -> Call:
-    """TorchRL's layer with resets, called as in its module: in float32, with bfloat16 products.
+    """TorchRL's layer with resets, called like in its module: in float32 with bfloat16 products.
 
     It expects [B, T, I], and a state for every step at which an episode may begin. Calls with fewer
     steps are padded, so that only one number of steps is tuned.
@@ -66,7 +66,7 @@ def triton(cell: str, marks: Tensor) -> Call:
 
 
 def warm(part: int, parts: int) -> None:
-    """Compiles a part of the configurations, by calls that may only choose from this part."""
+    """Compiles a part of the configurations, by calls that may select only from this part."""
     for kernel in vars(theirs).values():
         if hasattr(kernel, "configs"):
             kernel.configs = kernel.configs[part::parts] or kernel.configs[:1]

@@ -1,7 +1,8 @@
 """treadle.nn.LSTMCell, GRUCell and RNNCell against torch's: wall time of a step in a loop.
 
-A row is a call of the module with I = H, forward or forward and backward; both modules share
-their parameters. Wall time, because a cell is called once per step and the host limits the speed.
+A row is a call of the module with I = H, forward or forward and backward. Both modules share their
+parameters. Wall time is measured, because a cell is called once per step and the host limits the
+speed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""lltm over shapes, dtypes and forms on CUDA: targets, nn.LSTM, algorithms, tiny calls.
+"""lltm over shapes, dtypes and forms on CUDA.
 
-Times are of the whole call with the product of its input, as in layer.py. Four suites:
+Times are of the whole call, including the product of the input, as in layer.py. Four suites:
 
-    sweep_targets     targets in µs per step; float16 as fast as bfloat16
-    sweep_shapes      never slower than nn.LSTM in the same dtype
+    sweep_targets     targets in µs per step; float16 must be as fast as bfloat16
+    sweep_shapes      must not be slower than nn.LSTM in the same dtype
     sweep_algorithms  the planner's choice and each algorithm that can be forced
     sweep_launch      a layer so tiny that only the call overhead matters
 
@@ -38,7 +38,7 @@ SHAPES: tuple[Sizes, ...] = (
     *((1, 512, 512), (16, 512, 128), (16, 512, 256), (16, 512, 512), (16, 1024, 768)),
     *((16, 256, 1024), (64, 512, 512), (64, 1024, 768), (64, 256, 1024), (128, 512, 512)),
     *((128, 256, 1024), (256, 256, 1024), (64, 256, 2048)),
-    # Odd sizes, and extreme ones.
+    # Odd and extreme sizes.
     *((17, 100, 257), (3, 200, 31), (50, 300, 1000), (1, 1000, 64), (200, 100, 96)),
     *((32, 4, 512), (8, 2, 128)),
 )
@@ -279,7 +279,7 @@ def algorithm_name(algorithm: str) -> str:
 
 
 def algorithms_case(settings: Settings, kind: Sweep) -> Case:
-    """A case of each algorithm. The row's notes give the reason if a shape or chip excludes one."""
+    """Times each algorithm. If a shape or chip excludes one, the row's notes give the reason."""
     set_tf32(False)
     args = kind.form.arguments(kind.shape, settings.device, kind.dtype, kind.backward)
     return case(

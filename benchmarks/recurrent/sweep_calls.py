@@ -57,14 +57,14 @@ class Form:
         return self.call(ops.data if self.packed else ops.input, train)
 
     def check(self, args: Args) -> Callable[..., float]:
-        """Check the first steps; see `check_both_ways`."""
+        """A check of the first steps; in both directions, `check_both_ways`."""
         if self.both:
             return partial(check_both_ways, args=args)
         plain = layer(reference.lltm, layers=self.layers) if self.layers > 1 else None
         return partial(check, args=args, plain=plain)
 
     def check_lstm(self, function: Callable[..., Any], args: Args) -> Callable[[], float]:
-        """Check nn.LSTM, or its substitute, on `lstm_arguments`."""
+        """A check of nn.LSTM, or of its substitute, on `lstm_arguments`."""
         plain = self.call(torch.lstm, args[0].requires_grad)
         if self.both:
             own = {"plain": without_cudnn(plain), "rule": verify_baseline, "op": "nn.LSTM"}
@@ -82,8 +82,8 @@ def check_both_ways(
     rule: Callable[..., float] = verify,
     op: str = "lltm",
 ) -> float:
-    """`check` for one layer in both directions; the first steps of the second direction are the
-    last ones in time."""
+    """`check` for one layer in both directions. The first steps of the second direction are the
+    last steps in time."""
     x, others, hidden = args[0].detach(), args[1:], args[1].shape[-1]
     whole = plain or layer(reference.lltm, both=True)
     if 2 * steps >= len(x):

@@ -36,8 +36,8 @@ from benchmarks.recurrent.sweep import (
 )
 from benchmarks.recurrent.sweep_calls import chosen
 
-# Thousands of simulated robots, and similar sizes; targets in µs per step in half types, inference
-# and training.
+# The size of a policy for thousands of simulated robots. WIDE_TARGETS are in µs per step in half
+# types, for inference and training.
 ROBOTS: Sizes = (8000, 24, 256)
 NAME_OF_ROBOTS = "8000,24,256"
 WIDE_TARGETS = {"lltm": (20.0, 72.0), "gru": (24.0, 80.0), "lstm": (27.0, 90.0)}

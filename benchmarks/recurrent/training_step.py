@@ -2,8 +2,8 @@
 
 The model is Dreamer's with a Gaussian state: a step computes the GRU's state from the last action
 and sample, a prior from the state, a posterior from the state and the observation's features, and
-draws the next sample from it. So no kernel can run all steps. All candidates share their
-parameters: a loop over torch's cell, the same loop compiled step by step, a loop over treadle's
+draws the next sample from the posterior. So no kernel can run all steps. All candidates share their
+parameters: a loop over torch's cell, the same loop with a compiled step, a loop over treadle's
 layer, and `make_training_step` of the whole loop (treadle) or of one step.
 """
 
@@ -186,7 +186,7 @@ def case(settings: Settings, dtype: torch.dtype) -> Case:
 def beside_of(
     ours: Model, plain: Callable[..., Args], loop: Callable[..., Args]
 ) -> Callable[..., Args]:
-    """Our loop in its own dtype, and the plain one in float64."""
+    """The loop over treadle's cell if arguments have its dtype; the plain model in float64."""
     dtype = ours.inward.weight.dtype
     return lambda *args: (loop if args[0].dtype == dtype else plain)(*args)
 

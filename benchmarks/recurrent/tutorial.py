@@ -1,4 +1,4 @@
-"""lltm_cell as in PyTorch's tutorial on C++ extensions, the baseline of a hand-written extension.
+"""lltm_cell as in PyTorch's tutorial on C++ extensions, as a baseline for hand-written extensions.
 
 A Python autograd.Function makes one C++ call forward (concatenate, addmm, one pointwise kernel) and
 one backward (one pointwise kernel, two products, sums). The code is our own but has the tutorial's

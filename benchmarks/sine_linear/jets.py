@@ -1,5 +1,5 @@
-"""Derivatives of SIRENs by jets: training steps with a loss on the Laplacian or on the gradient,
-and value, gradient and Laplacian without training; and the peak memory of a step.
+"""Derivatives of SIRENs by jets: training steps with a loss on the Laplacian or on the gradient
+(time and peak memory), and value, gradient and Laplacian without training (time).
 
 The baselines are autograd applied twice, to plain PyTorch and to treadle's layers; torch.func's
 forward mode applied twice, also compiled; and, if it is installed, torch-jet (jet-for-pytorch),

@@ -1,4 +1,4 @@
-"""Training steps of whole SIRENs: forward, loss, backward; and with a loss on the Laplacian.
+"""Training steps of whole SIRENs (forward, loss, backward), with a loss on values or the Laplacian.
 
 The baselines are the same net in plain PyTorch, eager and compiled. torch.compile does not support
 double backward, so the loss on the Laplacian has no compiled baseline. Memory is the peak of a step

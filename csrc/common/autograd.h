@@ -1,9 +1,9 @@
-// Shared by all autograd code: a Node that declares its saved values once, and calls below
-// autograd.
+// Shared by all autograd code: OpNode, a Node whose saved values are declared once, and functions
+// that call ops below autograd.
 //   struct ScaleBackward : OpNode<ScaleBackward, Scalar> { kName; static backward(grads, need,
 //   factor); };
-// Works eagerly and under compiled autograd, with std::shared_ptr Nodes (torch 2.11) and
-// intrusive ones (2.15).
+// It works eagerly and under compiled autograd, with the std::shared_ptr Nodes of torch 2.11 and
+// the c10::intrusive_ptr Nodes of torch 2.15.
 #pragma once
 
 #include <ATen/TensorOperators.h>
@@ -69,7 +69,7 @@ struct Slot<Output> {
 template <class T>
 auto make_node() {
   if constexpr (std::is_same_v<NodePtr, std::shared_ptr<Node>>) {
-    // Found by argument-dependent lookup, because newer torch has no deleteNode.
+    // Unqualified, so that this also compiles with newer torch, which has no deleteNode.
     return std::shared_ptr<T>(new T(), [](T* node) { deleteNode(node); });
   } else {
     return c10::make_intrusive<T>();
@@ -77,11 +77,11 @@ auto make_node() {
 }
 
 // Self has kName and `static variable_list backward(const variable_list& grads, const Need&,
-// const Saved&...)`, where a Tensor may be undefined. A backward that takes a tensor without const
-// may release it once it is used.
+// const Saved&...)`, where a Tensor may be undefined. A backward that takes a saved tensor by
+// non-const reference may release it after its last use.
 template <class Self, class... S>
 struct OpNode : Node {
-  // Null if no input requires grad: then there is nothing to save.
+  // Returns null if no input requires grad, because then there is nothing to save.
   template <class... T>
   static auto record(const T&... inputs) {
     decltype(make_node<Self>()) node{};
@@ -92,7 +92,7 @@ struct OpNode : Node {
     return node;
   }
 
-  // Call it after set_history, and after a saved output has its tangent.
+  // Call this after set_history, and after setting the tangent of an output that is saved.
   void save(const typename Slot<S>::Value&... values) {
     saved_ = decltype(saved_)(Slot<S>::keep(values)...);
   }
@@ -106,8 +106,8 @@ struct OpNode : Node {
           return std::tuple<decltype(Slot<S>::get(kept, *this))...>(Slot<S>::get(kept, *this)...);
         },
         saved_);
-    // Released before the run, not after it as the engine would: from here only `values` keeps them
-    // alive.
+    // The engine would release saved tensors after the run. Releasing them here leaves `values` as
+    // the only owner, so that backward can free them.
     if (!torch::autograd::get_current_graph_task_keep_graph()) drop_all();
     return std::apply([&](auto&... v) { return run(grads, need(), v...); }, values);
   }
@@ -121,8 +121,8 @@ struct OpNode : Node {
     std::apply([&](auto&... kept) { (Slot<S>::collect(args, kept), ...); }, saved_);
   }
 
-  // Compiled autograd traces with dummy tensors, so nothing may be computed here: one call of
-  // `functional` is recorded.
+  // Compiled autograd traces with dummy tensors, so this must not compute anything. It records one
+  // call of `functional`.
   variable_list apply_with_saved(const variable_list& grads,
                                  ca::SwapSavedVariables& swap) override {
     const auto& compiler = ca::getPyCompilerInterface();
@@ -169,7 +169,8 @@ struct OpNode : Node {
     return Self::backward(grads, needed, values...);
   }
 
-  // A tensor may have lost its storage since then, and ATen ops in formulas would read it.
+  // A tensor's storage may have been resized since the forward pass, and ATen ops in formulas would
+  // read past its end.
   template <class V>
   static void check_saved(const V& value) {
     if constexpr (std::is_same_v<V, Tensor>) {
@@ -196,7 +197,8 @@ struct OpNode : Node {
   }
 };
 
-// Calls the kernel below autograd, for a new result and for one written in place.
+// Call the kernel below autograd: the first for an op that returns a new result, the second for an
+// op that writes in place.
 template <class Signature, class... Args>
 auto below_autograd(const c10::TypedOperatorHandle<Signature>& op, c10::DispatchKeySet keys,
                     const Args&... args) {
@@ -217,20 +219,22 @@ bool has_tangent(const T&... tensors) {
   return (... || isFwGradDefined(tensors));
 }
 
-// The tangent of t; undefined if t has none or is itself undefined. primal() is undefined likewise.
+// The tangent of t; undefined if t has none or is itself undefined.
 inline Tensor tangent(const Tensor& t) { return isFwGradDefined(t) ? t._fw_grad(0) : Tensor(); }
 
-// The value of a dual tensor without this level's tangent; outer levels still see their own.
+// The value of t without this level's tangent; the tangents of outer levels remain. Undefined if t
+// is undefined.
 inline Tensor primal(const Tensor& t) { return isFwGradDefined(t) ? t._fw_primal(0) : t; }
 
-// In place, an existing tangent is overwritten, not replaced: views share it.
+// In place, an existing tangent is overwritten rather than replaced, because views share it.
 inline void set_tangent(const Tensor& out, const Tensor& value, bool inplace = false) {
   if (!value.defined()) return;
   const Tensor present = inplace ? tangent(out) : Tensor();
   out._set_fw_grad(present.defined() ? present.copy_(value) : value, /*level=*/0, inplace);
 }
 
-// Writing into `argument` has no gradient formula: raise rather than give a wrong gradient.
+// Raises if a tensor requires grad or has a tangent, because there is no derivative formula for
+// writing into `argument`.
 template <class... T>
 void refuse_autograd(const char* op, const char* argument, const T&... tensors) {
   TORCH_CHECK(!compute_requires_grad(tensors...) && !has_tangent(tensors...), op, ": ", argument,

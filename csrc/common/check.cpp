@@ -139,7 +139,7 @@ void check_storages(const char* op, std::initializer_list<NamedTensor> arguments
   }
 }
 
-// Wrappers of vmap and of torch.func's transforms.
+// The tensor inside all wrappers of vmap and torch.func.
 static Tensor innermost(Tensor t) {
   for (;;) {
     if (const auto* batched = at::functorch::maybeGetBatchedImpl(t)) {
@@ -152,7 +152,6 @@ static Tensor innermost(Tensor t) {
   }
 }
 
-// The storage of a fake tensor is unknown.
 static bool is_fake(const Tensor& t) {
   return t.key_set().has(c10::DispatchKey::Python) ||
          t.unsafeGetTensorImpl()->has_symbolic_sizes_strides();

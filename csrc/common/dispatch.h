@@ -1,4 +1,4 @@
-// How ops of this library call each other and how their kernels are registered.
+// Helpers with which ops of this library call each other and register their kernels.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,11 +32,11 @@ struct Bound<first, f> {
 };
 }  // namespace detail
 
-// f(backend, ...) with its backend bound: a kernel as m.impl() takes it.
+// f(backend, ...) with its first argument bound, as a kernel for m.impl().
 template <const auto& backend, auto f>
 inline constexpr auto bind = &detail::Bound<backend, f>::call;
 
-// A boxed kernel as m.impl() takes it.
+// A boxed kernel for m.impl().
 #define TREADLE_RULE(...) torch::CppFunction::makeFromBoxedFunction<&__VA_ARGS__>()
 
 }  // namespace treadle

@@ -1,9 +1,10 @@
-// Sets flush-to-zero in every thread that computes ATen's matrix products, and restores it:
-// when gates saturate, h and gradients can be so small that sums of their products are subnormal.
+// Sets flush-to-zero in every thread that computes ATen's matrix products, and later restores the
+// previous mode. When gates saturate, h and gradients can be so small that sums of their products
+// are subnormal.
 //
-// A new thread inherits the mode of the thread that makes it, and OpenMP keeps the threads that it
-// makes. So either no thread can be made while the caller flushes, or the pool is reset by a
-// parallel region that the caller begins in its own mode.
+// A new thread inherits the mode of the thread that creates it, and OpenMP keeps the threads that
+// it creates. So while the caller flushes subnormals, either no thread may be created, or the modes
+// of the pool must be restored by a parallel region that the caller begins in its previous mode.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -14,17 +15,17 @@
 
 #include "kernels/common/cpu/subnormals.h"
 
-// Sets MKL's limit for the calling thread, 0 for none, and returns the previous limit. Null
-// without MKL.
+// Sets MKL's thread limit for the calling thread (0: no limit) and returns the previous one. The
+// symbol is null without MKL.
 extern "C" int MKL_Set_Num_Threads_Local(int count) __attribute__((weak));
 
 namespace treadle {
 
-// Limits the threads of this thread's parallel regions, BLAS's included.
+// Limits the number of threads in this thread's parallel regions, including those of BLAS.
 class LimitThreads {
  public:
   explicit LimitThreads(int count) {
-    // A thread's first call asks MKL how many threads there are, so it must come before the limit.
+    // A thread's first call asks MKL for the number of threads, so it must come before the limit.
     at::internal::lazy_init_num_threads();
     at::get_num_threads();
 #ifdef _OPENMP
@@ -48,8 +49,8 @@ class LimitThreads {
 
 class FlushInProducts {
  public:
-  // Does nothing unless `like` is on the CPU. `multiplications`: the number in the largest
-  // product.
+  // Does nothing unless `like` is on the CPU. `multiplications` is the number of multiplications in
+  // the largest product.
   FlushInProducts(const at::Tensor& like, int64_t multiplications) {
     if (!like.is_cpu()) return;
     const int threads = multiplications < kShared || at::in_parallel_region() ? 1 : pool_size();
@@ -60,8 +61,8 @@ class FlushInProducts {
   }
   ~FlushInProducts() {
     if (!limit_) return;
-    // Set before the region, which may create threads in place of those that BLAS ended: a new
-    // thread inherits the caller's mode.
+    // Restored before the parallel region, which may create threads to replace those that BLAS
+    // ended: a new thread inherits the caller's mode.
     cpu::set_float_mode(caller_);
     in_pool([&](int64_t thread) { cpu::set_float_mode(pool_[thread]); });
   }
@@ -69,11 +70,11 @@ class FlushInProducts {
   FlushInProducts& operator=(const FlushInProducts&) = delete;
 
  private:
-  // Multiplications below which sharing a product takes longer than it saves.
+  // With fewer multiplications, dividing a product among threads costs more time than it saves.
   static constexpr int64_t kShared = int64_t{1} << 17;
 
-  // Only OpenMP gives part i of every parallel loop to thread i, and lets BLAS use the same
-  // threads.
+  // OpenMP is the only backend in which thread i runs part i of every parallel loop, and in which
+  // BLAS uses the same threads.
   static int pool_size() {
 #if AT_PARALLEL_OPENMP
     return at::get_num_threads();
@@ -82,7 +83,7 @@ class FlushInProducts {
 #endif
   }
 
-  // f(i) in thread i of the pool.
+  // Runs f(i) in thread i of the pool.
   template <class F>
   void in_pool(const F& f) const {
     at::parallel_for(0, static_cast<int64_t>(pool_.size()), 1,

@@ -1,4 +1,5 @@
-// ATen's products with few rows or columns in the result, which BLAS computes faster transposed.
+// ATen's matrix products whose results have few rows or columns. BLAS is faster at computing the
+// transpose of such a result.
 #pragma once
 
 #include <ATen/Functions.h>
@@ -8,20 +9,19 @@
 
 namespace treadle {
 
-// Numbers of columns for which MKL takes four times as long as for the transposed product.
+// Whether MKL takes four times as long for a product with this many columns as for its transpose.
 constexpr bool few_columns(int64_t columns) { return columns > 1 && columns <= 8; }
 
-// a b as (b^T a^T)^T, contiguous.
+// a b, computed as (b^T a^T)^T and made contiguous.
 inline Tensor mm_transposed(const Tensor& a, const Tensor& b) {
   return b.t().mm(a.t()).t().clone(at::MemoryFormat::Contiguous);
 }
 
-// Whether a is the left factor of a product on CUDA that mm_few_rows transposes.
+// Whether mm_few_rows transposes a product whose left factor is a.
 inline bool has_few_rows(const Tensor& a) {
   return a.is_cuda() && a.dim() == 2 && a.scalar_type() == at::kFloat && few_rows(a.size(0));
 }
 
-// a b
 inline Tensor mm_few_rows(const Tensor& a, const Tensor& b) {
   return has_few_rows(a) ? mm_transposed(a, b) : a.mm(b);
 }

@@ -1,5 +1,5 @@
-// A matrix in memory, as an operand of a product. Its views cost nothing, while a view of a tensor
-// is a call of the dispatcher.
+// A matrix in memory, as an operand of a product. Its views cost nothing, unlike a view of a
+// tensor, which is a dispatcher call.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,7 +9,7 @@
 
 namespace treadle {
 
-// [rows, columns], strides in elements. Null data: there is no matrix.
+// [rows, columns], with strides in elements. If data is null, there is no matrix.
 struct Matrix {
   char* data = nullptr;
   int64_t rows = 0, columns = 0, row_stride = 0, column_stride = 0, element_size = 0;
@@ -39,15 +39,15 @@ struct Matrix {
   bool rows_dense() const {
     return column_stride == 1 && row_stride >= (columns > 1 ? columns : 1);
   }
-  // Whether its sizes fit cuBLAS's 32-bit integers.
+  // Whether it is dense along rows or columns, with a stride that fits cuBLAS's 32-bit integers.
   bool dense() const {
     constexpr int64_t kMost = std::numeric_limits<int>::max();
     return (rows_dense() && row_stride <= kMost) || (t().rows_dense() && column_stride <= kMost);
   }
 };
 
-// A tensor of two dimensions, or of three whose first two are merged into rows. The caller makes
-// sure that their strides allow it.
+// The matrix of a 2-dim tensor, or of a 3-dim one with its first two dimensions merged into rows.
+// The caller makes sure that their strides allow this.
 inline Matrix matrix_of(const at::Tensor& t) {
   const auto size = static_cast<int64_t>(t.element_size());
   const void* const data = t.const_data_ptr();

@@ -1,6 +1,6 @@
 // Tensors that may be missing: an argument that was not given, or a gradient or tangent that is
-// zero. The ops see `Tensor?`; inside, a missing tensor is an undefined one, and counts as zero in
-// sums and products.
+// zero. Schemas declare them as `Tensor?`. These functions represent a missing tensor as an
+// undefined one, which counts as zero in sums and products.
 #pragma once
 
 #include <ATen/Functions.h>
@@ -35,7 +35,7 @@ inline const void* const_data_of(const Tensor& t) {
 
 inline Tensor contiguous(const Tensor& t) { return t.defined() ? t.contiguous() : t; }
 
-// A new tensor like t if `needed`, else an undefined one. Sizes may be symbolic.
+// An empty tensor like t if `needed`, otherwise an undefined one. Sizes may be symbolic.
 inline Tensor empty_like_if(bool needed, const Tensor& t) {
   return needed ? at::empty_symint(t.sym_sizes(), t.options()) : Tensor();
 }
@@ -62,12 +62,13 @@ inline Tensor matrix_product(const Tensor& a, const Tensor& b) {
 
 inline Tensor transposed(const Tensor& t) { return t.defined() ? t.mT() : t; }
 
-// No dispatcher call if nothing changes: such calls are a large part of a small op.
+// Skips the dispatcher call if the dtype is right already: such calls take a large part of the time
+// of a small op.
 inline Tensor cast(const Tensor& t, ScalarType dtype) {
   return t.defined() && t.scalar_type() != dtype ? t.to(dtype) : t;
 }
 
-// Elements start .. start + size along `dim`. Sizes must be real; columns() accepts symbolic ones.
+// Elements start .. start + size along `dim`. Sizes must not be symbolic; in columns() they may be.
 inline Tensor part(const Tensor& t, int64_t dim, int64_t start, int64_t size) {
   return t.size(dim) == size ? t : t.narrow(dim, start, size);
 }
@@ -77,8 +78,8 @@ inline Tensor columns(const Tensor& t, const c10::SymInt& begin, const c10::SymI
   return t.defined() ? t.narrow_symint(-1, begin, size) : t;
 }
 
-// Concatenates parts along the columns. A missing part gives zeros of the model's shape; if all
-// are missing, the result is undefined.
+// Concatenates parts along the columns. A missing part is replaced with zeros of its model's shape;
+// if all are missing, the result is undefined.
 inline Tensor join(std::vector<Tensor> parts, const std::vector<Tensor>& models) {
   bool any = false;
   for (const auto& part : parts) any |= part.defined();

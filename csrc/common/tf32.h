@@ -1,5 +1,5 @@
-// Whether torch allows TF32 for float32 on a GPU: in matrix products, for which ATen sets cuBLAS's
-// mode by the same setting, and in cuDNN's recurrent layers.
+// Whether torch allows TF32 for float32 on a GPU, in matrix products and in cuDNN's recurrent
+// layers. From the setting for matrix products, ATen also derives cuBLAS's math mode.
 #pragma once
 
 #include <ATen/Context.h>

@@ -82,7 +82,7 @@ void BatchedCall::give(const Tensor& t, int64_t dim) const {
 void BatchedCall::run_each(std::optional<size_t> same) const {
   const int64_t count = size_.guard_int(__FILE__, __LINE__);
   std::vector<Stack> samples;
-  // Empty batch: one run on zeros gives the shapes of the results.
+  // For an empty batch, one run on zeros gives the shapes of the results.
   for (int64_t n = 0; n < std::max<int64_t>(count, 1); ++n) {
     samples.push_back(run([&](const Argument& a) {
       if (!a.batch) return a.value;
@@ -111,7 +111,8 @@ void BatchedCall::run_unbatched() const {
 
 using Argument = BatchedCall::Argument;
 
-// A 0-dim tensor must not promote the others, even if its batch made it 1-dim.
+// The result dtype of a sample. A 0-dim sample must not promote tensors with dimensions, even if
+// the batch made it 1-dim.
 static ScalarType promoted(const std::vector<Argument>& arguments) {
   at::native::ResultTypeState state;
   for (const auto& argument : arguments) {
@@ -138,7 +139,7 @@ void elementwise_batch_rule(const OperatorHandle& op, Stack* stack) {
   const auto common = scalar_among_tensors ? promoted(call.tensors()) : ScalarType::Undefined;
   const Stack results = call.run([&](const Argument& argument) {
     if (!argument.batch) {
-      // If all are 0-dim, arguments without a batch promote like those with a batch.
+      // If all samples are 0-dim, arguments without a batch must promote like batched ones.
       const bool as_tensor =
           batched != nullptr && rank == 0 && argument.value.device() == batched->device();
       return as_tensor ? argument.value.unsqueeze(0) : argument.value;
@@ -160,8 +161,8 @@ void elementwise_batch_rule(const OperatorHandle& op, Stack* stack) {
 
 // ---- problems and layers
 
-// Runs the op with the batch in front of the arguments that `takes` names, or folded into their
-// leading dimension if that is problems or independent rows.
+// Runs the op after moving the batch to the front of every argument for which takes() is true. With
+// `fold`, the batch is folded into the leading dimension, which is problems or independent rows.
 template <class Takes>
 static void run_in_front(const BatchedCall& call, bool fold, const Takes& takes) {
   c10::SymInt inner;
@@ -199,7 +200,7 @@ void batch_linear(const OperatorHandle& op, Stack* stack, uint64_t rows, size_t 
   bool many = false;
   for (const auto& argument : call.tensors()) {
     const bool is_weight = argument.position == weight;
-    // With a batch in front, smaller arguments would look like layers or rows.
+    // With a batch in front, arguments of lower rank would look like layers or rows.
     const bool fits =
         is_weight ? argument.rank() >= 2 : argument.rank() >= 1 || !call.has_rows(argument);
     TORCH_CHECK(fits, call.op_name(), ": ", call.name(argument), " must have shape ",

@@ -1,6 +1,6 @@
-// Rules for vmap that serve any op with one registration line, and building blocks for an op's own
+// Batching rules for any op, registered with one line each, and building blocks for an op's own
 // rule. A rule turns a call with batched arguments into a call without them: the batch becomes a
-// leading dimension, or folds into rows that are independent of each other.
+// leading dimension, or is folded into rows that are independent of each other.
 #pragma once
 
 #include <optional>
@@ -11,36 +11,38 @@
 
 namespace treadle {
 
-// Elementwise ops: the batch goes first and ranks are aligned, so that broadcasting does the rest.
-// In place, the written argument must be batched if any argument is.
+// For elementwise ops: moves the batch to the front and aligns the ranks, so that the arguments
+// broadcast. In place, the written argument must be batched if any argument is.
 void elementwise_batch_rule(const OperatorHandle& op, Stack* stack);
 
-// Ops whose tensors have rank `rank`, or one more with N independent problems in front. Bit i of
-// `rows`: argument i has rows first, and rows are independent of each other. Where only such
-// arguments are batched the batch folds into the rows; otherwise every tensor gets N in front.
+// For ops whose tensors have rank `rank`, or one more for N independent problems. Bit i of `rows`
+// is set if the first dimension of argument i consists of independent rows. If only such arguments
+// are batched, the batch is folded into the rows; otherwise every tensor gets a leading N.
 void batch_problems(const OperatorHandle& op, Stack* stack, uint64_t rows, int64_t rank);
 template <uint64_t rows, int64_t rank>
 void cell_batch_rule(const OperatorHandle& op, Stack* stack) {
   batch_problems(op, stack, rows, rank);
 }
 
-// A linear layer: argument `weight` is [O, I], or [N, O, I] for N layers, and arguments with a bit
-// in `rows` have any leading dimensions. If only such arguments are batched, the batch becomes one
-// more of these; otherwise every tensor gets N in front, and the batch becomes N layers.
+// For a linear layer: `weight` is the index of the weight, [O, I], or [N, O, I] for N layers.
+// Arguments with a bit in `rows` may have any leading dimensions. If only such arguments are
+// batched, the batch becomes another leading dimension; otherwise every tensor gets a leading N,
+// and the batch becomes N layers.
 void batch_linear(const OperatorHandle& op, Stack* stack, uint64_t rows, size_t weight);
 template <uint64_t rows, size_t weight>
 void linear_batch_rule(const OperatorHandle& op, Stack* stack) {
   batch_linear(op, stack, rows, weight);
 }
 
-// A call with batched arguments, taken off the stack. vmap's dispatch key is disabled during its
-// lifetime. Bit i of `rows`: argument i has rows that can take the batch in.
+// A call with batched arguments, popped from the stack. vmap's dispatch key is disabled during the
+// lifetime of this object. Bit i of `rows` is set if the batch can be folded into rows of
+// argument i.
 class BatchedCall {
  public:
   struct Argument {  // a defined tensor
     size_t position;
-    Tensor value;                  // without this level's batch,
-    std::optional<int64_t> batch;  // which is this dimension of it
+    Tensor value;                  // without this level's wrapper
+    std::optional<int64_t> batch;  // the batch dimension of `value`
     bool written;
 
     int64_t rank() const { return value.dim() - (batch ? 1 : 0); }
@@ -59,7 +61,7 @@ class BatchedCall {
   const c10::SymInt& size() const { return size_; }  // of the batch
 
   std::string op_name() const;
-  // Refuses to write what has a batch into an argument that has none.
+  // Raises if the op would write a batched result into an argument that is not batched.
   void check_written() const;
   const std::string& name(const Argument& a) const {
     return op_.schema().arguments()[a.position].name();
@@ -67,11 +69,12 @@ class BatchedCall {
 
   // The value with the batch as dimension `dim`; an argument without a batch is expanded.
   Tensor with_batch(const Argument& a, int64_t dim) const;
-  // The batch folded into dimension `dim` of a sample: before it if `dim` is counted from the
-  // front, after it if `dim` is counted from the end, so that the samples of a row are adjacent.
+  // The value with the batch folded into dimension `dim` of a sample. If `dim` is counted from the
+  // front, the batch is the outer index; if from the end, it is the inner index, so that the
+  // samples of a row are adjacent.
   Tensor folded(const Argument& a, int64_t dim) const;
 
-  // The results of the op for change(argument) in place of every tensor argument.
+  // Runs the op with change(argument) in place of every tensor argument, and returns the results.
   template <class F>
   Stack run(const F& change) const {
     Stack stack(arguments_);
@@ -80,14 +83,14 @@ class BatchedCall {
     return stack;
   }
 
-  // Runs the op sample by sample and returns the results with the samples in front; the result at
-  // `same`, which the samples share, is returned as it is.
+  // Runs the op once per sample and pushes the results, stacked along a leading batch dimension.
+  // The result with index `same` is the same for all samples and is pushed without a batch.
   void run_each(std::optional<size_t> same = std::nullopt) const;
 
-  // Runs the op on the arguments as they are, none of which has a batch, and returns the results.
+  // Runs the op on the arguments, none of which is batched, and pushes the results.
   void run_unbatched() const;
 
-  // Returns a result, without a batch or with the batch in dimension `dim`.
+  // Pushes a result onto the stack, without a batch or with the batch in dimension `dim`.
   void give(const Tensor& t) const { stack_->emplace_back(t); }
   void give(const Tensor& t, int64_t dim) const;
 

@@ -49,8 +49,8 @@ void ElementwiseLoop::iterate(const Tensor& out, std::initializer_list<const Ten
   output = iterator->output();
 }
 
-// Like at::empty, but saves two trips through the dispatcher. In deterministic mode, which may fill
-// new memory, it calls at::empty itself.
+// Like at::empty, but without its two dispatcher calls. In deterministic mode, in which torch may
+// fill new memory, it calls at::empty.
 static Tensor empty_dense(const Tensor& like) {
   const bool cuda = like.is_cuda();
   if (!(cuda || like.is_cpu()) || at::globalContext().deterministicAlgorithms()) {
@@ -63,8 +63,8 @@ static Tensor empty_dense(const Tensor& like) {
       like.scalar_type(), std::nullopt);
 }
 
-// Sets up dense operands without an iterator; the output is new, or is the first input. Returns
-// false if the operands are not dense.
+// Sets up dense operands without an iterator. The output is a new tensor or the first input.
+// Returns false if the operands are not dense.
 bool ElementwiseLoop::try_dense(const Tensor& out, std::initializer_list<const Tensor*> inputs) {
   const Tensor& first = **inputs.begin();
   if (out.defined() && !out.is_same(first)) return false;

@@ -1,5 +1,5 @@
-// The host half of every elementwise op: TensorIterator gives shapes, strides and the output; our
-// loops cast as they go, so no operand is copied.
+// The host code of every elementwise op. TensorIterator computes shapes and strides and allocates
+// the output. Our loops cast each element when they access it, so no operand is copied.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -16,23 +16,24 @@
 
 namespace treadle {
 
-// The iteration space of an elementwise op. The host limits small calls, and most are dense: if
-// every operand is contiguous, of one shape and stored as `compute`, no iterator is built.
+// The iteration space of an elementwise op. Host code dominates the time of small calls, and most
+// calls are dense. So if all operands are contiguous and have the same shape and dtype `compute`,
+// no iterator is built.
 struct ElementwiseLoop {
-  // An undefined `out` is allocated. Shapes, dtypes and overlap have been checked.
+  // Allocates the output if `out` is undefined. The caller has checked shapes, dtypes and overlap.
   ElementwiseLoop(const char* op, const Tensor& out, const Tensor& x, ScalarType compute);
   ElementwiseLoop(const char* op, const Tensor& out, const Tensor& a, const Tensor& b,
                   ScalarType compute);
-  // For an op with parameters, which broadcast with x.
+  // For an op with parameters alpha and beta, which broadcast with x.
   ElementwiseLoop(const char* op, const Tensor& out, const Tensor& x, const Tensor& alpha,
                   const Tensor& beta, ScalarType compute);
 
   const char* op;
   ScalarType compute;
   Tensor output;
-  std::optional<at::TensorIterator> iterator;  // empty where dense
+  std::optional<at::TensorIterator> iterator;  // empty if dense
   int operands;
-  std::array<char*, kMaxOperands> data{};  // where dense
+  std::array<char*, kMaxOperands> data{};  // only if dense
 
   int64_t numel() const { return output.numel(); }
 
@@ -44,11 +45,11 @@ struct ElementwiseLoop {
 
 ScalarArg to_scalar_arg(const Scalar& s);
 
-// The dtype of torch's promotion, without its tables in the common cases.
+// The result of torch's type promotion, without its table look-ups in common cases.
 ScalarType promote(const Tensor& x, const Scalar& s);
 ScalarType promote(const Tensor& a, const Tensor& b);
 
-// Calls kernel(Tile2d) for parts of the iteration space, in torch's thread pool.
+// Calls kernel(Tile2d) for parts of the iteration space, on torch's thread pool.
 template <class F>
 void run_cpu(ElementwiseLoop& loop, const F& kernel) {
   if (loop.numel() == 0) return;

@@ -1,12 +1,13 @@
-// An elementwise op is a struct with the op's own parts. This header makes the rest: the kernels of
-// each form, Meta, autograd, vmap, the dispatcher calls, and the registration. scale.h is the
-// struct to read. x is the first tensor, which the in-place form writes; A... are the types of the
-// arguments after it, in the schema's order. A struct says:
-//   kName                             of the schema; and kOverload and kForms, if not as below
-//   check(op, x, a..., out)           the dtype of the result. `out`: what is written, or undefined
-//   twin(x, a...)                     the result in torch, computed on meta tensors
+// An elementwise op is a struct with the parts that are specific to it. This header generates the
+// rest: the kernels of each form, Meta kernels, autograd, vmap, dispatcher calls and registration.
+// Read scale.h first. x is the first tensor, which the in-place form overwrites; A... are the types
+// of the other arguments, in the schema's order. A struct defines:
+//   kName                             the schema's name; also kOverload and kForms if not default
+//   check(op, x, a..., out)           returns the result's dtype; `out` is the output or undefined
+//   twin(x, a...)                     torch ops that give the shape and dtype on meta tensors
 //   Backward, saved(x, a...)          the Node, and a tuple of the values that it saves
-//   jvp(tangents, x, a..., result)    at primals; missing tangents are undefined, but not all are
+//   jvp(tangents, x, a..., result)    the result's tangent; x, a... and result are primals, missing
+//                                     tangents are undefined, and at least one is defined
 #pragma once
 
 #include <array>
@@ -20,7 +21,7 @@
 
 namespace treadle {
 
-// kBatched: vmap by elementwise_batch_rule, of the forms that return a tensor or write x.
+// kBatched: the functional and in-place forms get elementwise_batch_rule for vmap.
 enum Forms : unsigned { kFunctional = 1, kOut = 2, kInPlace = 4, kBatched = 8, kAllForms = 15 };
 
 namespace detail {
@@ -29,7 +30,8 @@ template <class T>
 constexpr bool is_tensor =
     std::is_same_v<T, const Tensor&> || std::is_same_v<T, const OptionalTensor&>;
 
-// A tuple of the argument, undefined if it was not given; an empty tuple if it is not a tensor.
+// A tuple with the argument if it is a tensor, otherwise an empty tuple. A missing tensor becomes
+// an undefined one.
 inline auto if_tensor(const Tensor& t) { return std::tie(t); }
 inline auto if_tensor(const OptionalTensor& t) { return std::tuple(value_or_undefined(t)); }
 template <class T>
@@ -37,7 +39,7 @@ std::tuple<> if_tensor(const T&) {
   return {};
 }
 
-// The same for a number, as kernels take it.
+// The same for a number, in the form that kernels accept.
 inline auto if_number(const Scalar& s) { return std::tuple(to_scalar_arg(s)); }
 template <class T>
 std::tuple<> if_number(const T&) {
@@ -59,14 +61,15 @@ auto of_tensors(const F& f, const T&... arguments) {
   return std::apply(f, std::tuple_cat(if_tensor(arguments)...));
 }
 
-// "scale.out" of "scale" and "out".
+// Returns "scale.out" for "scale" and "out".
 inline std::string full_name(const std::string& name, const char* overload) {
   return *overload == 0 ? name : name + "." + overload;
 }
 
 }  // namespace detail
 
-// Where a kernel runs: it takes a part of the loop and the parameters. The twin: cuda/loop.h.
+// Runs a kernel, which receives a part of the loop and the parameters. Its twin is OnCuda in
+// cuda/loop.h.
 struct OnCpu {
   template <auto kernel, class Parameters>
   static void run(ElementwiseLoop& loop, const Parameters& parameters) {
@@ -80,16 +83,16 @@ template <class Op, class... A>
 struct ElementwiseOp {
   static constexpr const char* kOverload = "";
   static constexpr unsigned kForms = kAllForms;
-  // Whether derivatives are evaluated at x. The in-place form overwrites x, so it saves a copy.
+  // Whether derivatives depend on x, which the in-place form therefore saves before overwriting it.
   static constexpr bool kAtX = false;
-  // Whether x and the result have one tangent, which the in-place form need not write.
+  // Whether x and the result have the same tangent, so that the in-place form need not set it.
   static constexpr bool kKeepsTangent = false;
-  // The arguments that are tensors, in their order.
+  // The tangents of all tensor arguments, in order.
   using Tangents = std::array<Tensor, 1 + (0 + ... + detail::is_tensor<A>)>;
 
   // ---- defaults, which a struct may override
 
-  // Parameters of the kernels besides the tensors: a tuple.
+  // A tuple of the kernels' parameters besides the tensors.
   static auto parameters(A... a) { return std::tuple_cat(detail::if_number(a)...); }
 
   static ElementwiseLoop loop(const char* op, const Tensor& out, const Tensor& x, A... a) {
@@ -156,7 +159,7 @@ struct ElementwiseOp {
     }
   };
 
-  // TensorIterator refuses symbolic sizes, so a twin in torch gives the shape and dtype.
+  // TensorIterator does not support symbolic sizes, so the twin gives the shape and dtype.
   struct Meta {
     static Tensor functional(const Tensor& x, A... a) {
       Op::check(Op::kName, x, a..., Tensor());
@@ -243,7 +246,8 @@ struct ElementwiseOp {
   }
 };
 
-// Registers Op's CPU kernels and the kernels for all devices. CUDA: cuda/ops.cpp.
+// Registers Op's CPU and Meta kernels, autograd, and vmap rules. cuda/ops.cpp registers its CUDA
+// kernels.
 #define TREADLE_REGISTER_ELEMENTWISE(Op, kernel)                                             \
   TORCH_LIBRARY_IMPL(treadle, CPU, m) { Op::register_forms<Op::Kernels<OnCpu, kernel>>(m); } \
   TORCH_LIBRARY_IMPL(treadle, Meta, m) { Op::register_forms<Op::Meta>(m); }                  \

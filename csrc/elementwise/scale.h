@@ -1,5 +1,6 @@
-// scale: out = x * factor, a Python number. x [*] of any number dtype; promotion as x * factor.
-// The model for other ops. Kernels: kernels/elementwise/scale.cu, cpu/scale.cpp.
+// scale: out = x * factor, where factor is a Python number. x [*] has any number dtype and is
+// promoted as in torch. This op is the template for new ops. Kernels:
+// kernels/elementwise/scale.cu, cpu/scale.cpp.
 #pragma once
 
 #include "elementwise/op.h"
@@ -20,7 +21,7 @@ struct ScaleOp : ElementwiseOp<ScaleOp, const Scalar&> {
 
   static Tensor twin(const Tensor& x, const Scalar& factor) { return at::mul(x, factor); }
 
-  // The op is linear, so this gives both the gradient of x and the tangent of the result.
+  // The op is linear, so this computes both the gradient of x and the tangent of the result.
   static Tensor vjp(const Tensor& grad, const Scalar& factor) { return scale(grad, factor); }
 
   struct Backward : OpNode<Backward, Scalar> {

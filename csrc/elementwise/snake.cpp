@@ -1,6 +1,6 @@
-// snake: checks, Meta and CPU kernels, and the host half of its backward pass. Derivatives:
-// snake_autograd.cpp; vmap: snake_vmap.cpp. Twins: cuda/snake.cpp, kernels/elementwise/snake.cu,
-// snake_backward.cu, cpu/snake.cpp.
+// snake: checks, Meta and CPU kernels, and the host code of its backward pass. Derivatives:
+// snake_autograd.cpp; vmap: snake_vmap.cpp. CUDA: cuda/snake.cpp. Kernels:
+// kernels/elementwise/snake.cu, snake_backward.cu, cpu/snake.cpp.
 #include "elementwise/snake.h"
 
 #include <ATen/ExpandUtils.h>
@@ -55,7 +55,7 @@ static void check_parameter(const char* op, const char* argument, const Tensor& 
   check_snake_parameter(op, argument, parameter.sym_sizes(), snake_channels(x.sym_sizes()));
 }
 
-// If all are integers, the default floating-point dtype is used, as by sine.
+// If all dtypes are integers, the result has the default floating-point dtype, as in sine.
 static ScalarType promote_snake(const Tensor& x, const Tensor& alpha, const Tensor& beta) {
   if (is_floating_dtype(x.scalar_type()) && x.scalar_type() == alpha.scalar_type() &&
       x.scalar_type() == beta.scalar_type()) {
@@ -71,7 +71,7 @@ static ScalarType promote_snake(const Tensor& x, const Tensor& alpha, const Tens
 SnakeOperands check_snake(const char* op, const Tensor& x, const Tensor& alpha,
                           const OptionalTensor& beta, const Tensor& out) {
   const Tensor& b = has(beta) ? *beta : alpha;
-  // Checked before promotion, which raises torch's own error for float8.
+  // Checked before promotion, because torch's promotion raises its own error for float8.
   if (x.scalar_type() != at::kBool) check_compute_dtype(op, "x", x.scalar_type());
   check_parameter(op, "alpha", alpha, x);
   check_parameter(op, "beta", b, x);
@@ -101,7 +101,7 @@ SnakeOperands check_snake_backward(const Tensor& grad, const Tensor& x, const Te
 
 // ---- the backward pass
 
-// [N, C, L], dense.
+// t as a dense [N, C, L] tensor or, with `turn`, as [1, C, N L].
 static Tensor rows_of(const Tensor& t, ScalarType dtype, int64_t n, int64_t c, bool turn) {
   Tensor rows = t.to(dtype);
   if (turn) {
@@ -111,13 +111,13 @@ static Tensor rows_of(const Tensor& t, ScalarType dtype, int64_t n, int64_t c, b
   return rows.contiguous().view({n, c, -1});
 }
 
-// The gradient of a parameter, from the gradients of all channels.
+// The gradient of a parameter, computed from the gradients of all channels.
 static Tensor of_parameter(const Tensor& grad, const Tensor& parameter) {
   if (!grad.defined()) return grad;
   return cast(at::sum_to(grad, parameter.sizes()), parameter.scalar_type());
 }
 
-// Shorter rows are transposed so that a channel is one row, if the backend needs that.
+// For a backend without short_rows, shorter rows are transposed so that each channel is one row.
 static constexpr int64_t kShortRow = 64;
 
 Tensors3 run_snake_backward(const SnakeBackend& backend, const Tensor& grad, const Tensor& x,
@@ -137,7 +137,7 @@ Tensors3 run_snake_backward(const SnakeBackend& backend, const Tensor& grad, con
     };
     return {empty_if(mask[0], x.sizes(), x), zeros(mask[1], alpha), zeros(of_beta, given_beta)};
   }
-  // Parameters of one element have one channel, whatever x has.
+  // If both parameters have one element, x is treated as one channel.
   const bool one = alpha.numel() == 1 && given_beta.numel() == 1;
   const int64_t c = one ? 1 : x.size(1);
   const int64_t n = one ? 1 : x.size(0), l = x.numel() / (n * c);

@@ -1,6 +1,6 @@
-// snake: x + sin(alpha x)^2 / (beta + eps), x [N, C, ...], alpha and beta [C] or [1]; without beta,
-// the divisor is alpha + eps, and without both it is the limit form of kernels/math/snake.h. Each
-// backend has a kernel and a backward pass.
+// snake: x + sin(alpha x)^2 / (beta + eps), for x [N, C, ...], alpha and beta [C] or [1]. Without
+// beta, the divisor is alpha + eps. Without beta and eps, the op computes the limit form of
+// kernels/math/snake.h. Each backend has a kernel and a backward pass.
 #pragma once
 
 #include <array>
@@ -21,30 +21,31 @@ inline SnakeForm snake_form(bool has_beta, std::optional<double> eps, bool logsc
   return {eps.value_or(0), /*limit=*/!has_beta && !eps, logscale};
 }
 
-// The number of channels of a shape. Without a dimension 1 it is 1, as in torch.prelu.
+// The number of channels of a shape: its size along dimension 1, or 1 if it has no such dimension,
+// as in torch.prelu.
 c10::SymInt snake_channels(c10::SymIntArrayRef x);
 void check_snake_parameter(const char* op, const char* argument, c10::SymIntArrayRef shape,
                            const c10::SymInt& channels);
 
-// A parameter in a shape that broadcasts with x.
+// Reshapes a parameter so that it broadcasts with x.
 Tensor along_channels(const Tensor& parameter, const Tensor& x);
 
-// `out` is undefined, or the tensor that is written.
+// `out` is the output, or undefined.
 SnakeOperands check_snake(const char* op, const Tensor& x, const Tensor& alpha,
                           const OptionalTensor& beta, const Tensor& out);
 SnakeOperands check_snake_backward(const Tensor& grad, const Tensor& x, const Tensor& alpha,
                                    const OptionalTensor& beta);
 
-// A backward pass.
+// The backward pass of a backend.
 struct SnakeBackend {
-  // The number of chunks into which a backward pass is divided, and the pass itself.
+  // The number of chunks into which backward() divides its work.
   int64_t (*chunks)(const SnakeBackwardArgs& args);
   void (*backward)(const SnakeBackwardArgs& args, at::Device device);
-  bool short_rows;  // whether the backend handles rows of few elements itself
+  bool short_rows;  // whether backward() is efficient for rows of few elements
 };
 
-// Gradients of x, alpha and beta where `mask` is true. Without beta, alpha is also the divisor, and
-// its gradient includes that of beta.
+// Gradients of x, alpha and beta where `mask` is true. Without beta, alpha is also used as beta,
+// and its gradient includes that of beta.
 Tensors3 run_snake_backward(const SnakeBackend& backend, const Tensor& grad, const Tensor& x,
                             const Tensor& alpha, const OptionalTensor& beta,
                             std::optional<double> eps, std::array<bool, 3> mask, bool logscale);

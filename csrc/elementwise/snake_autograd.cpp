@@ -1,6 +1,7 @@
-// The derivatives of snake. The first is one fused op, snake_backward. Where that may be
-// differentiated again, it is composed of differentiable ops, and so are tangents: the formulas of
-// kernels/math/snake.h, in float32 for half types. With logscale the derivatives go through exp.
+// Derivatives of snake. The backward pass is one fused op, snake_backward. If it may be
+// differentiated again, it is composed of differentiable ops instead, and so are tangents. Both use
+// the formulas of kernels/math/snake.h, in float32 for half types. With logscale, they also
+// differentiate exp.
 #include <ATen/ExpandUtils.h>
 #include <ATen/OpMathType.h>
 
@@ -10,13 +11,13 @@
 namespace treadle {
 namespace {
 
-// sin(t) / t, 1 at 0, with derivatives of every order: a series where the quotient's would cancel;
-// its first omitted term is below 1e-22.
+// sin(t) / t (1 at t = 0), with derivatives of every order. Near 0, where derivatives of the
+// quotient would cancel, this is a series whose first omitted term is below 1e-22.
 Tensor sine_quotient(const Tensor& t) {
   constexpr double kNear = 0.5;
   constexpr int kTerms = 10;
   const Tensor near = t.abs().lt(kNear);
-  // The branch not taken is computed at a finite point, because its gradient is multiplied by 0.
+  // The branch that is not taken needs a finite gradient, because its gradient is multiplied by 0.
   const Tensor q = at::where(near, t, 0.0).square(), other = at::where(near, 1.0, t);
   const auto term = [&q](int k) { return q / (2 * k * (2 * k + 1)); };
   Tensor series = 1 - term(kTerms - 1);
@@ -24,10 +25,10 @@ Tensor sine_quotient(const Tensor& t) {
   return at::where(near, series, sine(other) / other);
 }
 
-// A call in the form that its derivatives use: in the dtype of the computation, without
-// logarithms, and with alpha for a missing beta.
+// The arguments of a call in the form that its derivatives use: in the dtype of the computation,
+// without logarithms, and with alpha in place of a missing beta.
 struct SnakeCall {
-  Tensor x, alpha, beta;  // the last two along channels
+  Tensor x, alpha, beta;  // alpha and beta broadcast with x
   SnakeForm form;
   bool beta_is_alpha;
 
@@ -47,19 +48,19 @@ struct SnakeCall {
   Tensor phase() const { return alpha * x; }
   Tensor inverse() const { return beta.add(form.eps).reciprocal(); }
 
-  // The limit form's derivative with respect to alpha.
+  // The derivative of the limit form with respect to alpha.
   Tensor limit_slope(const Tensor& t) const {
     const Tensor w = x * sine_quotient(t);
     return w * (2 * x * cosine(t) - w);
   }
 
-  // The tangent of a parameter, from that of its stored form.
+  // The tangent of a parameter, computed from that of its argument: its logarithm with logscale.
   Tensor along(const Tensor& moved, const Tensor& parameter) const {
     const Tensor t = along_channels(cast(moved, x.scalar_type()), x);
     return form.logscale ? t * parameter : t;
   }
 
-  // The result's tangent, from the defined ones among the tangents of x, alpha and beta.
+  // The tangent of the result. Undefined tangents of x, alpha and beta count as zero.
   Tensor tangent(const Tensor& dx, const Tensor& stored_dalpha, const Tensor& stored_dbeta) const {
     const Tensor t = phase();
     const Tensor dalpha = stored_dalpha.defined() ? along(stored_dalpha, alpha) : Tensor();
@@ -78,14 +79,14 @@ struct SnakeCall {
     return result;
   }
 
-  // The gradient of a stored parameter, from that of every element.
+  // The gradient of an argument alpha or beta, computed from the gradients of all elements.
   Tensor to_parameter(const Tensor& grads, const Tensor& parameter, const Tensor& stored) const {
     const Tensor sum = at::sum_to(grads, parameter.sym_sizes());
     const Tensor grad = form.logscale ? sum * parameter : sum;
     return cast(grad.reshape_symint(stored.sym_sizes()), stored.scalar_type());
   }
 
-  // Gradients with respect to x, alpha and beta where `mask` says so, one value per element.
+  // Gradients with respect to x, alpha and beta where `mask` is true, one value per element of x.
   Tensors3 gradients(const Tensor& grad, std::array<bool, 3> mask) const {
     const Tensor t = phase(), product = sine(t) * cosine(t);
     Tensor by_x, by_alpha, by_beta;

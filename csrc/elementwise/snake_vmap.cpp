@@ -1,5 +1,5 @@
-// vmap of snake. If only x is batched, the batch is part of N. Otherwise, and for the gradients of
-// alpha and beta, which differ by sample, it is part of C.
+// vmap of snake. If only x is batched, the batch is folded into N. Otherwise it is folded into C,
+// and always in the backward pass, because gradients of alpha and beta differ between samples.
 #include "common/vmap.h"
 #include "elementwise/snake.h"
 #include "treadle/ops.h"
@@ -9,8 +9,8 @@ namespace {
 
 using Argument = BatchedCall::Argument;
 
-// The channels of a sample of x, after a check of its parameters: a batched number would otherwise
-// pass for a vector of channels.
+// The number of channels of a sample of x. Also checks the shapes of the parameters' samples,
+// because a batched 0-dim parameter would otherwise look like a vector of channels.
 c10::SymInt checked_channels(const BatchedCall& call, size_t x) {
   const c10::SymDimVector shape = call.find(x)->shape();
   const c10::SymInt channels = snake_channels(shape);
@@ -23,8 +23,8 @@ c10::SymInt checked_channels(const BatchedCall& call, size_t x) {
   return channels;
 }
 
-// [N, B C, ...] from x or grad whose samples are [N, C, ...]; [1, B, ...] if a sample has fewer
-// dimensions.
+// Reshapes x or grad to [N, B C, ...] if its samples are [N, C, ...], or to [1, B, ...] if its
+// samples have fewer dimensions.
 Tensor into_channels(const BatchedCall& call, const Argument& a) {
   if (a.rank() < 2) return call.with_batch(a, 0).unsqueeze(0);
   return call.with_batch(a, 1).flatten(1, 2);

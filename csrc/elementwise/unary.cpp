@@ -6,7 +6,7 @@
 
 namespace treadle {
 
-// ---- second derivatives, composed of torch's ops or ours, so that they have derivatives, too
+// ---- second derivatives, composed of ops that are themselves differentiable
 
 Tensor SineOp::times_second(const Tensor& t, const Tensor& x) { return cosine_backward(t, x); }
 

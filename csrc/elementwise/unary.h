@@ -1,6 +1,6 @@
-// Elementwise ops of one tensor, the rows of TREADLE_UNARY_OPS: out = f(x), and `<op>_backward`,
-// which is grad * f'(x). A struct has names and whether integers give integers (otherwise they give
-// the default float dtype); unary.cpp defines its f''(x).
+// Elementwise ops of one tensor, one for each row of TREADLE_UNARY_OPS: out = f(x), and
+// `<op>_backward`, which is grad * f'(x). An op's struct defines its names and kIntegers: whether
+// integers give integers instead of the default floating-point dtype. unary.cpp defines t * f''(x).
 #pragma once
 
 #include "elementwise/op.h"
@@ -29,7 +29,7 @@ struct UnaryGradient : ElementwiseOp<UnaryGradient<Op>, const Tensor&> {
 
   static Tensor vjp(const Tensor& grad, const Tensor& x) { return UnaryGradient::call(grad, x); }
 
-  // autograd's engine sums each over what was broadcast.
+  // The autograd engine sums each gradient over its broadcast dimensions.
   struct Backward : OpNode<Backward, Tensor, Tensor> {
     static constexpr const char* kName = Op::kBackwardNode;
     static variable_list backward(const variable_list& grads, const Need& need, const Tensor& grad,

@@ -28,7 +28,7 @@ ScalarType VectorAddOp::check(const char* op, const Tensor& a, const Tensor& b, 
   const ScalarType compute = promote(a, b);
   check_compute_dtype(op, "a + alpha * b", compute);
   check_alpha(op, alpha, compute);
-  // A 0-dim CPU tensor counts as a number if the other is a CUDA tensor.
+  // A 0-dim CPU tensor counts as a number if the other tensor is on a GPU.
   const bool a_is_number = a.dim() == 0 && a.is_cpu(), b_is_number = b.dim() == 0 && b.is_cpu();
   TORCH_CHECK(a.device() == b.device() || b_is_number || (a_is_number && !out.is_same(a)), op,
               ": b must be on the device of a, ", a.device(), ", got ", b.device());

@@ -1,5 +1,6 @@
-// vector_add: out = a + alpha * b, one fma. a, b [*] broadcast and promote as in torch.add; b may
-// be a number. Kernels: kernels/elementwise/vector_add.cu, cpu/vector_add.cpp.
+// vector_add: out = a + alpha * b, computed with one fma. a and b [*] are broadcast and promoted
+// as in torch.add; b may be a number. Kernels: kernels/elementwise/vector_add.cu,
+// cpu/vector_add.cpp.
 #pragma once
 
 #include "elementwise/op.h"
@@ -7,7 +8,7 @@
 
 namespace treadle {
 
-// Scaled first, as torch does; alpha = 1 costs nothing.
+// alpha * t. Like torch, multiplies by alpha before any sum or cast. alpha = 1 costs nothing.
 inline Tensor scaled(const Tensor& t, const Scalar& alpha) {
   const bool is_one = !alpha.isSymbolic() && alpha.equal(1);
   return is_one ? t : scale(t, alpha);
@@ -23,7 +24,8 @@ struct VectorAddOp : ElementwiseOp<VectorAddOp, const Tensor&, const Scalar&> {
     return at::add(a, b, alpha);
   }
 
-  // autograd's engine sums each over what was broadcast, and casts it to its argument's dtype.
+  // The autograd engine sums each gradient over its broadcast dimensions and casts it to the dtype
+  // of the argument.
   struct Backward : OpNode<Backward, Scalar> {
     static constexpr const char* kName = "VectorAddBackward";
     static variable_list backward(const variable_list& grads, const Need& need,
@@ -41,8 +43,8 @@ struct VectorAddOp : ElementwiseOp<VectorAddOp, const Tensor&, const Scalar&> {
     return alone(t[0].defined() ? t[0] : scaled(t[1], alpha), result);
   }
 
-  // A separate tensor, made from the tangent of an argument, which torch.func may have batched
-  // although the result is not.
+  // The tangent of the result, as a copy of t. torch.func may have batched t, the tangent of an
+  // argument, although the result is not batched.
   static Tensor alone(const Tensor& t, const Tensor& result) {
     return t.expand_symint(result.sym_sizes()).to(result.scalar_type(), false, /*copy=*/true);
   }

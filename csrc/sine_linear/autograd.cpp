@@ -1,12 +1,12 @@
-// The derivatives of sine_linear, of every order. With z = x W^T + b and s_k = d^k sin(omega z) /
-// dz^k, slope(g, f, k) = g f s_k is closed under differentiation. Its vjp for v, which
-// sine_linear_slope_backward computes in one pass:
+// Derivatives of sine_linear, of every order. With z = x W^T + b and s_k = d^k sin(omega z) / dz^k,
+// the derivatives of slope(g, f, k) = g f s_k are slopes again. sine_linear_slope_backward computes
+// the VJP for a gradient v of the result in one pass:
 //   for g: slope(v, f, k)    for f: slope(v, g, k)    for z: slope(v g, f, k + 1)
 // grad_z gives grad_x = grad_z W, grad_W = grad_z^T x and grad_b = sum grad_z. output and phase are
 // functions of x, W and b, so they get no gradients of their own.
 //
-// z is never materialised. Its gradients accumulate at a second input of the layer's Node, which a
-// slope finds through output.grad_fn(), so the GEMMs run once for all of them.
+// z is never stored. Its gradients accumulate at a second input of the layer's Node, which a slope
+// finds through output.grad_fn(). So the GEMMs run once for the sum of all gradients of z.
 #include <ATen/TensorSubclassLikeUtils.h>
 
 #include "sine_linear/kept_output.h"
@@ -18,10 +18,10 @@ namespace {
 
 using namespace sine_layer;
 
-// The size from which saving memory is worth another dispatcher call. Layers that fused_backward.cu
-// takes need no grad_z in memory; symbolic sizes are not compared.
-constexpr int64_t kLarge = int64_t{1} << 24;  // bytes
+// The size of grad_z, in bytes, from which saving memory is worth another dispatcher call.
+constexpr int64_t kLarge = int64_t{1} << 24;
 
+// Layers that fused_backward.cu supports never store grad_z. Symbolic sizes are not compared.
 bool large_grad_z(const Tensor& grad, const Tensor& weight) {
   if (grad.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return false;
   const bool half = grad.element_size() == 2 && grad.is_cuda();
@@ -29,9 +29,9 @@ bool large_grad_z(const Tensor& grad, const Tensor& weight) {
   return grad.numel() * static_cast<int64_t>(grad.element_size()) >= kLarge && !(half && narrow);
 }
 
-// Whether nothing else can see grad, so that grad_z may overwrite it: the condition under which
-// torch's engine accumulates in place (InputBuffer). A tensor that Python has seen has two owners.
-// Subclasses, levels of torch.func and modes rely on ops without side effects.
+// Whether grad has no other user, so that grad_z may overwrite it. torch's engine accumulates in
+// place under the same condition (InputBuffer). A tensor that is known to Python has two owners.
+// Tensor subclasses, levels of torch.func and modes need ops without side effects.
 bool may_write(const Tensor& grad, const Layer& layer) {
   const auto plain = [](const Tensor& t) {
     return !at::isTensorSubclassLike(t) && !has_tangent(t);
@@ -44,7 +44,7 @@ bool may_write(const Tensor& grad, const Layer& layer) {
 
 // ---- Nodes
 
-// Incoming gradients: of output and of z.
+// The incoming gradients are those of output and z.
 struct SineLinearBackward
     : OpNode<SineLinearBackward, Tensor, Tensor, Tensor, LayerOutput<true>, Tensor, double> {
   static constexpr const char* kName = "SineLinearBackward";
@@ -63,8 +63,8 @@ struct SineLinearBackward
       layer.backward_from_z(grad_z, need, 0, result);
       return result;
     }
-    // Release an output that is not read before allocating. Keep it where gradients are recorded:
-    // their derivatives find this Node through it.
+    // Release an output that is not read, before allocating gradients. Keep it in grad mode:
+    // derivatives of the gradients find this Node through the output.
     if (!at::GradMode::is_enabled() && !reads_output(output.scalar_type())) output.reset();
     const bool in_steps = (need[0] || need[1]) && large_grad_z(grads[0], weight);
     if (!in_steps) {
@@ -72,7 +72,7 @@ struct SineLinearBackward
           layer.backward(grads[0], {need[0], need[1], need[2], false});
       return {grad_input, grad_weight, grad_bias};
     }
-    // grad_z replaces grads[0], and output and phase are released before the GEMMs allocate.
+    // grad_z replaces grads[0]. output and phase are released before the GEMMs allocate memory.
     Tensor grad_input, grad_weight, grad_bias;
     if (may_write(grads[0], layer)) {
       grad_bias = layer.backward_inplace(grads[0], need[2]);
@@ -88,8 +88,8 @@ struct SineLinearBackward
   }
 };
 
-// Outgoing gradients: of grad, factor and z; without a Node of the layer, of input, weight and bias
-// in place of z.
+// The outgoing gradients are those of grad, factor and z. If the layer has no Node, they are those
+// of grad, factor, input, weight and bias.
 struct SineLinearSlopeNode : OpNode<SineLinearSlopeNode, Tensor, Tensor, Tensor, Tensor, Tensor,
                                     LayerOutput<false>, Tensor, double, int64_t> {
   static constexpr const char* kName = "SineLinearSlopeBackward";
@@ -161,7 +161,8 @@ Tensor sine_linear_slope_autograd(c10::DispatchKeySet keys, const Tensor& grad,
   return out;
 }
 
-// If this must be differentiable, it is composed of slopes, which have all derivatives.
+// If the gradients must be differentiable, they are computed from a slope, which has derivatives of
+// every order.
 Tensors4 sine_linear_backward_autograd(c10::DispatchKeySet keys, const Tensor& grad,
                                        const Tensor& input, const Tensor& weight,
                                        const OptionalTensor& bias, const OptionalTensor& output,
@@ -211,8 +212,8 @@ Tensors3 sine_linear_slope_backward_autograd(c10::DispatchKeySet keys, const Ten
 
 // ---- the layer
 
-// sine_linear calls this if derivatives may follow, so that outer levels of torch.func see one op
-// with all its derivatives. phase has no derivative of its own.
+// sine_linear calls this if derivatives may be needed, so that outer levels of torch.func see one
+// op with all its derivatives. phase itself is not differentiable.
 OutputAndPhase sine_linear_forward_autograd(c10::DispatchKeySet keys, const Tensor& input,
                                             const Tensor& weight, const OptionalTensor& bias,
                                             double omega) {
@@ -222,7 +223,7 @@ OutputAndPhase sine_linear_forward_autograd(c10::DispatchKeySet keys, const Tens
   const auto& [output, phase] = out;
   if (node) {
     set_history(output, node);
-    node->add_input_metadata(output);  // of z, which is like output
+    node->add_input_metadata(output);  // for z, which has output's shape and dtype
   }
   if (has_tangent(input, weight, b)) {
     const Layer layer{{input, weight, b, output, phase, omega}};

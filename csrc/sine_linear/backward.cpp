@@ -1,9 +1,9 @@
 // sine_linear_slope: grad * factor * d^order sin(omega z) / dz^order with z = input weight^T +
 // bias, from output and phase, without another GEMM (kernels/math/sine_linear.h).
-// sine_linear_backward: gradients of input, weight and bias, and grad_z, the slope of order 1.
-// sine_linear_backward_: grad_z over grad, and grad_bias. sine_linear_slope_backward: the vjp of a
-// slope with respect to grad, factor and z, in one pass. Derivatives: autograd.cpp. Backends:
-// cpu.cpp, cuda/sine_linear.cpp.
+// sine_linear_backward: gradients of input, weight and bias, and grad_z, which is the slope of
+// order 1. sine_linear_backward_: overwrites grad with grad_z and returns grad_bias.
+// sine_linear_slope_backward: the VJP of a slope with respect to grad, factor and z, in one pass.
+// Derivatives: autograd.cpp. Backends: cpu.cpp, cuda/sine_linear.cpp.
 #include <ATen/Functions.h>
 
 #include <cmath>
@@ -22,12 +22,13 @@ static void check_storages(const char* op, const Tensor& grad, const Tensor& fac
   check_storage(op, "phase", layer.phase);
 }
 
-// omega^order with the sign of sin, cos, -sin, -cos.
+// omega^order with the sign of the order-th derivative of sin: sin, cos, -sin, -cos.
 static double scale_of(double omega, int64_t order) {
   return std::pow(omega, static_cast<double>(order)) * ((order & 2) != 0 ? -1 : 1);
 }
 
-// Calls run(args) for a slope into `result`, which is not empty and may be grad.
+// Calls run(args) with the arguments of a slope written to `result`, which is not empty and may be
+// grad.
 template <class Run>
 static void with_slope(const SineLayer& layer, const Tensor& grad, const Tensor& factor,
                        int64_t order, const Tensor& result, const Run& run) {
@@ -62,7 +63,7 @@ Tensor product_like(const Tensor& a, const Tensor& b) {
 
 Tensors3 gradients_from_z(const Tensor& grad_z, const Tensor& input, const Tensor& weight,
                           std::array<bool, 3> mask) {
-  // GEMMs keep the dtype of the results, within autocast, too.
+  // GEMMs keep the dtype of the results even under autocast.
   const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
   const Tensor g = rows_of(grad_z, weight);
   Tensor grad_input, grad_weight, grad_bias;
@@ -72,8 +73,8 @@ Tensors3 gradients_from_z(const Tensor& grad_z, const Tensor& input, const Tenso
   return {grad_input, grad_weight, grad_bias};
 }
 
-// Everything in one kernel, or nothing if the backend does not support these arguments. grad,
-// output and phase are contiguous.
+// Computes all gradients in one kernel. Does nothing if the backend does not support these
+// arguments. grad, output and phase are contiguous.
 static std::optional<Tensors3> try_fused_backward(const SineLinearBackend& backend,
                                                   const SineLayer& layer, const Tensor& grad,
                                                   std::array<bool, 4> mask) {
@@ -100,8 +101,8 @@ static std::optional<Tensors3> try_fused_backward(const SineLinearBackend& backe
   return done ? std::optional(grads) : std::nullopt;
 }
 
-// Writes grad_z, which may be grad; returns grad_bias if `sums`, else an undefined tensor. grad,
-// output, phase and grad_z are contiguous.
+// Writes grad_z, which may be grad; returns grad_bias if `sums`, otherwise an undefined tensor.
+// grad, output, phase and grad_z are contiguous.
 static Tensor write_grad_z(const SineLinearBackend& backend, const SineLayer& layer,
                            const Tensor& grad, bool sums, const Tensor& grad_z) {
   const Tensor& weight = layer.weight;
@@ -260,15 +261,15 @@ TORCH_LIBRARY_IMPL(treadle, Meta, m) {
   m.impl("sine_linear_slope_backward", sine_linear_slope_backward_meta);
 }
 
-// Bit i: argument i has rows that the batch can fold into. Gradients of weight and bias are sums
-// over the rows: a batch of those needs N layers. The others fold: grad, input, output and phase.
+// Gradients of weight and bias are sums over the rows, so a batch of them needs N layers. Otherwise
+// the batch can be folded into the rows of grad, input, output and phase, whose bits are set.
 static void backward_batch_rule(const OperatorHandle& op, Stack* stack) {
   const auto mask = stack->back().toBoolList();
   const bool sums = mask[1] || mask[2];
   batch_linear(op, stack, sums ? 0 : 0b110011, /*weight=*/2);
 }
 
-// Here v, grad, factor, input, output and phase have rows.
+// The arguments v, grad, factor, input, output and phase have rows.
 TORCH_LIBRARY_IMPL(treadle, FuncTorchBatched, m) {
   m.impl("sine_linear_slope", TREADLE_RULE(linear_batch_rule<0b1100111, /*weight=*/3>));
   m.impl("sine_linear_backward", TREADLE_RULE(backward_batch_rule));

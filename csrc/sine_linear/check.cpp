@@ -1,4 +1,4 @@
-// sine_linear: the rules of its arguments.
+// sine_linear: checks of its arguments.
 #include "common/check.h"
 
 #include <c10/util/Exception.h>

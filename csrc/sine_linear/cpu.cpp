@@ -10,9 +10,9 @@
 
 namespace treadle {
 
-// Elements of a task, at least: 10 to 20 us of work.
+// The minimum number of elements of a task, which is 10 to 20 us of work.
 static constexpr int64_t kGrain = 8192;
-// Small enough for a chunk's product to stay in the cache.
+// Small enough that a chunk's product stays in the cache.
 static constexpr int64_t kGemmBytes = int64_t{1} << 23;
 
 static Tensor gemm_operand_cpu(const Tensor& t) { return t.to(at::toOpMathType(t.scalar_type())); }

@@ -1,5 +1,5 @@
 // sine_linear: output [..., O] = sin(omega (input [..., I] weight [O, I]^T + bias [O])). For N
-// layers in one call weight is [N, O, I], bias [N, O], and input [N, ..., I].
+// layers in one call, weight is [N, O, I], bias [N, O] and input [N, ..., I].
 // Derivatives: backward.cpp, autograd.cpp. Backends: cpu.cpp, cuda/sine_linear.cpp.
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
@@ -14,7 +14,7 @@
 namespace treadle {
 namespace {
 
-// The fewest rows of a chunk: a smaller GEMM does not pay off.
+// The minimum number of rows of a chunk; smaller GEMMs are inefficient.
 constexpr int64_t kMinRows = 256;
 
 std::vector<int64_t> sizes_of(const c10::SymDimVector& shape) {
@@ -23,7 +23,7 @@ std::vector<int64_t> sizes_of(const c10::SymDimVector& shape) {
   return sizes;
 }
 
-// N layers: product and bias by one batched GEMM.
+// N layers: one batched GEMM computes the product and adds the bias.
 void forward_layers(const SineLinearBackend& backend, SineLinearForward args, const Tensor& input,
                     const Tensor& weight, const Tensor& bias) {
   const auto acc = at::toOpMathType(input.scalar_type());
@@ -34,7 +34,7 @@ void forward_layers(const SineLinearBackend& backend, SineLinearForward args, co
   backend.forward(args, input.device());
 }
 
-// For kernels that compute the product themselves, from a contiguous weight.
+// Adds the operands for kernels that compute the product themselves. weight is contiguous.
 SineLinearForward with_operands(SineLinearForward args, const Tensor& x, const Tensor& weight,
                                 const Tensor& bias) {
   args.input = x.const_data_ptr();
@@ -46,7 +46,8 @@ SineLinearForward with_operands(SineLinearForward args, const Tensor& x, const T
   return args;
 }
 
-// One layer, x [R, I]: fused, or a GEMM and the pointwise kernel for each chunk of rows.
+// One layer with x [R, I]: a fused kernel, or a GEMM and the pointwise kernel for each chunk of
+// rows.
 void forward_rows(const SineLinearBackend& backend, SineLinearForward args, const Tensor& x,
                   const Tensor& weight, const Tensor& bias, const Tensor& output) {
   if (backend.fused_forward != nullptr && weight.is_contiguous() &&
@@ -79,7 +80,8 @@ void forward_rows(const SineLinearBackend& backend, SineLinearForward args, cons
 
 }  // namespace
 
-// A view if possible. Not flatten: gradcheck's vmap, torch's older one, has no rule for it.
+// Returns a view if possible. Does not call flatten, for which gradcheck's vmap, an older
+// implementation in torch, has no rule.
 Tensor rows_of(const Tensor& t, int64_t front) {
   if (t.dim() == front + 2) return t;
   c10::SymDimVector shape;
@@ -159,7 +161,7 @@ TORCH_LIBRARY_IMPL(treadle, Meta, m) {
   m.impl("sine_linear_forward", sine_linear_forward_meta);
 }
 
-// vmap: the batch folds into the leading dimensions of input.
+// vmap: the batch becomes a leading dimension of input.
 TORCH_LIBRARY_IMPL(treadle, FuncTorchBatched, m) {
   m.impl("sine_linear", TREADLE_RULE(linear_batch_rule<0b0001, /*weight=*/1>));
   m.impl("sine_linear_forward", TREADLE_RULE(linear_batch_rule<0b0001, /*weight=*/1>));

@@ -1,7 +1,8 @@
-// sine_linear_jet: a jet [P, ..., I] through a layer, output [P, ..., O]. Its parts are the value,
-// the gradient with respect to d coordinates, and nothing, the Laplacian or the d of the Hessian's
-// diagonal. sine_linear_jet_backward: gradients of jet, weight and bias. Formula:
-// kernels/math/sine_jet.h. Derivatives: jet_autograd.cpp. Backends: cpu.cpp, cuda/sine_linear.cpp.
+// sine_linear_jet: propagates a jet [P, ..., I] through a layer to an output [P, ..., O]. The P
+// parts of a jet are the value, its derivatives with respect to d coordinates, and the second
+// derivatives: none, the Laplacian, or the d elements of the Hessian's diagonal.
+// sine_linear_jet_backward: gradients of jet, weight and bias. Formula: kernels/math/sine_jet.h.
+// Derivatives: jet_autograd.cpp. Backends: cpu.cpp, cuda/sine_linear.cpp.
 #include "sine_linear/jet.h"
 
 #include <ATen/Functions.h>
@@ -15,7 +16,7 @@
 
 namespace treadle {
 
-// The fewest points of a chunk: a smaller GEMM does not pay off.
+// The minimum number of points of a chunk; smaller GEMMs are inefficient.
 static constexpr int64_t kMinPoints = 256;
 
 // ---- forward
@@ -31,7 +32,7 @@ struct Forward {
   int64_t parts() const { return x.size(0); }
   int64_t points() const { return x.size(1); }
 
-  // product [k, n, O] = x [k, n, I] weight^T in acc_t, by one GEMM where both are dense.
+  // product [k, n, O] = x [k, n, I] weight^T in acc_t. One GEMM if product and x are contiguous.
   void multiply(const Tensor& product, const Tensor& x, const Tensor& operand) const {
     const auto run = [&](const Tensor& out, const Tensor& rows) {
       backend.layer.gemm(out, backend.layer.gemm_operand(rows), operand);
@@ -43,7 +44,7 @@ struct Forward {
     for (int64_t p = 0; p < x.size(0); ++p) run(product.select(0, p), x.select(0, p));
   }
 
-  // Sets the operands for kernels that compute the product.
+  // Sets the operands for kernels that compute the product themselves.
   void take_operands() {
     args.input = x.const_data_ptr();
     args.input_part_stride = x.stride(0);
@@ -53,13 +54,13 @@ struct Forward {
     args.weight = weight.const_data_ptr();
   }
 
-  // All parts except the value, rounded, as the kernel reads them from output.
+  // Writes rounded products of all parts except the value to output, where the kernel reads them.
   void multiply_rest() const {
     Tensor rest = all_rows_of(output.narrow(0, 1, parts() - 1));
     at::mm_out(rest, all_rows_of(x.narrow(0, 1, parts() - 1)), weight.t());
   }
 
-  // GEMMs and the kernel: in place for all points, else for each chunk of them.
+  // Runs the GEMMs and the kernel: once for all points if in place, otherwise for each chunk.
   void run() {
     take_operands();
     if (backend.multiplies && x.size(2) <= kMaxCoordinates) {
@@ -113,7 +114,7 @@ OutputAndPhase run_jet_forward(const SineJetBackend& backend, const Tensor& jet,
   if (output.numel() == 0) return {output, phase};
   Tensor x = points_of(jet), own_weight = weight.contiguous();
   const Tensor own_bias = contiguous(bias);
-  if (x.size(2) == 0) {  // no features: the same product as with one zero
+  if (x.size(2) == 0) {  // no features: the product is the same as with one feature of zeros
     x = x.new_zeros({1, 1, 1}).expand({x.size(0), x.size(1), 1});
     own_weight = weight.new_zeros({shape.back(), 1});
   }
@@ -150,7 +151,7 @@ OutputAndPhase sine_linear_jet_forward_kernel(const SineJetBackend& backend, con
 
 // ---- backward
 
-// grad_z [P, N, O], and its sums over the points into grad_bias, if that is defined.
+// Returns grad_z [P, N, O]. Writes its sums over the points to grad_bias, if that is defined.
 static Tensor jet_grad_z(const SineJetBackend& backend, const JetLayer& layer, const Tensor& grad,
                          const Tensor& output, const Tensor& phase, const Tensor& grad_bias) {
   const Tensor x = points_of(layer.jet), g = grad.contiguous();
@@ -173,8 +174,8 @@ static Tensor jet_grad_z(const SineJetBackend& backend, const JetLayer& layer, c
   return grad_z;
 }
 
-// weight in the layout that cuBLAS multiplies fastest: in tf32 it is dense along the summed
-// dimension, as in the forward pass.
+// weight in the layout that is fastest in cuBLAS: in tf32 this is dense along the dimension of the
+// sum, as in the forward pass.
 static Tensor dense_along_sum(const Tensor& weight) {
   const bool tf32 = weight.is_cuda() && weight.scalar_type() == at::kFloat && tf32_allowed();
   return tf32 ? weight.t().contiguous().t() : weight;

@@ -1,5 +1,5 @@
-// sine_linear_jet: what its ops share. Formula and saved values: kernels/math/sine_jet.h.
-// Derivatives: jet_autograd.cpp.
+// sine_linear_jet: declarations that its ops share. Formula and saved values:
+// kernels/math/sine_jet.h. Derivatives: jet_autograd.cpp.
 #pragma once
 
 #include <array>
@@ -13,10 +13,10 @@ namespace treadle {
 // A device's functions for jets, in addition to its SineLinearBackend.
 struct SineJetBackend {
   const SineLinearBackend& layer;
-  bool multiplies;   // the forward kernel multiplies few coordinates itself
-  bool rounds_rest;  // it reads all parts but the value in the dtype
+  bool multiplies;   // for few input features, `forward` computes the product itself
+  bool rounds_rest;  // `forward` reads products of all parts but the value in the jet's dtype
   void (*forward)(const SineJetForward& args, at::Device device);
-  // As SineLinearBackend's.
+  // Like SineLinearBackend::fused_forward.
   bool (*fused_forward)(const SineJetForward& args, at::Device device);
   // grad_bias may be undefined.
   void (*backward)(SineJetBackward args, const Tensor& grad_z, const Tensor& grad_bias);
@@ -29,16 +29,16 @@ struct JetLayer {
   JetParts parts;
 };
 
-// The rules of the arguments, `second` being none, laplacian or hessian_diagonal.
+// Checks the arguments. `second` must be none, laplacian or hessian_diagonal.
 JetLayer check_jet(const char* op, const Tensor& jet, const Tensor& weight, const Tensor& bias,
                    double omega, int64_t coordinates, std::string_view second);
 void check_jet_backward(const char* op, const JetLayer& layer, const Tensor& grad,
                         const Tensor& output, const Tensor& phase);
 
-// The end of a jet's shape: [..., O] of [P, ..., O].
+// The shape [..., O] of a phase for an output [P, ..., O].
 c10::SymDimVector phase_shape(const Tensor& jet, const Tensor& weight);
 
-// A jet [P, ..., C] as [P, N, C], and all of its rows as [P N, C].
+// A jet [P, ..., C] as [P, N, C], or all of its rows as [P N, C].
 inline Tensor points_of(const Tensor& jet) { return rows_of(jet, /*front=*/1); }
 inline Tensor all_rows_of(const Tensor& jet) { return rows_of(jet, /*front=*/0); }
 

@@ -1,7 +1,6 @@
-// The derivatives of sine_linear_jet: a Node that calls the fused sine_linear_jet_backward. The
-// derivatives of that op, and tangents, are composed of ATen ops from the saved arguments:
-// jet_composition.h. output and phase are functions of these, so they get no gradients of their
-// own.
+// Derivatives of sine_linear_jet. Its Node calls the fused sine_linear_jet_backward. Derivatives of
+// that op, and all tangents, are computed from the saved arguments by a composition of ATen ops,
+// jet_composition.h. output and phase are functions of the arguments, so they get no gradients.
 #include "common/autograd.h"
 #include "sine_linear/jet_composition.h"
 #include "sine_linear/kept_output.h"
@@ -35,7 +34,7 @@ const auto& jet_backward_op() {
 
 // ---- the composition
 
-// f of checked arguments. Products keep their dtype within autocast, too.
+// Checks the arguments and calls f(composition). Products keep their dtype even under autocast.
 template <class F>
 auto composed(const Tensor& jet, const Tensor& weight, const Tensor& bias, double omega,
               int64_t coordinates, std::string_view second, const F& f) {
@@ -120,7 +119,7 @@ struct SineLinearJetBackward : OpNode<SineLinearJetBackward, Tensor, Tensor, Ten
                                 Tensor& phase, double omega, int64_t coordinates,
                                 const std::string& second) {
     if (!output.defined()) {
-      // The output was overwritten. Under autocast, too, the layer keeps its dtype.
+      // The output was overwritten. Autocast must not change the dtype of the recomputed output.
       const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
       std::tie(output, phase) =
           jet_forward_op().call(jet, weight, optional(bias), omega, coordinates, second);
@@ -132,8 +131,8 @@ struct SineLinearJetBackward : OpNode<SineLinearJetBackward, Tensor, Tensor, Ten
   }
 };
 
-// sine_linear_jet calls this if derivatives may follow, so that outer levels of torch.func see one
-// op with all its derivatives. phase has no derivative of its own.
+// sine_linear_jet calls this if derivatives may be needed, so that outer levels of torch.func see
+// one op with all its derivatives. phase itself is not differentiable.
 OutputAndPhase sine_linear_jet_forward_autograd(c10::DispatchKeySet keys, const Tensor& jet,
                                                 const Tensor& weight, const OptionalTensor& bias,
                                                 double omega, int64_t coordinates,

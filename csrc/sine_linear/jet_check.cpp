@@ -1,4 +1,4 @@
-// sine_linear_jet: the rules of its arguments.
+// sine_linear_jet: checks of its arguments.
 #include <c10/util/Exception.h>
 
 #include <cmath>
@@ -16,7 +16,7 @@ static JetSecond second_of(const char* op, std::string_view name) {
   return JetSecond::kDiagonal;
 }
 
-// Checks the value that the kernels use: a double may round to 0 or inf in float32.
+// Checks omega as the kernels use it: in float32, a double may round to 0 or inf.
 static bool usable(double omega, ScalarType dtype) {
   const double taken = dtype == at::kDouble ? omega : static_cast<float>(omega);
   return std::isfinite(taken) && taken != 0;

@@ -1,7 +1,8 @@
-// sine_linear_jet in ATen ops, in float at least, for tangents and second derivatives. y = F(z) is
-// pointwise in z = jet weight^T + bias (to the value), so with its Jacobian J:
+// sine_linear_jet composed of ATen ops, in float32 or float64, for tangents and second derivatives.
+// With z = jet weight^T + bias (bias is added to the value only), the output is y = F(z), where F
+// treats each point and column separately. With the Jacobian J of F:
 //   push(v) = J v     pull(g) = J^T g     bend(g, v) = the gradient of g . (J v) with respect to z
-// bend is symmetric: it is also the tangent of pull(g) for a tangent v of z.
+// By symmetry, bend(g, v) is also the tangent of pull(g) for a tangent v of z.
 #pragma once
 
 #include <ATen/Functions.h>
@@ -15,7 +16,7 @@
 
 namespace treadle {
 
-// Tangents, or cotangents, of a layer's arguments; undefined ones are 0.
+// Tangents or cotangents of a layer's arguments. Undefined ones are 0.
 struct JetTangents {
   Tensor jet, weight, bias;
 };
@@ -79,8 +80,9 @@ class JetComposition {
     return at::cat({of_value, of_first, second_ * g2 * v0});
   }
 
-  // Tangents of the gradients of jet, weight and bias, for those of grad (or none) and of the
-  // arguments. As bend is symmetric, also their cotangents for cotangents of these gradients.
+  // Tangents of the gradients of jet, weight and bias, computed from the tangents of grad (dgrad,
+  // which may be undefined) and of the arguments (t). By the symmetry of bend, these are also the
+  // cotangents of the arguments if t contains cotangents of their gradients.
   std::array<Tensor, 3> second(const Tensor& grad, const Tensor& dgrad, const JetTangents& t,
                                std::array<bool, 3> mask) const {
     const Tensor g = cast(grad, dtype_), dz = tangent_of_z(t);
@@ -103,7 +105,7 @@ class JetComposition {
   JetParts parts_;
   Tensor x_, w_;
   Tensor first_, second_, third_, fourth_;  // [1, ..., O], d^k sin(omega z) / dz^k
-  Tensor z1_, z2_, squares_;                // parts of z, and of its squares as z2_ has them
+  Tensor z1_, z2_, squares_;                // parts of z, and z1_^2 folded like z2_
 
   bool any_second() const { return parts_.seconds() > 0; }
   static Tensor value(const Tensor& t) { return t.narrow(0, 0, 1); }
@@ -113,7 +115,7 @@ class JetComposition {
   }
   static Tensor sum(const Tensor& t) { return t.sum(0, /*keepdim=*/true); }
 
-  // The entries for second parts, from values by coordinate.
+  // Converts one value per coordinate to second parts: the sum for a Laplacian.
   Tensor fold(const Tensor& t) const { return parts_.second == JetSecond::kLaplacian ? sum(t) : t; }
 
   Tensor with_bias(const Tensor& z, const Tensor& bias) const {

@@ -1,6 +1,6 @@
-// vmap of sine_linear_jet: a batch of jets becomes more points, after the dimension P. A batch of
-// weights, or of gradients of weights, which are sums over the points, goes through the op sample
-// by sample.
+// vmap of sine_linear_jet: a batch of jets becomes another dimension of points, after P. For a
+// batch of weights or of their gradients, which are sums over the points, the op runs once per
+// sample.
 #include "common/vmap.h"
 #include "sine_linear/jet.h"
 
@@ -9,15 +9,15 @@ namespace treadle {
 using Argument = BatchedCall::Argument;
 
 static void check_rank(const BatchedCall& call, const Argument& a, bool is_jet, bool is_weight) {
-  // With the batch among its dimensions, a smaller tensor would look like a jet.
+  // With the batch dimension, a tensor of lower rank would look like a jet.
   TORCH_CHECK(!is_jet || a.rank() >= 2, call.op_name(), ": ", call.name(a),
               " must have shape [P, ..., I], got ", a.shape());
   TORCH_CHECK(!is_weight || a.rank() == 2, call.op_name(), ": ", call.name(a),
               " must have shape [O, I], got ", a.shape());
 }
 
-// Bit i of `jets`: argument i is [P, ..., C]; bit i of `phases`: it is [..., C]. Likewise for
-// the results.
+// Bit i of `jets` is set if argument i has shape [P, ..., C], and bit i of `phases` if it has shape
+// [..., C]. The first result has the batch after P; any others have it in front.
 static void batch_jet(const OperatorHandle& op, Stack* stack, uint64_t jets, uint64_t phases,
                       size_t weight, bool sums) {
   const BatchedCall call(op, stack, jets | phases);

@@ -1,5 +1,5 @@
 // How a layer's Nodes save its output. Derivatives in float32 read the output, but in-place code
-// (x = layer(x); x *= factor) may overwrite it. A SavedVariable would then raise. Here the Node
+// (x = layer(x); x *= factor) may overwrite it. A SavedVariable would then raise. Instead, the Node
 // gets an undefined tensor and recomputes the output from the arguments, which it saves anyway.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace treadle {
 
-// An entry of a Node's list of saved values; kOutput: the Node belongs to the op that returned it.
+// An entry of a Node's list of saved values. kOutput: the output was returned by the Node's own op.
 template <bool kOutput>
 struct LayerOutput {};
 

@@ -1,4 +1,4 @@
-// sine_linear's ops as autograd.cpp calls them, and a layer as its derivatives see it.
+// Dispatcher calls of sine_linear's ops for autograd.cpp, and a layer with its derivatives.
 #pragma once
 
 #include "common/autograd.h"
@@ -55,7 +55,7 @@ inline const auto& slope_backward_op() {
   return op;
 }
 
-// ---- a layer as its derivatives see it
+// ---- a layer with its derivatives
 
 struct Layer : SineLayer {
   Tensor slope(const Tensor& grad, const Tensor& factor, int64_t order) const {
@@ -69,13 +69,13 @@ struct Layer : SineLayer {
                               mask);
   }
 
-  // Writes grad_z over grad; returns grad_bias, if wanted.
+  // Overwrites grad with grad_z; returns grad_bias if wants_bias.
   Tensor backward_inplace(Tensor& grad, bool wants_bias) const {
     return backward_inplace_op().call(grad, input, weight, optional(bias), optional(output), phase,
                                       omega, wants_bias);
   }
 
-  // slope(grad * other, factor), with one product fewer if factor is undefined.
+  // slope(grad * other, factor, order), with one multiplication fewer if factor is undefined.
   Tensor slope_of_product(const Tensor& grad, const Tensor& other, const Tensor& factor,
                           int64_t order) const {
     return factor.defined() ? slope(grad * other, factor, order) : slope(grad, other, order);
@@ -88,7 +88,8 @@ struct Layer : SineLayer {
                                     optional(output), phase, omega, order, mask);
   }
 
-  // Gradients of input, weight and bias into result[first ...], as need[first ...] asks.
+  // Writes the gradients of input, weight and bias to result[first ...] where need[first ...] is
+  // true.
   void backward_from_z(const Tensor& grad_z, const Need& need, size_t first,
                        variable_list& result) const {
     std::tie(result[first], result[first + 1], result[first + 2]) =
@@ -97,7 +98,7 @@ struct Layer : SineLayer {
 
   // The tangent of z, undefined if no argument has one.
   Tensor tangent_of_z() const {
-    // GEMMs keep the layer's dtype, within autocast, too.
+    // GEMMs keep the layer's dtype even under autocast.
     const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
     const Tensor x = rows_of(primal(input), weight);
     Tensor dz;
@@ -113,8 +114,8 @@ struct Layer : SineLayer {
   }
 };
 
-// The primal point of a layer, at which tangents are taken. Tangents of output and phase are not
-// read, because they follow from those of the arguments.
+// The primals of a layer, at which its tangents are computed. Tangents of output and phase are not
+// read: these tensors are functions of the arguments.
 struct PrimalLayer {
   Tensor input, weight, bias, output, phase;
   double omega;

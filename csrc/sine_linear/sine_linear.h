@@ -1,5 +1,5 @@
-// sine_linear: what its ops and their backends share. Derivatives: autograd.cpp. The values saved
-// for them: kernels/math/sine_linear.h.
+// sine_linear: declarations that its ops and their backends share. Derivatives: autograd.cpp. The
+// values saved for them: kernels/math/sine_linear.h.
 #pragma once
 
 #include <array>
@@ -11,25 +11,26 @@ namespace treadle {
 
 using OutputAndPhase = Tensors2;
 
-// A device's functions. Fused kernels return false, having done nothing, for arguments that they do
-// not support, and may be null.
+// A device's functions. A fused kernel may be null. For arguments that it does not support, it does
+// nothing and returns false.
 struct SineLinearBackend {
-  Tensor (*gemm_operand)(const Tensor& t);  // t as `gemm` takes it
+  Tensor (*gemm_operand)(const Tensor& t);  // converts t to an argument of `gemm`
   // out [R, O] in acc_t = x [R, I] weight [O, I]^T
   void (*gemm)(const Tensor& out, const Tensor& x, const Tensor& weight);
-  int64_t gemm_bytes;  // the most bytes of a chunk's product; rows are taken in chunks
+  int64_t gemm_bytes;  // the maximum size of the product for a chunk of rows
   void (*forward)(const SineLinearForward& args, at::Device device);
-  // The same from input and weight, both dense along I, without a product in memory.
+  // Fused: computes the product from input and weight, both dense along I, without storing it.
   bool (*fused_forward)(const SineLinearForward& args, at::Device device);
   void (*slope)(const SineLinearSlope& args, at::Device device);
   void (*slope_backward)(const SineLinearSlopeBackward& args, at::Device device);
   // grad_z [R, O] and grad_bias [O] in one pass. Null: ATen sums grad_z.
   void (*backward_bias)(const SineLinearSlope& args, const Tensor& grad_z, const Tensor& grad_bias);
-  // Gradients of input, weight and bias without grad_z in memory.
+  // Fused: computes the gradients of input, weight and bias without storing grad_z.
   bool (*fused_backward)(const SineLinearFusedBackward& args, at::Device device);
 };
 
-// A layer's arguments and what its forward pass kept. bias and output may be undefined.
+// A layer's arguments, and the values that its forward pass saved. bias and output may be
+// undefined.
 struct SineLayer {
   const Tensor &input, &weight, &bias, &output, &phase;
   double omega;
@@ -42,7 +43,8 @@ void check_sine_linear(const char* op, const Tensor& input, const Tensor& weight
 // Checks that `t`, the argument `name`, has output's `shape`, and input's dtype and device.
 void check_output_like(const char* op, const char* name, const Tensor& t, const Tensor& input,
                        c10::SymIntArrayRef shape);
-// Checks that `phase` is like the one that a forward pass of `input`, the argument `name`, saves.
+// Checks that `phase` has `shape`, and the device and dtype of a phase that a forward pass of
+// `input`, the argument `name`, saves.
 void check_phase(const char* op, const Tensor& phase, const char* name, const Tensor& input,
                  c10::SymIntArrayRef shape);
 // factor may be undefined.
@@ -51,26 +53,26 @@ void check_sine_linear_slope(const char* op, const SineLayer& layer, const Tenso
 
 // [..., O]
 c10::SymDimVector output_shape(const Tensor& input, const Tensor& weight);
-// The dtype that `phase` is stored in.
+// The dtype of `phase` for an input of `dtype`.
 ScalarType phase_dtype(ScalarType dtype);
-// Whether derivatives need output in addition to phase.
+// Whether derivatives read output in addition to phase.
 inline bool reads_output(ScalarType dtype) { return dtype == at::kFloat; }
 
 // ---- shared by forward, backward and autograd
 
-// A tensor [..., C] as [R, C], or as [N, R, C] if `front`, at most 1, is 1.
+// A tensor [..., C] as [R, C] if `front` is 0, or as [N, R, C] if `front` is 1.
 Tensor rows_of(const Tensor& t, int64_t front);
 // Keeps the dimension N if the weight has one.
 inline Tensor rows_of(const Tensor& t, const Tensor& weight) {
   return rows_of(t, weight.dim() - 2);
 }
 
-// a b in the dtype of a. Between levels of torch.func autocast rounds products even where its
-// dispatch keys are excluded.
+// a b in the dtype of a. The cast is needed because between levels of torch.func, autocast lowers
+// the dtype of products even if its dispatch keys are excluded.
 Tensor product_like(const Tensor& a, const Tensor& b);
 
-// Gradients of input, weight and bias as `mask` asks, from grad_z, where z = input weight^T + bias.
-// Composed of ATen ops, so differentiable.
+// Gradients of input, weight and bias where `mask` is true, from the gradient grad_z of z = input
+// weight^T + bias. Composed of ATen ops, so differentiable.
 Tensors3 gradients_from_z(const Tensor& grad_z, const Tensor& input, const Tensor& weight,
                           std::array<bool, 3> mask);
 

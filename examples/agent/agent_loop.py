@@ -1,4 +1,4 @@
-"""Perceive, reason, act: the loop itself, all of it on one device, and as a CUDA graph."""
+"""The loop of perceiving, reasoning and acting, all on one device, also as a CUDA graph."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Loop:
 
     @torch.no_grad()
     def step(self) -> dict[str, Tensor]:
-        """One step of every row; each entry [B], ``x`` [B, I]."""
+        """Takes one step in every row. Each entry is [B], and ``x`` is [B, I]."""
         x, begins = self.perceive(), self.world.begins.clone()
         scores, value = self.reason(x, begins)
         if self.who == "random":
@@ -115,7 +115,7 @@ class Captured:
 
 
 def player(loop: Loop, steps: int) -> Callable[[], tuple[dict[str, Tensor], Tensor]]:
-    """``loop.play(steps)`` for repeated calls: on a GPU one graph of all its steps."""
+    """A function that calls ``loop.play(steps)``. On a GPU it replays one graph of all steps."""
 
     def play() -> tuple[dict[str, Tensor], Tensor]:
         return loop.play(steps)

@@ -1,4 +1,4 @@
-"""The nets that perceive and reason: a convolutional net of sines, and a GRU."""
+"""The nets that perceive and reason: a convolutional net with sine activations, and a GRU."""
 
 from __future__ import annotations
 

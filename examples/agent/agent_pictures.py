@@ -55,8 +55,8 @@ def watch(loop: Loop, steps: int) -> list[list[Moment]]:
 
 
 def choose(episodes: list[list[Moment]]) -> list[list[Moment]]:
-    """The first episodes that suit a picture: of medium length, and successful except for the last
-    one, which is a failed one if there is any."""
+    """The first episodes that suit a picture. They have medium length and are successful, except
+    that the last is a failed one if there is any."""
     fit = [e for e in episodes if SHORTEST <= len(e) <= LONGEST]
     good = [e for e in fit if e[-1].reward > 0]
     bad = [e for e in fit if e[-1].reward <= 0][:1]

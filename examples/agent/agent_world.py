@@ -44,7 +44,7 @@ class Sheet:
 
 
 def load_sheets(device: torch.device) -> tuple[Sheet, Sheet]:
-    """scikit-learn's digits in two sheets: for training, and 360 random ones for the test."""
+    """scikit-learn's digits in two sheets: one for training, and 360 random digits for the test."""
     digits = load_digits()
     images = torch.tensor(digits.images / 16, dtype=torch.float32)
     labels = torch.tensor(digits.target)
@@ -85,7 +85,7 @@ class World:
         below = SIDE * (SIDE - 3)
         self.corners = torch.tensor([low, high, low + below, high + below], device=device)
         self.at = torch.full((rows,), START, device=device)
-        self.tiles = self.empty.repeat(rows, 1)  # [B, 49], places in the sheet
+        self.tiles = self.empty.repeat(rows, 1)  # [B, 49], positions in the sheet
         self.wanted = torch.zeros(rows, dtype=torch.long, device=device)
         self.clock = torch.zeros(rows, dtype=torch.long, device=device)
         self.begins = torch.ones(rows, dtype=torch.bool, device=device)

@@ -5,11 +5,11 @@
 
 The agent sees a handwritten digit once. Then it walks through a room, in which it sees only the
 nearest tiles, to the corner that shows the same digit, written by somebody else. A convolutional
-net of sines reads the pixels (perceive), a GRU remembers what was read (reason), and the room moves
-the agent (act). Many rooms run side by side. When one ends, the next begins in the same row, and
-the GRU resets there. The convolutional net (the eye) learns first, from labelled scenes, then the
-GRU (the mind) by PPO. An agent that cannot read or forgets the cue succeeds in at most a quarter of
-the rooms.
+net with sine activations reads the pixels (perceive), a GRU remembers what was read (reason), and
+the room moves the agent (act). Many rooms run side by side. When one ends, the next begins in the
+same row, and the GRU resets there. The convolutional net (the eye) learns first, from labelled
+scenes, and then the GRU (the mind) learns by PPO. An agent that cannot read, or that forgets the
+cue, succeeds in at most a quarter of the rooms.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def training_speed(models: Models, load: Workload) -> dict[str, float]:
 
 
 def generation_speed(models: Models, load: Workload) -> dict[str, float]:
-    """Tokens per second that greedy ``generate()`` writes."""
+    """Tokens per second of greedy ``generate()``."""
     device = next(iter(models.values())).device
     prompt = torch.randint(1, 256, (load.batch, PROMPT), device=device)
     rules = {"max_new_tokens": load.length, "do_sample": False}

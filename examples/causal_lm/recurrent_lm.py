@@ -21,8 +21,8 @@ import treadle
 
 
 class TorchLSTM(nn.LSTM):
-    """torch's layer. On a CPU where oneDNN has no bfloat16 LSTM, it stays in float32 under
-    autocast; torch's layer would raise."""
+    """torch's layer, which raises under autocast on a CPU where oneDNN has no bfloat16 LSTM. There
+    this one stays in float32."""
 
     def forward(self, input: Tensor, hx: Any = None) -> Any:
         onednn = torch.backends.mkldnn.is_available()
@@ -88,7 +88,7 @@ class RecurrentCache:
     """The states of every block after the tokens that were read. Its size is constant.
 
     It has the methods that ``generate()`` calls on a cache; beam search calls ``reorder_cache``.
-    Transformers 4.57 and later also begin a ``generate()`` with one.
+    In transformers 4.57 and later, ``generate()`` can also start from one.
     """
 
     is_compileable = is_croppable = False
@@ -232,7 +232,7 @@ class RecurrentForCausalLM(PreTrainedModel, GenerationMixin):
         past_key_values: RecurrentCache | None = None,
         **_: Any,
     ) -> dict[str, Any]:
-        """The arguments of forward in a step of ``generate()``: the tokens not read yet."""
+        """The arguments of forward in a step of ``generate()``, with the tokens not read yet."""
         cache = cache or past_key_values
         seen = 0 if cache is None else cache.get_seq_length()
         return {

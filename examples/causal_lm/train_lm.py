@@ -1,12 +1,12 @@
-"""Train a recurrent language model of bytes, and one with torch's layer, by transformers' Trainer.
+"""Train a recurrent language model of bytes, and one with torch's layer, in transformers' Trainer.
 
     python examples/causal_lm/train_lm.py                  LSTM: learn, save, load, write
-    python examples/causal_lm/train_lm.py --mixer gru      or lltm (without a layer of torch)
+    python examples/causal_lm/train_lm.py --mixer gru      or lltm (torch has no such layer)
     python examples/causal_lm/train_lm.py --figures DIR    losses, tokens per second: JSON and PNG
 
-It needs transformers and accelerate (--speeds-only needs no accelerate, because it does not train).
+It needs transformers and, unless --speeds-only skips training, accelerate.
 The text is that of examples/characters.py (or --text FILE). The model, in recurrent_lm.py in this
-folder, has a recurrent layer of treadle's instead of attention. Both runs start from the same
+folder, has one of treadle's recurrent layers instead of attention. Both runs start from the same
 weights and read the same pieces, so their losses differ only by rounding, which training amplifies.
 """
 
@@ -107,7 +107,7 @@ class Pieces(torch.utils.data.Dataset[dict[str, Tensor]]):
 
 
 class RecordingTrainer(Trainer):
-    """Records the loss of every step, on its device."""
+    """Records the loss of every step, without copying it from its device."""
 
     losses: list[Tensor]
 
@@ -154,7 +154,7 @@ def arguments(settings: Settings, device: torch.device, output: Path) -> Trainin
 def train(
     settings: Settings, kernels: str, text: str, device: torch.device, output: Path
 ) -> tuple[RecurrentForCausalLM, dict[str, Any]]:
-    """A model trained on ``text``, with losses in bits per byte, seconds, and held-out bits."""
+    """Returns a model trained on ``text``, and its losses and held-out loss in bits per byte."""
     learnt, held_out = (Pieces(part, settings.length) for part in split(text))
     set_seed(settings.seed)
     model = RecurrentForCausalLM(settings.config(kernels))
@@ -197,7 +197,7 @@ def learn(
 
 
 def write(folder: Path, device: torch.device, count: int = 200) -> str:
-    """A text sampled from the model saved in ``folder``, from its 20 likeliest bytes."""
+    """A text sampled from the model saved in ``folder``, each byte from the 20 likeliest."""
     model = AutoModelForCausalLM.from_pretrained(folder).to(device).eval()
     prompt = torch.tensor([list(PROMPT.encode())], device=device)
     set_seed(0)
@@ -208,7 +208,7 @@ def write(folder: Path, device: torch.device, count: int = 200) -> str:
 def speeds(
     settings: Settings, loads: list[Workload], sides: list[str], device: torch.device
 ) -> list[dict[str, Any]]:
-    """Tokens per second of each load and each side's layers, measured alternately."""
+    """Tokens per second for each workload and each side's layers, measured alternately."""
     rows = []
     for load in loads:
         measure = training_speed if load.task == "training" else generation_speed

@@ -1,4 +1,4 @@
-// Every op of treadle from C++, and a small recurrent net trained through C++ autograd. No Python.
+// Calls every op of treadle from C++, and trains a small recurrent net by C++ autograd. No Python.
 //
 // The net reads a sequence of random numbers, one per step, and learns to output their mean.
 #include <torch/torch.h>
@@ -112,7 +112,7 @@ void call_layers(torch::Device device) {
     require(torch::allclose(ours[i], theirs[i]), "lltm's gradients");
   }
 
-  // All rows have equal lengths: the packed batch of the same sequences.
+  // The same sequences as a packed batch, in which all rows have the same length.
   const Tensor sizes = torch::full({kSteps}, kRows, torch::kLong);
   const auto packed =
       treadle::lltm(x.flatten(0, 1), sizes, {h0, c0}, params, /*has_biases=*/true,

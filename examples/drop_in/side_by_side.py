@@ -34,7 +34,7 @@ def compare(model: nn.Module, learner: Callable[[nn.Module], Step], steps: int) 
         steps: the number of steps.
 
     Returns:
-        The losses and seconds per step of each side, and what was replaced.
+        The losses and seconds per step of each side, and the names of replaced modules.
     """
     ours = copy.deepcopy(model)
     replaced = treadle.nn.replace(ours).replaced

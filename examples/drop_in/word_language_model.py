@@ -45,7 +45,7 @@ class WordModel(nn.Module):
 
 
 def columns_of_words(batch: int) -> tuple[Tensor, int]:
-    """The text in ``batch`` columns, [N, batch], and how many words there are."""
+    """The text in ``batch`` columns, [N, batch], and the number of different words."""
     text = find_text().split()
     kept = [word for word, count in Counter(text).items() if count >= LEAST]
     index = {word: number for number, word in enumerate(kept, start=1)}

@@ -72,9 +72,9 @@ def equation(net: Net) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def train(by_jet: bool, steps: int) -> tuple[float, float]:
-    """The error, as a share of the answer's norm, and the CPU time in seconds."""
+    """Returns the error, as a share of the answer's norm, and the CPU time in seconds."""
     dde.config.set_random_seed(0)
-    # In float32, rounding errors make the two diverge after some hundred steps.
+    # In float32, rounding errors make the two diverge after a few hundred steps.
     dde.config.set_default_float("float64")
     net = Net(by_jet)
     square = dde.geometry.Rectangle([-1, -1], [1, 1])

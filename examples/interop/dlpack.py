@@ -22,7 +22,7 @@ def with_numpy() -> str:
     assert np.allclose(array, expected, rtol=0, atol=2e-7), "the array has changed"
     assert np.from_dlpack(tensor).ctypes.data == tensor.data_ptr()
 
-    # Autograd only works on tensors: a view for another package is detached first.
+    # Autograd works only on tensors, so detach a tensor before another package views it.
     x = torch.from_dlpack(array).requires_grad_()
     treadle.sine(x).sum().backward()
     assert x.grad is not None
@@ -61,7 +61,7 @@ def with_tensorflow() -> str:
         array = tensorflow.linspace(-3.0, 3.0, 1024)
     tensor = torch.from_dlpack(array)  # immutable, as in JAX
     result = treadle.sine(tensor)
-    # TensorFlow gives no address, so two exports of one array must have the same pointer.
+    # TensorFlow hides addresses, so check that two exports of one array have the same pointer.
     assert torch.from_dlpack(array).data_ptr() == tensor.data_ptr()
     back = tensorflow.experimental.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(result))
     assert torch.from_dlpack(back).data_ptr() == result.data_ptr()
@@ -79,7 +79,7 @@ def with_cupy() -> str:
     tensor = torch.from_dlpack(array)  # torch's current stream waits for CuPy's
     assert tensor.data_ptr() == array.data.ptr
     treadle.sine_(tensor)
-    assert cupy.from_dlpack(tensor).data.ptr == array.data.ptr  # and CuPy's for torch's
+    assert cupy.from_dlpack(tensor).data.ptr == array.data.ptr  # here CuPy's waits for torch's
     assert np.allclose(array.get(), expected, rtol=0, atol=2e-7)
     return f"CuPy {cupy.__version__}"
 

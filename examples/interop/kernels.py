@@ -1,4 +1,4 @@
-"""treadle/kernels.h by ctypes: the structs, and calls that raise errors. All recipes here use it.
+"""treadle/kernels.h in ctypes: the structs, and calls that raise errors. All recipes here use it.
 
 This file is not part of the package: copy what you need. It finds the library without importing
 treadle, so a program that uses it needs no torch.

@@ -37,7 +37,7 @@ int main(void) {
     if (fabs(y[i] - sin(0.5 * x[i])) > 1e-6) return failed("a wrong sine");
   }
 
-  /* A wrong argument: the call returns a status and an error text, and writes nothing. */
+  /* With a wrong argument, the call returns an error, sets the error text and writes nothing. */
   out.dtype = TREADLE_INT32;
   if (treadle_sine(&cpu, &in, &out) != TREADLE_INVALID) return failed("sine of integers");
   if (strstr(treadle_error_text(), "out.dtype must be") == NULL) return failed("another error");

@@ -1,7 +1,7 @@
-"""Times the CPU against a copy to the GPU, the kernel and a copy back, to see when that is faster.
+"""Times the CPU against a copy to the GPU, the kernel and a copy back: when is the GPU faster?
 
     python examples/interop/transfer.py [--largest 28] [--json build/a.json] [--plot build/a.png]
-    python examples/interop/transfer.py --read build/a.json --plot build/a.png    draw figures again
+    python examples/interop/transfer.py --read build/a.json --plot build/a.png    plot them again
 
 Times are medians in microseconds, from arrays in the CPU's memory to a result there. For data that
 stays on the GPU (resident) they include neither copy.
@@ -40,7 +40,7 @@ def median_us(call: Callable[[], object], seconds: float = 0.2) -> float:
 
 
 def on_gpu(op: Op, inputs: list[torch.Tensor]) -> Iterator[tuple[str, float]]:
-    """Three ways to use a GPU; inputs and results are in the CPU's memory."""
+    """Times three ways to use a GPU. All but the last begin and end in the CPU's memory."""
     there = [x.cuda() for x in inputs]
     out = op(*there)
     for way, pin in (("pageable", False), ("pinned", True)):
@@ -106,7 +106,7 @@ def measure(largest: int) -> dict[str, Any]:
 
 
 def break_even(found: dict[str, Any], op: str, way: str) -> int | None:
-    """The smallest size from which this way is faster than the CPU at every size."""
+    """The smallest size from which on this way is faster than the CPU at all measured sizes."""
     rows = [row for row in found["rows"] if row["op"] == op and way in row["us"]]
     slower = [row["elements"] for row in rows if row["us"][way] >= row["us"]["CPU"]]
     faster = [row["elements"] for row in rows if row["elements"] > max(slower, default=0)]
@@ -133,9 +133,9 @@ def plot(found: dict[str, Any], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--largest", type=int, default=28, help="exponent of 2, in elements")
+    parser.add_argument("--largest", type=int, default=28, help="largest size: 2 to this power")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--read", type=Path, help="figures of an earlier run, instead of a run")
+    parser.add_argument("--read", type=Path, help="read an earlier run, do not measure")
     parser.add_argument("--plot", type=Path)
     chosen = parser.parse_args()
     found = json.loads(chosen.read.read_text()) if chosen.read else measure(chosen.largest)

@@ -69,7 +69,8 @@ void check_sizes(const char* name, const treadle_array& array, int64_t element) 
   }
 }
 
-// Whether an element may occur twice: no order of the dimensions explains the strides.
+// Whether two elements may have the same address: a stride is not beyond the reach of the smaller
+// ones.
 bool may_repeat(const treadle_array& array) {
   if (count_of(array) == 0) return false;
   std::vector<std::pair<int64_t, int64_t>> dims;  // stride, size
@@ -86,7 +87,7 @@ bool may_repeat(const treadle_array& array) {
   return false;
 }
 
-// Whether address 0 or the highest address is between the first and the last element.
+// Whether the array reaches beyond either end of the address space.
 bool wraps(const treadle_array& array, int64_t element) {
   uintptr_t first = reinterpret_cast<uintptr_t>(array.data), last = first;
   const std::vector<int64_t> strides = strides_of(array);
@@ -243,7 +244,7 @@ void ElementwiseSpace::sort_and_merge() {
     if (args.sizes[d] == 1) continue;
     Dim dim{args.sizes[d], {}};
     for (int i = 0; i < args.operands; ++i) dim.strides[i] = args.strides[i][d];
-    if (dim.strides[0] < 0) {  // the other way round
+    if (dim.strides[0] < 0) {  // reverse the dimension
       for (int i = 0; i < args.operands; ++i) {
         args.data[i] += (dim.size - 1) * dim.strides[i];
         dim.strides[i] = -dim.strides[i];

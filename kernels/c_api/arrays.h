@@ -1,4 +1,4 @@
-// The arrays of kernels.h: checked, and merged into the loops that elementwise kernels run.
+// Checks the arrays of kernels.h, and makes the iteration spaces of elementwise kernels from them.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct NamedArray {
 
 void check_device(const treadle_device* device);
 
-// Raises for a dtype without kernels. `field` names the caller's argument.
+// Raises for a dtype without kernels. `field` is the argument's field in the error text.
 Dtype dtype_of(const char* name, uint32_t dtype, const char* field = ".dtype");
 uint32_t number_of(Dtype dtype);  // the inverse
 
@@ -28,20 +28,21 @@ uint32_t number_of(Dtype dtype);  // the inverse
 std::string listed(const int64_t* numbers, int64_t count);
 
 int64_t count_of(const treadle_array& array);                 // elements
-std::vector<int64_t> strides_of(const treadle_array& array);  // in elements, always
+std::vector<int64_t> strides_of(const treadle_array& array);  // in elements; contiguous for NULL
 
 // Checks the struct, sizes, dtype and data of an array that a call on `device` reads.
 void check_array(const treadle_device& device, const NamedArray& given);
 
-// Checks the memory; sizes and strides have been checked. `field` names the pointer.
+// Checks the memory of an array whose sizes and strides have been checked. `field` is the pointer's
+// field in the error text.
 void check_data(const treadle_device& device, const char* name, const char* field,
                 const treadle_array& array, int64_t alignment);
 
-// Checks that `out`, computed elementwise from `inputs` of its sizes, either is one of them or
-// shares no memory with them, and that no two of its elements have one address.
+// For an `out` that is computed elementwise from `inputs` of the same sizes. Checks that `out` is
+// each input or shares no memory with it, and that no two elements of `out` have the same address.
 void check_memory(const NamedArray& out, std::initializer_list<NamedArray> inputs);
 
-// Checks that two arrays, both of them written, share no memory at all.
+// Checks that two arrays, which are both written, share no memory.
 void check_apart(const NamedArray& one, const NamedArray& other);
 
 // The iteration space of an elementwise op; operand 0 is the output. Inputs are broadcast, and
@@ -56,7 +57,7 @@ struct ElementwiseSpace {
   void sort_and_merge();
 };
 
-// f(part) for parts whose offsets fit 32 bits.
+// Calls f(part) for parts whose offsets fit in 32 bits.
 template <class F>
 void in_32_bits(const ElementwiseArgs& args, const F& f) {
   int64_t last[kMaxOperands] = {};

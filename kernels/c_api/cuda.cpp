@@ -16,7 +16,7 @@ void check_pointer(const char*, const char*, const void*, int) {}
 
 void check(cudaError_t error) {
   if (error == cudaSuccess) return;
-  (void)cudaGetLastError();  // clears the error, which is reported here
+  (void)cudaGetLastError();  // clears the error, which the exception reports
   const int status = error == cudaErrorNoKernelImageForDevice ? TREADLE_UNSUPPORTED
                      : error == cudaErrorMemoryAllocation     ? TREADLE_NO_MEMORY
                                                               : TREADLE_CUDA_ERROR;
@@ -49,8 +49,8 @@ void check_pointer(const char* name, const char* field, const void* pointer, int
 
 namespace {
 
-// Recent drivers accept a stream of any GPU, and run kernels on that GPU. While a stream is
-// captured, asking for its GPU would end the capture.
+// Recent drivers accept a stream of any GPU, and run kernels on that GPU. During the capture of a
+// stream, a query of its GPU would end the capture.
 void check_stream(const treadle_device& device) {
 #if CUDART_VERSION >= 12080
   const cudaStream_t stream = stream_of(device);

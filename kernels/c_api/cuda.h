@@ -1,4 +1,4 @@
-// CUDA as kernels.h uses it. In a build without it every function raises.
+// The CUDA calls of the functions of kernels.h. In a build without CUDA, check_index raises.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace treadle::cuda {
 // Raises unless the GPU exists.
 void check_index(int index);
 
-// Raises unless kernels on the GPU can reach the byte.
+// Raises unless kernels on the GPU can access the byte at `pointer`.
 void check_pointer(const char* name, const char* field, const void* pointer, int index);
 
 #ifdef TREADLE_CUDA_VERSION
@@ -27,7 +27,7 @@ inline cudaStream_t stream_of(const treadle_device& device) {
   return static_cast<cudaStream_t>(device.stream);
 }
 
-// Makes the GPU current while it lives. The stream must be one of that GPU.
+// Makes the GPU current during its lifetime. Raises if the stream belongs to another GPU.
 class Guard {
  public:
   explicit Guard(const treadle_device& device);

@@ -1,4 +1,4 @@
-// kernels.h: elementwise ops, on the CPU and on CUDA.
+// The elementwise functions of kernels.h, on the CPU and on CUDA.
 #include "kernels/c_api/arrays.h"
 #include "kernels/c_api/cuda.h"
 #include "kernels/c_api/threads.h"
@@ -12,7 +12,7 @@ namespace {
 
 bool is_floating(Dtype dtype) { return dtype >= Dtype::kHalf; }
 
-// Bool, integer, floating: a value may be stored in a dtype of its own kind or of a later kind.
+// The order is bool, integer, floating-point. A value may be converted to the same or a later kind.
 int kind(Dtype dtype) { return dtype == Dtype::kBool ? 0 : is_floating(dtype) ? 2 : 1; }
 
 ScalarArg number(const char* name, const treadle_number& given, Dtype compute) {
@@ -43,9 +43,10 @@ ElementwiseSpace checked(const treadle_device* device, const treadle_array* out,
   return space;
 }
 
-constexpr int64_t kGrain = 32768;  // least elements of a thread, so that they outweigh its start
+constexpr int64_t kGrain = 32768;  // minimum elements per thread, so that starting it pays off
 
-// f(tile) for the whole space, as two-dimensional tiles. Threads share the longest dimension.
+// Calls f(tile) for two-dimensional tiles of the whole space. The longest dimension is divided
+// among threads.
 template <class F>
 void run_cpu(const treadle_device& device, const ElementwiseArgs& args, const F& f) {
   int longest = 0;
@@ -78,7 +79,7 @@ void run_cpu(const treadle_device& device, const ElementwiseArgs& args, const F&
   });
 }
 
-// Calls one of the two for the whole space. A build without CUDA never calls on_cuda.
+// Calls on_cpu or on_cuda for the whole space. A build without CUDA never calls on_cuda.
 template <class OnCpu, class OnCuda>
 void run(const treadle_device& device, const ElementwiseSpace& space, const OnCpu& on_cpu,
          [[maybe_unused]] const OnCuda& on_cuda) {

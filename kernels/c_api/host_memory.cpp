@@ -18,14 +18,14 @@ unsigned long long loads() {
   dl_iterate_phdr(
       [](dl_phdr_info* info, size_t, void* to) {
         *static_cast<unsigned long long*>(to) = info->dlpi_adds;
-        return 1;  // every library has the same count
+        return 1;  // stops: the count is the same for every library
       },
       &found);
   return found;
 }
 
-// A program may load the driver after its first call here. The search is slow, so it runs again
-// only if libraries were loaded since the last time.
+// A program may load the driver after its first call of this library. The search is slow, so it is
+// repeated only if libraries were loaded since the last one.
 bool driver_is_loaded() {
   static std::atomic<bool> found{false};
   static std::atomic<unsigned long long> looked_at{0};
@@ -42,7 +42,7 @@ bool driver_is_loaded() {
 
 }  // namespace
 
-// A read by the kernel fails cleanly, while a read by this process would crash it.
+// A read by the operating system fails cleanly, while a read by this process would crash it.
 bool readable(const char* address) {
   if (!driver_is_loaded()) return true;
   char byte;

@@ -1,4 +1,4 @@
-// Memory of a GPU has addresses that the host must not touch.
+// Checks that an address is not one of GPU memory, which the host must not access.
 #pragma once
 
 namespace treadle {

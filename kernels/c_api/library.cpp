@@ -1,4 +1,4 @@
-// kernels.h: the library as a whole, and what its threads have launched.
+// The functions of kernels.h about the library as a whole and about recorded launches.
 #include <string>
 
 #include "kernels/c_api/status.h"
@@ -7,7 +7,8 @@
 #include "kernels/common/launches.h"
 #include "treadle/kernels.h"
 
-// The build passes TREADLE_KERNELS_SOURCES, and the other two where it compiles CUDA.
+// The build defines TREADLE_KERNELS_SOURCES and, if it compiles CUDA, TREADLE_CUDA_VERSION and
+// TREADLE_CUDA_ARCHS.
 #ifndef TREADLE_CUDA_VERSION
 #define TREADLE_CUDA_JSON "null"
 #define TREADLE_CUDA_ARCHS ""

@@ -1,4 +1,4 @@
-// kernels.h: the pointwise parts of the LLTM cell and of the sine layer.
+// The functions of kernels.h for the pointwise parts of the LLTM cell and of the sine layer.
 #include "kernels/c_api/arrays.h"
 #include "kernels/c_api/cuda.h"
 #include "kernels/c_api/threads.h"
@@ -13,11 +13,11 @@
 namespace treadle {
 namespace {
 
-constexpr int64_t kGrain = 8192;  // elements of a thread, at least
+constexpr int64_t kGrain = 8192;  // minimum elements per thread
 
 Dtype acc_of(Dtype dtype) { return is_half(dtype) ? Dtype::kFloat : dtype; }
 
-// An array of a call, and its requirements.
+// An array of a call and what is required of it.
 struct Expected {
   NamedArray given;
   bool optional;
@@ -60,7 +60,7 @@ Dtype check_floating(const NamedArray& given) {
   return found;
 }
 
-// An output may be one of the inputs, and otherwise shares no memory with any array of the call.
+// An output may be one of the inputs; otherwise it must share no memory with any array of the call.
 void check_memories(std::initializer_list<NamedArray> written,
                     std::initializer_list<NamedArray> read) {
   for (auto out = written.begin(); out != written.end(); ++out) {
@@ -130,7 +130,7 @@ struct LltmCall {
   }
 #endif
 
-// f(begin, end) over the elements, with subnormals flushed as in torch's ops.
+// Calls f(begin, end) for ranges of the elements. Flushes subnormals, like the ops for torch.
 template <class F>
 void run_cpu(const treadle_device& device, int64_t count, const F& f) {
   in_parallel(device, count, kGrain, [&](int64_t begin, int64_t end) {
@@ -143,7 +143,8 @@ void run_cpu(const treadle_device& device, int64_t count, const F& f) {
 
 Dtype phase_of(Dtype dtype) { return dtype == Dtype::kDouble ? dtype : Dtype::kInt16; }
 
-// A call of the sine layer. `model`, an array [R, O], gives the sizes and the dtype of the others.
+// A call of the sine layer. `model`, an array [R, O], determines the sizes and the dtype of the
+// other arrays.
 struct SineCall {
   std::vector<int64_t> sizes;
   Dtype dtype{};

@@ -1,4 +1,5 @@
-// kernels.h: recurrent layers: checks, and the choice of the device.
+// The functions of kernels.h for recurrent layers. They check the arguments, then call the code for
+// the device.
 #include "kernels/c_api/recurrent.h"
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 namespace treadle {
 namespace {
 
-// A contiguous argument of a call. `written`: it must overlap no other.
+// A contiguous argument of a call. If it is written, it must not overlap any other.
 struct Block {
   const char* name;
   const void* data;
@@ -18,7 +19,8 @@ struct Block {
   bool optional, written;
 };
 
-// Checks that every block is aligned memory of the device, and that written ones overlap no other.
+// Checks that every block is aligned memory of the device, and that no other overlaps a written
+// one.
 void check_blocks(const CLayer& layer, const std::vector<Block>& blocks) {
   const int64_t alignment = layer.device.type == TREADLE_CUDA ? 16 : 1;
   const auto as_array = [](const Block& block) {

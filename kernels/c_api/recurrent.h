@@ -1,4 +1,4 @@
-// A recurrent layer of kernels.h, checked: shared by its CPU and CUDA parts.
+// A checked recurrent layer of kernels.h, shared by the code for the CPU and for CUDA.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ struct CLayer {
 
   int64_t rows() const { return sizes.steps * sizes.batch; }    // S
   int64_t width() const { return cell.gates * sizes.hidden; }   // GH
-  int64_t units() const { return sizes.batch * sizes.hidden; }  // of a state, one direction
+  int64_t units() const { return sizes.batch * sizes.hidden; }  // of one direction's state
 };
 
 struct CForward {
@@ -42,7 +42,7 @@ size_t workspace_on_cpu(const CLayer& layer);
 void forward_on_cpu(const CLayer& layer, const CForward& call);
 void backward_on_cpu(const CLayer& layer, const CBackward& call);
 
-// ---- CUDA; a build without it never calls these
+// ---- CUDA; a build without CUDA never calls these
 
 size_t workspace_on_cuda(const CLayer& layer, bool backward);
 void forward_on_cuda(const CLayer& layer, const CForward& call);

@@ -1,5 +1,5 @@
-// Recurrent layers of kernels.h on the CPU: rows of the batch are shared among threads. Twin, with
-// ATen around it: csrc/recurrent/run/cpu.cpp.
+// Recurrent layers of kernels.h on the CPU. The rows of the batch are divided among threads. Twin
+// that uses ATen: csrc/recurrent/run/cpu.cpp.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -46,11 +46,11 @@ MatrixView weight_of(const CLayer& layer, const void* weight_hh, int64_t directi
   return {part(layer, weight_hh, direction, weight_size(layer)), layer.sizes.hidden, 1};
 }
 
-// f(begin, end) over the rows of the batch, in whole blocks.
+// Calls f(begin, end) for ranges of the rows of the batch, in whole blocks.
 template <class F>
 void over_rows(const CLayer& layer, int64_t step_work, const F& f) {
   constexpr int64_t kRows = cpu::kRowBlock;
-  constexpr int64_t kWork = int64_t{1} << 21;  // multiplications of a thread, at least
+  constexpr int64_t kWork = int64_t{1} << 21;  // minimum multiplications per thread
   const int64_t blocks = (layer.sizes.batch + kRows - 1) / kRows;
   const int64_t each = std::max<int64_t>(layer.sizes.steps * step_work * kRows, 1);
   in_parallel(layer.device, blocks, kWork / each + 1, [&](int64_t begin, int64_t end) {
@@ -61,7 +61,8 @@ void over_rows(const CLayer& layer, int64_t step_work, const F& f) {
 
 }  // namespace
 
-// Bytes for one direction: panels of a weight and, for the backward pass, c before each step.
+// Bytes for one direction: the panels of its weight and, for the backward pass, the current c and
+// the c before each step.
 size_t workspace_on_cpu(const CLayer& layer) {
   return panel_bytes(layer) +
          static_cast<size_t>(layer.rows() * layer.sizes.hidden * size_of(layer.sizes.dtype)) +

@@ -1,5 +1,5 @@
-// Recurrent layers of kernels.h on CUDA: the persistent kernels. kernels/recurrent/run.h is the
-// host half that csrc/recurrent/cuda shares.
+// Recurrent layers of kernels.h on CUDA, with persistent kernels. kernels/recurrent/run.h has the
+// host code that csrc/recurrent/cuda also uses.
 #include "kernels/c_api/cuda.h"
 #include "kernels/c_api/recurrent.h"
 #ifdef TREADLE_CUDA_VERSION
@@ -20,13 +20,14 @@ void backward_on_cuda(const CLayer&, const CBackward&) {}
 
 namespace {
 
-// The plan for the GPU; raises if it launches step by step.
+// Returns a plan of one persistent launch; raises if this GPU has none.
 RecurrencePlan plan_on_cuda(const CLayer& layer, bool backward) {
   RecurrenceDevice device;
   cuda::check(describe_device(layer.device.index, &device));
   RecurrencePlan plan;
   plan.reason = "hidden is not a multiple of 8";
-  // Kernels load 8 elements at a time. A launch a step may be faster, and is not offered here.
+  // Kernels load 8 elements at a time. "auto" may prefer one launch per step, which this library
+  // does not offer.
   for (const char* const algorithm : {"auto", "cluster", "grid"}) {
     if (layer.sizes.hidden % 8 != 0 || plan.persistent()) break;
     plan_recurrence(layer.sizes, device, algorithm, backward, &plan);
@@ -58,7 +59,8 @@ void forward_on_cuda(const CLayer& layer, const CForward& call) {
   const int64_t hidden = layer.sizes.hidden;
   PersistentForward args =
       forward_arguments(sizes_of(layer), layer.rows(), hidden, layer.cell.input_gates);
-  // Points before the array, where the gates without an input product would be: they are not read.
+  // Points before the array, as if the gates without an input product came first. They are not
+  // read.
   args.products = static_cast<const char*>(in.products) -
                   layer.cell.input_first * hidden * size_of(layer.sizes.dtype);
   args.weight_hh = in.weight_hh;

@@ -1,4 +1,4 @@
-// How the functions of kernels.h fail: inside, by an exception; outside, by a status and a text.
+// Errors of the functions of kernels.h: exceptions inside the library, a status and a text outside.
 #pragma once
 
 #include <cstddef>
@@ -31,8 +31,8 @@ void require(bool condition, const Parts&... parts) {
   if (!condition) raise(TREADLE_INVALID, parts...);
 }
 
-// Checks that a struct of the caller's exists and is as large as this library's. A larger one comes
-// from a newer header with fields that this library does not know.
+// Checks that the caller's struct exists and is as large as this library's. A larger one comes from
+// a newer header with fields that this library does not know.
 template <class T>
 void require_struct(const char* name, const T* given) {
   require(given != nullptr, name, " must point to a struct, got NULL");
@@ -41,7 +41,7 @@ void require_struct(const char* name, const T* given) {
           given->struct_size);
 }
 
-// The status of f(). No exception leaves the library.
+// Calls f() and returns the status. No exception leaves the library.
 template <class F>
 int guarded(const F& f) noexcept {
   try {

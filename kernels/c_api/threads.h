@@ -1,4 +1,4 @@
-// A loop on several threads, for callers without a thread pool of their own.
+// Runs a loop on several threads, for callers without their own thread pool.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,9 @@
 
 namespace treadle {
 
-// f(begin, end) for parts of 0 .. count, of at least `grain` each, on as many threads as the device
-// allows. An exception of f in any thread is rethrown here after all have ended.
+// Calls f(begin, end) for parts of [0, count), of at least `grain` each, on at most as many threads
+// as the device allows. If f throws in any thread, the exception is rethrown here after all threads
+// have ended.
 template <class F>
 void in_parallel(const treadle_device& device, int64_t count, int64_t grain, const F& f) {
   const int64_t cores = std::max(1U, std::thread::hardware_concurrency());
@@ -40,7 +41,7 @@ void in_parallel(const treadle_device& device, int64_t count, int64_t grain, con
       others.emplace_back(
           [&run, begin = first(started), end = first(started + 1)] { run(begin, end); });
     }
-  } catch (...) {  // no more threads can start: this one computes the rest
+  } catch (...) {  // no more threads can start, so this one computes the rest
   }
   run(first(0), first(1));
   if (started < parts) run(first(started), count);

@@ -1,4 +1,4 @@
-// The number of an NVIDIA GPU's architecture, which decides what kernels it runs.
+// The number of an NVIDIA GPU's architecture, which determines the kernels that it can run.
 #pragma once
 
 namespace treadle {

@@ -1,5 +1,6 @@
-// Sums of a matrix's columns by blocks of 32 columns: thread (x, y) adds rows y, y + kRows, ... of
-// column x; then the sums of a column are added in order, so that every launch has the same bits.
+// Sums of a matrix's columns, 32 columns per thread block. Thread (x, y) adds rows y, y + kRows,
+// ... of column x. Then the partial sums of a column are added in order, so that every launch gives
+// the same bits.
 #pragma once
 
 #include "kernels/common/convert.cuh"
@@ -9,8 +10,8 @@ namespace treadle {
 inline constexpr int kSumColumns = 32;
 
 // Returns the sum of this thread's column to threads with y = 0, in a block of kRows * kSumColumns
-// threads. `first`: the column's first element. All threads of the block must call it, also those
-// whose column is not `real`.
+// threads. `first`: the column's first element. All threads of the block must call it, even those
+// whose column is outside the matrix (not `real`).
 template <int kRows, class T>
 __device__ __forceinline__ acc_t<T> sum_of_column(const T* first, bool real, int64_t rows,
                                                   int64_t row_stride) {

@@ -11,7 +11,7 @@
 
 namespace treadle {
 
-// A half type as float, anything else as it is.
+// A half type as float; any other type unchanged.
 template <class T>
 __device__ __forceinline__ T plain(T x) {
   return x;
@@ -56,8 +56,8 @@ struct Narrow<BFloat16> {
   }
 };
 
-// A word of 32 bits holds two bfloat16. Its upper 16 bits, with the others cleared, are a float,
-// and so are its lower 16 bits, shifted up.
+// A word of 32 bits contains two bfloat16. With its lower 16 bits cleared it is the second one as a
+// float; shifted up by 16 bits it is the first one.
 template <class T, int n>
 __device__ __forceinline__ void widen(const Vector<T, n>& vector, acc_t<T> (&out)[n]) {
   if constexpr (std::is_same_v<T, BFloat16> && n % 2 == 0) {
@@ -94,7 +94,7 @@ __device__ __forceinline__ void narrow(const acc_t<T> (&values)[n], Vector<T, n>
   }
 }
 
-// n consecutive elements, aligned for a vector load, in the type of the computation.
+// Loads n consecutive elements, aligned for a vector load, and converts them to acc.
 template <class T, int n, class acc = acc_t<T>>
 __device__ __forceinline__ void load_vector(const void* data, int64_t at, acc (&to)[n]) {
   widen(*reinterpret_cast<const Vector<T, n>*>(static_cast<const T*>(data) + at), to);

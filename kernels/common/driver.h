@@ -1,4 +1,4 @@
-// Finds functions of the CUDA driver, which is not linked.
+// Looks up functions of the CUDA driver, against which the library is not linked.
 #pragma once
 
 #include <cuda.h>
@@ -6,7 +6,7 @@
 
 namespace treadle {
 
-// Null if the driver lacks it. F: decltype(&name).
+// Null if the driver lacks the function. F is decltype(&name).
 template <class F>
 F find_driver_function(const char* name) {
   void* found = nullptr;
@@ -21,7 +21,7 @@ F find_driver_function(const char* name) {
   return ok ? reinterpret_cast<F>(found) : nullptr;
 }
 
-// The context of this thread's calls, which may be a part of the GPU; null if unknown.
+// This thread's current context, which may have only a part of the GPU; null if unknown.
 inline CUcontext current_context() {
   static const auto get = find_driver_function<decltype(&cuCtxGetCurrent)>("cuCtxGetCurrent");
   CUcontext found = nullptr;

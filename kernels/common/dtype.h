@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
-// NVRTC defines the second as 0 or 1. nvcc defines neither: fast_math_check.cu checks that case.
+// NVRTC defines the second macro as 0 or 1. nvcc defines neither; fast_math_check.cu checks it.
 #if defined(__FAST_MATH__) || (defined(__USE_FAST_MATH__) && __USE_FAST_MATH__)
 #error \
     "treadle must not be built with -ffast-math or --use_fast_math: NaN and inf are part of its contract"
@@ -32,7 +32,7 @@ enum class Dtype : int8_t {
   kDouble
 };
 
-// Half types hold bits. Conversions: kernels/common/cpu/convert.h and convert.cuh.
+// Half types only store bits. Conversions: kernels/common/cpu/convert.h and convert.cuh.
 struct Half {
   uint16_t bits;
 };
@@ -91,8 +91,8 @@ struct Acc<int64_t> {
 template <class scalar_t>
 using acc_t = typename detail::Acc<scalar_t>::type;
 
-// A computed value as a number that can be compared: integers, computed unsigned, get their sign
-// back.
+// A computed value in a type that can be compared: integers, which are computed as unsigned, become
+// signed again.
 template <class acc>
 TREADLE_HD auto as_signed(acc x) {
   if constexpr (std::is_integral_v<acc>) {
@@ -107,7 +107,8 @@ struct Type {
   using type = T;
 };
 
-// These functions are for host and device; nvcc would warn if f is for only one of them.
+// The functions below are for host and device. Without this pragma, nvcc warns if f is for only one
+// of them.
 #ifdef __CUDACC__
 #define TREADLE_NO_EXEC_CHECK _Pragma("nv_exec_check_disable")
 #else
@@ -168,14 +169,14 @@ TREADLE_HD auto visit_computed(Dtype dtype, F&& f) {
 
 constexpr bool is_half(Dtype dtype) { return dtype == Dtype::kHalf || dtype == Dtype::kBFloat16; }
 
-// As Python spells it.
+// The name in Python.
 constexpr const char* dtype_name(Dtype dtype) {
   constexpr const char* kNames[] = {"bool",  "uint8",   "int8",     "int16",   "int32",
                                     "int64", "float16", "bfloat16", "float32", "float64"};
   return kNames[static_cast<int>(dtype)];
 }
 
-// Bytes of an element.
+// The number of bytes of an element.
 TREADLE_HD int size_of(Dtype dtype) {
   return visit(dtype, [](auto type) { return int{sizeof(typename decltype(type)::type)}; });
 }
@@ -185,7 +186,7 @@ struct ScalarArg {
   double real;
   int64_t integer;
   bool is_integer;
-  bool is_unsigned = false;  // `integer` has the bits of a number of 2^63 or more
+  bool is_unsigned = false;  // `integer` has the bits of an unsigned number that is at least 2^63
 
   template <class T>
   TREADLE_HD T to() const {

@@ -8,10 +8,10 @@ namespace treadle {
 
 // The last error of this thread; "" if there was none.
 const char* error_text();
-// Keeps the text, and gives it back as error_text() does.
+// Stores the text as this thread's last error, and returns it.
 const char* keep_error(std::string text);
 
-// The text of all parts.
+// Stores the concatenated parts as the last error, and returns them.
 template <class... Parts>
 const char* fail(const Parts&... parts) {
   std::ostringstream text;

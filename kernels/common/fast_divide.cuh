@@ -1,4 +1,4 @@
-// Division by a number that the host knows, by a multiplication and a shift (ATen's IntDivider).
+// Division by a divisor known on the host, as a multiplication and a shift (ATen's IntDivider).
 #pragma once
 
 #include <cstdint>

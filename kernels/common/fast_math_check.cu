@@ -1,5 +1,5 @@
-// Compiled with the flags of every other kernel, and never launched: it fails to assemble under
-// --use_fast_math, for which nvcc (unlike NVRTC and the C++ compilers) defines no macro.
+// Compiled with the same flags as every other kernel, but never launched. It fails to assemble
+// under --use_fast_math, for which nvcc (unlike NVRTC and the C++ compilers) defines no macro.
 extern "C" __device__ int __nvvm_reflect(const char*);
 
 namespace treadle {

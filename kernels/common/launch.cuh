@@ -1,4 +1,5 @@
-// Every kernel of the library is launched here: on the caller's stream, checked, observed.
+// Launches every kernel of the library, on the caller's stream. Returns CUDA's error and calls the
+// observer.
 #pragma once
 
 #ifndef __CUDACC_RTC__
@@ -20,7 +21,7 @@ __host__ __device__ constexpr T ceil_div(T a, T b) {
 }
 
 #ifndef __CUDACC_RTC__
-// Whether there is code for exactly this GPU, 900 for sm_90.
+// Whether the build has code for exactly this architecture (900 for sm_90).
 constexpr bool compiled_for(int gpu) {
 #if defined(__CUDA_ARCH_LIST__)
   for (const int arch : {__CUDA_ARCH_LIST__}) {
@@ -30,7 +31,7 @@ constexpr bool compiled_for(int gpu) {
   return false;
 }
 
-// The architecture of the current GPU, 900 for sm_90; 0 if CUDA reports an error.
+// The architecture of the current GPU (900 for sm_90); 0 if CUDA reports an error.
 inline int current_gpu() {
   constexpr int kMost = 64;
   static std::atomic<int> known[kMost] = {};
@@ -47,11 +48,11 @@ inline int current_gpu() {
   return gpu;
 }
 
-// Whether a kernel may be placed on the GPU while the one before it in the stream is still ending
-// (programmatic dependent launch), which hides a microsecond of launch latency. The wait is an
-// instruction of sm_90 and later. Code for an older GPU lacks it, even if the driver compiles that
-// code's PTX for a newer GPU. A GPU runs the newest code that fits it, so only builds with both
-// need to check.
+// Whether a kernel may start while the previous one in the stream is still finishing (programmatic
+// dependent launch), which hides a microsecond of launch latency. The kernel waits for the previous
+// one with an instruction of sm_90 and later. Code for an older architecture lacks it, even if the
+// driver compiles that code's PTX for a newer GPU. A GPU runs the newest code that fits it, so only
+// builds with both kinds of code need to check the GPU.
 inline bool overlaps_launches() {
 #if defined(__CUDA_ARCH_LIST__)
   constexpr int kArchs[] = {__CUDA_ARCH_LIST__};
@@ -71,8 +72,8 @@ inline bool overlaps_launches() {
 
 #endif
 
-// The first statement of every kernel. Before it a kernel must neither write nor read results of
-// earlier kernels of the stream. After it, the next kernel may be placed on the GPU.
+// The first statement of every kernel. Before it, a kernel must not write to global memory, nor
+// read results of earlier kernels in the stream. After it, the next kernel may start.
 __device__ __forceinline__ void begin_kernel() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -81,7 +82,7 @@ __device__ __forceinline__ void begin_kernel() {
 }
 
 #ifndef __CUDACC_RTC__
-// Attributes of launches in clusters, and of those whose blocks wait for each other.
+// Attributes of launches: in clusters, cooperative (blocks wait for each other), and overlapping.
 inline cudaLaunchAttribute cluster_launch(int blocks) {
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeClusterDimension;

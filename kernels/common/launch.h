@@ -1,5 +1,5 @@
-// A description of a launch, and an observer of launches. Kernels need no observer;
-// launch_observer.cu sets one for treadle.launch_info.
+// A description of a launch, and an optional observer of launches. launch_observer.cu sets the
+// observer for treadle.launch_info.
 #pragma once
 
 #include <cstddef>

@@ -17,8 +17,8 @@ struct Launch {
   size_t shared_bytes;      // per block, static and dynamic
   size_t local_bytes;       // per thread; more than 0 means spills or indexed arrays
   int blocks_per_sm;        // resident at once, on the current device
-  double occupancy;         // resident warps over the most a multiprocessor holds
-  const char* family = "";  // of the LaunchScope, as the next two
+  double occupancy;         // resident warps / the most warps of a multiprocessor
+  const char* family = "";  // from the LaunchScope, like the next two
   const char* algorithm = "";
   const char* reason = "";
 };

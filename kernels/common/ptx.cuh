@@ -1,6 +1,6 @@
-// PTX without CUDA C++ counterparts: for sm_90, mma on registers, distributed shared memory of a
-// cluster, and mbarriers that count bytes; for sm_90a, moving registers between warps. Addresses
-// are shared-memory addresses.
+// PTX instructions without counterparts in CUDA C++: mma on registers; for sm_90, distributed
+// shared memory of a cluster, and mbarriers that count bytes; for sm_90a, reallocation of registers
+// between warpgroups. Integer addresses are in shared memory.
 #pragma once
 
 #include <cstdint>
@@ -87,7 +87,7 @@ __device__ __forceinline__ void copy4_async(uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
 
-// Stores zeros if not `any`.
+// Stores zeros if `any` is false.
 __device__ __forceinline__ void copy16_async(uint32_t to, const void* from, bool any) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                "r"(any ? 16 : 0)
@@ -104,12 +104,12 @@ __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
 }
 
-// Named barrier of some threads of a block. Ids begin at 1: 0 is __syncthreads'.
+// Named barrier for some threads of a block. Ids start at 1, because __syncthreads uses 0.
 __device__ __forceinline__ void sync_threads(int id, int count) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory");
 }
 
-// The same without a wait, for the threads that produce.
+// Arrives at the barrier without waiting, for producer threads.
 __device__ __forceinline__ void arrive_threads(int id, int count) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(count) : "memory");
 }
@@ -147,7 +147,7 @@ __device__ __forceinline__ void multiply_add<Half>(float (&c)[4], uint32_t a0, u
 #endif
 }
 
-// ---- registers per thread of a warpgroup: one takes what others have released
+// ---- registers per thread of a warpgroup: one warpgroup acquires what others have released
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 inline constexpr bool kSetmaxnreg = true;
@@ -155,7 +155,7 @@ inline constexpr bool kSetmaxnreg = true;
 inline constexpr bool kSetmaxnreg = false;
 #endif
 
-// On a GPU without such an instruction all threads keep the launch's registers.
+// Where this instruction does not exist, all threads keep the number of registers of the launch.
 template <int n>
 __device__ __forceinline__ void setmaxnreg_inc() {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -180,7 +180,7 @@ __device__ __forceinline__ uint32_t block_in_cluster() {
   return rank;
 }
 
-// The same offset in block `rank` of the cluster.
+// The address of the same offset in block `rank` of the cluster.
 __device__ __forceinline__ uint32_t in_block(uint32_t at, uint32_t rank) {
   uint32_t there;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
@@ -192,7 +192,7 @@ __device__ __forceinline__ void sync_cluster() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// ---- mbarriers of one arrival and a number of bytes
+// ---- mbarriers that wait for one arrival and a number of bytes
 
 __device__ __forceinline__ void init_barrier(uint32_t barrier) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
@@ -220,7 +220,7 @@ __device__ __forceinline__ void wait_barrier(uint32_t barrier, uint32_t parity) 
       : "memory");
 }
 
-// Stores 16 bytes in a block of the cluster; its barrier counts them.
+// Stores 16 bytes in the shared memory of a block of the cluster, whose `barrier` counts them.
 __device__ __forceinline__ void send16(uint32_t to, uint4 v, uint32_t barrier) {
   asm volatile(
       "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, "
@@ -229,7 +229,7 @@ __device__ __forceinline__ void send16(uint32_t to, uint4 v, uint32_t barrier) {
       : "memory");
 }
 
-// The same if `any`, without a branch.
+// Calls send16 if `any` is true, without a branch.
 __device__ __forceinline__ void send16_if(bool any, uint32_t to, uint4 v, uint32_t barrier) {
   asm volatile(
       "{\n"

@@ -1,4 +1,4 @@
-// TMA descriptors of tensors, made on the host.
+// TMA descriptors of tensors, encoded on the host.
 #pragma once
 
 #include "kernels/common/driver.h"
@@ -12,9 +12,10 @@ inline EncodeMap find_encode_map() {
   return find_driver_function<EncodeMap>("cuTensorMapEncodeTiled");
 }
 
-// Descriptor of a tensor of a half type or float: boxes with rows of 128 bytes in shared memory,
-// 128-byte swizzle, zero fill outside, float rounded to tf32. Strides in bytes; the first dimension
-// is dense. False if the driver lacks it.
+// Encodes the descriptor of a tensor of a half type or float. Boxes in shared memory have rows of
+// 128 bytes and the 128-byte swizzle. Elements outside the tensor are read as 0, and floats are
+// rounded to tf32. Strides are in bytes; the first dimension is dense. Returns false if the driver
+// lacks the function or refuses.
 template <int n>
 bool encode_map(CUtensorMap& map, Dtype dtype, const void* data, const cuuint64_t (&sizes)[n],
                 const cuuint64_t (&strides)[n - 1], const cuuint32_t (&box)[n]) {

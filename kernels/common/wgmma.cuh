@@ -11,7 +11,7 @@ namespace treadle::ptx {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// ---- mbarriers of several arrivals
+// ---- mbarriers that wait for several arrivals
 
 __device__ __forceinline__ void init_barrier(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
@@ -23,7 +23,8 @@ __device__ __forceinline__ void arrive_at(uint32_t barrier, uint32_t rank) {
                : "memory");
 }
 
-// The current one of n pipeline stages. Its barrier waits for the parity of the round.
+// The current one of n pipeline stages, and its round. A wait on the stage's barrier needs the
+// round's parity.
 template <int n>
 struct Ring {
   int stage = 0;
@@ -39,7 +40,7 @@ struct Ring {
   __device__ __forceinline__ uint32_t parity() const { return round & 1; }
 };
 
-// ---- TMA: tiles of a tensor, multicast to the blocks of the cluster with a bit in `blocks`
+// ---- TMA: tiles of a tensor, multicast to the blocks of the cluster whose bit in `blocks` is set
 
 __device__ __forceinline__ void copy_tile(uint32_t to, const CUtensorMap* map, int c0, int c1,
                                           uint32_t barrier, uint16_t blocks) {
@@ -50,7 +51,7 @@ __device__ __forceinline__ void copy_tile(uint32_t to, const CUtensorMap* map, i
       : "memory");
 }
 
-// Copies a tile of a five-dimensional tensor, which has all of the middle three dimensions.
+// Copies a tile of a five-dimensional tensor. The tile spans the middle three dimensions.
 __device__ __forceinline__ void copy_tile_of_groups(uint32_t to, const CUtensorMap* map, int c0,
                                                     int c4, uint32_t barrier, uint16_t blocks) {
   asm volatile(
@@ -79,7 +80,7 @@ __device__ __forceinline__ void finish_stores() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-// Stores four [8, 8] matrices of halves in the register layout of mma results. Lane l has the
+// Stores four [8, 8] matrices of halves from the register layout of mma results. Lane l passes the
 // address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void store_matrices(uint32_t at, const uint32_t (&x)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
@@ -97,7 +98,7 @@ __device__ __forceinline__ uint64_t matrix(uint32_t address, uint32_t apart = 16
          ((address & 0x3ffff) >> 4);
 }
 
-// Orders this thread's writes to shared memory before wgmma and TMA read them (async proxy).
+// Orders this thread's writes to shared memory before reads by wgmma and TMA (async proxy).
 __device__ __forceinline__ void publish_to_products() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -139,9 +140,10 @@ __device__ __forceinline__ void wait_products() {
                   "n"(static_cast<int>(kTurnB)))
 
 // c [64, 128] = a [64, k] b [128, k]^T, + c if `add`, by a warpgroup; k is 32 bytes of a row.
-// Transposed operands (half types only) are [k, 64] and [k, 128]. float counts as tf32: 10 bits of
-// mantissa. Thread t holds, for rows r = 16 (t / 32) + t % 32 / 4 and r + 8 and j < 16, columns
-// 8 j + 2 (t % 4) and the next: c[4 j], c[4 j + 1] of row r, c[4 j + 2], c[4 j + 3] of row r + 8.
+// Transposed operands (half types only) are [k, 64] and [k, 128]. float operands are read as tf32,
+// with 10 bits of mantissa. Thread t has rows r = 16 (t / 32) + t % 32 / 4 and r + 8. For j < 16 it
+// has column 8 j + 2 (t % 4) and the next, of row r in c[4 j] and c[4 j + 1], and of row r + 8 in
+// c[4 j + 2] and c[4 j + 3].
 template <class T, bool kTurnA = false, bool kTurnB = false>
 __device__ __forceinline__ void multiply_tile(float (&c)[64], uint64_t a, uint64_t b, bool add) {
   if constexpr (std::is_same_v<T, float>) {

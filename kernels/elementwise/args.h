@@ -1,4 +1,4 @@
-// An elementwise launch as the host describes it: no torch, no CUDA.
+// The host's description of an elementwise launch, without torch or CUDA.
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,7 @@
 
 namespace treadle {
 
-// The blocks that fill a multiprocessor; this bounds the registers of a thread.
+// The number of blocks that fills a multiprocessor. It limits the registers per thread.
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || \
     __CUDA_ARCH__ == 1000 || __CUDA_ARCH__ == 1030
 inline constexpr int kMostBlocks = 2048 / kBlockSize;
@@ -24,7 +24,7 @@ struct Pointers {
   char* at[n];
 };
 
-// A thread's n elements from `data` on, adjacent (one access) or kBlockSize apart.
+// Loads a thread's n elements from `data` on, adjacent (one access) or kBlockSize apart.
 template <class scalar_t, int n, bool kTogether>
 __device__ __forceinline__ Vector<scalar_t, n> load(const char* data) {
   if constexpr (kTogether) {
@@ -51,13 +51,14 @@ __device__ __forceinline__ void store(char* data, const Vector<scalar_t, n>& vec
   }
 }
 
-// A thread takes n elements. The last block takes the remainder, one element per thread.
+// A thread computes n elements. The last block computes the remainder, one element per thread at a
+// time.
 template <class scalar_t, int n, bool kTogether, int kInputs, class F>
 __global__ void __launch_bounds__(kBlockSize, kMostBlocks)
     dense_map(F f, Pointers<kInputs + 1> data, uint32_t whole_blocks, uint32_t rest) {
   begin_kernel();
   if (blockIdx.x < whole_blocks) {
-    // Counted in accesses, in 32 bits: computing addresses is much of the work.
+    // Positions count accesses, in 32 bits, because computing addresses is much of the work.
     const uint32_t at = blockIdx.x * (kTogether ? kBlockSize : n * kBlockSize) + threadIdx.x;
     constexpr size_t kStep = (kTogether ? n : 1) * sizeof(scalar_t);
     Vector<scalar_t, n> in[kInputs], out;
@@ -69,7 +70,7 @@ __global__ void __launch_bounds__(kBlockSize, kMostBlocks)
     store<kTogether>(data.at[0] + at * kStep, out);
     return;
   }
-  // Warps stay complete, because f may vote across one.
+  // All threads of a warp call f, because f may vote across the warp.
   const int64_t begin = int64_t{whole_blocks} * (n * kBlockSize);
   for (uint32_t at = threadIdx.x; at - threadIdx.x < rest; at += kBlockSize) {
     Vector<scalar_t, 1> in[kInputs] = {}, out;
@@ -85,7 +86,7 @@ __global__ void __launch_bounds__(kBlockSize, kMostBlocks)
 template <class scalar_t, int n, bool kTogether, int kInputs, class F>
 cudaError_t launch_dense(const ElementwiseArgs& args, const F& f, cudaStream_t stream) {
   constexpr int64_t kTile = int64_t{n} * kBlockSize;
-  // Tiles of a launch, so that its positions fit in 32 bits.
+  // The most tiles of a launch for which positions fit in 32 bits.
   constexpr int64_t kMostTiles = (int64_t{1} << 32) / (kTogether ? kBlockSize : kTile);
   int64_t left = args.numel;
   Pointers<kInputs + 1> data;

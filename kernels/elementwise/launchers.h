@@ -1,5 +1,5 @@
-// The elementwise kernels on CUDA, as csrc/elementwise/cuda/ calls them. They return the error of
-// their launch.
+// Launches the elementwise kernels on CUDA, for csrc/elementwise/cuda/. Each function returns the
+// error of its launch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,15 +14,15 @@ namespace treadle {
 cudaError_t launch_scale(const ElementwiseArgs& args, ScalarArg factor, cudaStream_t stream)
     TREADLE_EXPORTED(launch_scale);
 
-// a + alpha * b. The second has one tensor; `scalar` stands for a or for b.
+// a + alpha * b. In the second function a or b is the number `scalar`.
 cudaError_t launch_vector_add(const ElementwiseArgs& args, ScalarArg alpha, cudaStream_t stream)
     TREADLE_EXPORTED(launch_vector_add);
 cudaError_t launch_vector_add_scalar(const ElementwiseArgs& args, ScalarArg scalar,
                                      bool scalar_is_b, ScalarArg alpha, cudaStream_t stream)
     TREADLE_EXPORTED(launch_vector_add_scalar);
 
-// snake. The backward pass needs room for the sums of this many chunks of work, two for each
-// channel.
+// snake. snake_backward_chunks returns the number of chunks of work of the backward pass. Each
+// chunk writes two sums per channel to args.partial.
 cudaError_t launch_snake(const ElementwiseArgs& args, const SnakeForm& form, cudaStream_t stream)
     TREADLE_EXPORTED(launch_snake);
 int64_t snake_backward_chunks(const SnakeBackwardArgs& args)

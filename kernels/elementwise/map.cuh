@@ -1,8 +1,8 @@
 // The CUDA loop of every elementwise op: out[i] = f(in[i]...), any strides, any mixture of dtypes.
 // f is a functor of kernels/math. Four kernels:
-//   dense_map    one thread per vector of 16 bytes, or if misaligned per 4 elements
-//   rows_map     one thread per vector of 16 bytes of a dense row, or of one that repeats an
-//                element; any dtypes
+//   dense_map    one thread per vector of 16 bytes, or per 4 elements if misaligned
+//   rows_map     one thread per vector of 16 bytes of a row that is dense or repeats one element;
+//                any dtypes
 //   tiles_map    one thread per 4 elements of a tile, transposed through shared memory
 //   strided_map  one thread per kStridedPerThread elements, any strides and dtypes
 #pragma once
@@ -32,7 +32,7 @@ cudaError_t launch_map(const ElementwiseArgs& args, const F& f, cudaStream_t str
     for (int i = 0; i <= kInputs; ++i) {
       aligned = aligned && reinterpret_cast<uintptr_t>(args.data[i]) % 16 == 0;
     }
-    // One wide access a thread and operand hides memory latency best.
+    // One wide access per thread and operand hides memory latency best.
     return aligned ? launch_dense<common_t, 16 / sizeof(common_t), true, kInputs>(args, f, stream)
                    : launch_dense<common_t, 4, false, kInputs>(args, f, stream);
   }

@@ -1,5 +1,5 @@
-// out[i] = f(in[i]...) where rows are dense or repeat one element: any dtypes, any strides from row
-// to row.
+// out[i] = f(in[i]...) where rows are dense or repeat one element, with any dtypes and any strides
+// between rows.
 #pragma once
 
 #include <algorithm>
@@ -41,7 +41,7 @@ struct Rows {
   }
 };
 
-// Up to n elements of a row, as common_t.
+// Loads up to n elements of a row, as common_t.
 template <class stored_t, class common_t, int n>
 __device__ __forceinline__ void load_row(const char* at, InRow in_row, int count,
                                          Vector<common_t, n>& out) {
@@ -87,7 +87,8 @@ template <class common_t, bool kCast, int n, int kInputs, class F>
 __global__ void __launch_bounds__(kBlockSize)
     rows_map(F f, const __grid_constant__ Rows<kInputs + 1> args, uint32_t vectors) {
   begin_kernel();
-  // Threads past the end repeat the last vector and store nothing: f may vote across the warp.
+  // Threads past the end repeat the last vector but store nothing, because f may vote across the
+  // warp.
   const uint32_t own = blockIdx.x * kBlockSize + threadIdx.x;
   const uint32_t index = min(own, vectors - 1);
   const uint32_t row = args.vectors_per_row(index);

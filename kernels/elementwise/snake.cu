@@ -1,5 +1,5 @@
-// snake on CUDA. Where x is dense and a row of it has one channel, a thread has a vector of a row;
-// any other layout or mixture of dtypes goes through map.cuh. Twin:
+// snake on CUDA. Where x is dense and each of its rows has one channel, a thread computes a vector
+// of a row. Any other layout or mixture of dtypes goes through map.cuh. Twin:
 // kernels/elementwise/cpu/snake.cpp.
 #include "kernels/elementwise/launchers.h"
 #include "kernels/elementwise/map.cuh"
@@ -18,7 +18,7 @@ __device__ __forceinline__ acc snake_of(acc x, acc alpha, acc inverse) {
   }
 }
 
-// Any phase and any alpha.
+// For any phase and any alpha.
 template <class scalar_t, class acc = acc_t<scalar_t>>
 __device__ __forceinline__ acc small_snake_of(acc x, acc alpha, SnakeInverse<acc> inverse) {
   const acc t = math::mul_rn(alpha, x);
@@ -66,7 +66,7 @@ struct SnakeOf {
   }
 };
 
-// x and out dense [rows, row_size]; row r has channel r % channels.
+// x and out are dense [rows, row_size]; row r has channel r % channels.
 template <class scalar_t, int kBytes>
 struct SnakeRows {
   static constexpr int kVector = kBytes / sizeof(scalar_t);
@@ -76,7 +76,7 @@ struct SnakeRows {
   uint32_t alpha_step, beta_step;  // bytes
   uint32_t row_size, vectors;
   FastDivide vectors_per_row, channels;
-  bool aligned;  // every vector is full and takes one access
+  bool aligned;  // every vector is full and aligned to 16 bytes
   SnakeForm form;
 
   SnakeRows(const ElementwiseArgs& args, const SnakeForm& form)
@@ -110,7 +110,7 @@ struct SnakeRows {
   }
 };
 
-// The number of blocks for which a multiprocessor has threads.
+// The number of blocks whose threads fit on a multiprocessor.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 inline constexpr int kMostBlocks = 1024 / kBlockSize;
 #elif defined(__CUDA_ARCH__) && \
@@ -120,8 +120,8 @@ inline constexpr int kMostBlocks = 1536 / kBlockSize;
 inline constexpr int kMostBlocks = 2048 / kBlockSize;
 #endif
 
-// Resident blocks per multiprocessor. Near phases gain from more blocks. Far phases with two
-// accesses, or with an alpha that may be 0, need more registers, which allow fewer blocks.
+// The number of resident blocks per multiprocessor. Near phases gain from more blocks. Far phases
+// with two accesses, or with an alpha that may be 0, need more registers, so fewer blocks fit.
 template <class scalar_t, int kBytes, bool kAligned>
 constexpr int row_blocks() {
   if (sizeof(scalar_t) == 8) return 0;
@@ -182,8 +182,8 @@ cudaError_t launch_rows_of(const SnakeRows<scalar_t, kBytes>& rows, cudaStream_t
   return launch(snake_rows<scalar_t, kBytes, kAligned>, shape, stream, rows);
 }
 
-// In half types a thread makes two accesses if that divides a row. Its work per channel then
-// costs relatively less.
+// In half types a thread makes two accesses per array if they divide a row. More elements then
+// share the thread's work per channel.
 template <class scalar_t>
 cudaError_t launch_rows_of(const ElementwiseArgs& args, const SnakeForm& form,
                            cudaStream_t stream) {

@@ -1,4 +1,4 @@
-// snake as the host describes it: no torch, no CUDA.
+// The host's description of a snake op, without torch or CUDA.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace treadle {
 
-// Which formula is meant; kernels/math/snake.h has them.
+// Selects one of the formulas of kernels/math/snake.h.
 struct SnakeForm {
   double eps;     // is added to beta
   bool limit;     // neither beta nor eps was given: x + alpha (x sinc(alpha x))^2
@@ -15,20 +15,20 @@ struct SnakeForm {
 };
 
 // x, grad and grad_x are [N, C, L], alpha and beta and their gradients [C], all dense and of one
-// dtype. A gradient that is not wanted is null. `partial` holds, for each chunk of work, the two
-// sums of each channel: [chunks, 2, C] of acc_t; null if neither alpha nor beta has a gradient.
+// dtype. A gradient that is not wanted is null. `partial` [chunks, 2, C] of acc_t has two sums for
+// each chunk of work and each channel; it is null if neither alpha nor beta needs a gradient.
 struct SnakeBackwardArgs {
   Dtype dtype;
   int64_t n, c, l;
   const void *grad, *x, *alpha, *beta;
   void *grad_x, *grad_alpha, *grad_beta;
   void* partial;
-  bool beta_is_alpha;  // then grad_alpha is the sum of both
+  bool beta_is_alpha;  // then grad_alpha is the sum of both gradients
   SnakeForm form;
 };
 
-// How the CPU divides the work: a chunk is a part of a row for all channels. Sums are added in the
-// order of the chunks, so that they do not depend on threads.
+// How the CPU divides the work: a chunk is a part of a row, for all channels. Sums are added in the
+// order of the chunks, so that they do not depend on the number of threads.
 struct SnakeCpuChunks {
   static constexpr int64_t kLength = 8192;
   int64_t parts, count;

@@ -1,6 +1,6 @@
-// snake's backward pass on CUDA: the gradient of x, and in the same pass the two sums of each
-// channel (snake_channel.h); then their total. The order of all additions depends only on the
-// shape. Twin: kernels/elementwise/cpu/snake.cpp.
+// snake's backward pass on CUDA. One kernel computes the gradient of x and, for each chunk of work,
+// two sums per channel (snake_channel.h). A second kernel adds the chunks. The order of all
+// additions depends only on the shape. Twin: kernels/elementwise/cpu/snake.cpp.
 #include "kernels/elementwise/launchers.h"
 #include "kernels/elementwise/rows_map.cuh"
 #include "kernels/elementwise/snake.cuh"
@@ -10,21 +10,22 @@ namespace {
 
 constexpr int kWarp = 32;
 constexpr int64_t kVectorBytes = 16;
-// Vectors per thread if a row fills a block; the number of blocks up to which the batch is divided.
+// The vectors per thread if a row fills a block, and the number of blocks up to which the batch is
+// divided.
 constexpr uint32_t kPerThread = 4;
 constexpr int64_t kEnoughBlocks = 4096;
-// Vectors in flight per thread, and resident blocks per multiprocessor. Among 1 or 2 vectors and
-// 3 to 8 blocks these are fastest for half types on an H200, and no others are faster for float32.
+// Vectors in flight per thread, and resident blocks per multiprocessor. Of 1 or 2 vectors and 3 to
+// 8 blocks, these are the fastest for half types on an H200, and none are faster for float32.
 constexpr int kAhead = 2, kBackwardBlocks = 4;
-// The most chunks that one thread of a warp adds; with more, a block adds each channel.
+// The most chunks for snake_sum_few. With more, snake_sum_many uses a whole block per channel.
 constexpr int64_t kFewChunks = 64;
 
-// A block has `lanes` threads for each of kBlockSize / lanes neighbouring channels, and goes
-// through `rows` rows of them, or through a part of one.
+// A block has `lanes` threads for each of kBlockSize / lanes adjacent channels. It computes `rows`
+// rows of these channels, or a part of one row.
 struct SnakeSplit {
   uint32_t vectors;  // per row
-  int tail;          // elements of the last one
-  int lanes;         // a power of 2, at most a warp; or a block
+  int tail;          // elements in the last vector of a row
+  int lanes;         // a power of 2 up to a warp, or a whole block
   uint32_t vectors_per_part, parts;
   int64_t channel_blocks, rows, chunks;
 
@@ -57,7 +58,7 @@ __device__ __forceinline__ SnakeChannel<acc_t<scalar_t>> channel_of(const SnakeB
           widen(static_cast<const scalar_t*>(args.beta)[c]), args.form};
 }
 
-// A channel, and its sums in a thread.
+// A channel and its sums in one thread.
 template <class acc>
 struct SnakeSums {
   SnakeChannel<acc> channel;
@@ -65,14 +66,14 @@ struct SnakeSums {
   acc product = 0, square = 0;
 };
 
-// A vector of a row that is being loaded. kAligned: every vector is full and takes one access.
+// A vector of a row. kAligned: every vector is full and is loaded with one access.
 template <class scalar_t, bool kAligned>
 struct SnakeVector {
   static constexpr int n = kVectorBytes / sizeof(scalar_t);
   static constexpr InRow kInRow = kAligned ? InRow::kAligned : InRow::kAnywhere;
   using acc = acc_t<scalar_t>;
 
-  int count;  // 0: zeros
+  int count;  // 0 past the end, where x and grad are zeros
   Vector<scalar_t, n> x, grad;
 
   __device__ __forceinline__ void load(const SnakeBackwardWork& work, int64_t row, uint32_t vector,
@@ -128,7 +129,7 @@ struct SnakeVector {
   }
 };
 
-// The sum over the lanes of a channel, in its first thread.
+// Returns the sum over the lanes of a channel to the first of them.
 template <class acc>
 __device__ __forceinline__ acc sum_of_lanes(acc value, int lanes,
                                             acc (&of_warps)[kBlockSize / kWarp]) {
@@ -212,7 +213,8 @@ __device__ __forceinline__ void write_gradients(const SnakeBackwardArgs& args, i
   write(args.grad_beta, channel.grad_beta(square));
 }
 
-// A block has kWarp channels; each has a thread in every warp, which adds every kWarps-th chunk.
+// A block adds kWarp channels. A channel has a thread in every warp, which adds every kWarps-th
+// chunk.
 template <class scalar_t>
 __global__ void __launch_bounds__(kBlockSize)
     snake_sum_few(SnakeBackwardArgs args, int64_t chunks) {
@@ -236,7 +238,7 @@ __global__ void __launch_bounds__(kBlockSize)
   write_gradients<scalar_t>(args, c, sums[0], sums[1]);
 }
 
-// A block has one channel.
+// A block adds one channel.
 template <class scalar_t>
 __global__ void __launch_bounds__(kBlockSize)
     snake_sum_many(SnakeBackwardArgs args, int64_t chunks) {

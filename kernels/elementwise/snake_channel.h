@@ -7,8 +7,8 @@
 
 namespace treadle {
 
-// 1 / b, where the limit form has alpha for b. A subnormal alpha, whose inverse may be infinite, is
-// scaled up to a normal number first.
+// 1 / b, where b is alpha in the limit form. A subnormal alpha, whose inverse may be infinite, is
+// first scaled up to a normal number.
 template <class acc>
 struct SnakeInverse {
   acc scale, value;  // 1 / b = scale * value
@@ -33,15 +33,15 @@ struct SnakeChannel {
         beta(form.logscale ? math::exp_any(stored_beta) : stored_beta),
         inverse(SnakeInverse<acc>::of(alpha, beta, form)) {}
 
-  // Whether results take small_value.
+  // Whether results need small_value.
   TREADLE_HD bool small() const { return form.limit && math::snake_is_small(alpha); }
 
   static TREADLE_HD acc value(acc x, acc sine, acc inverse) {
     return math::fma_rn(math::mul_rn(sine, sine), inverse, x);
   }
 
-  // The limit form for an alpha that may be 0 or subnormal. For other alphas it has the bits of
-  // value: where their sin(t)^2 underflows, it is too small to change x.
+  // The limit form for an alpha that may be 0 or subnormal. For other alphas the bits are those of
+  // value(): where sin(t)^2 underflows, it is too small to change x.
   static TREADLE_HD acc small_value(acc x, acc t, acc sine, SnakeInverse<acc> inverse) {
     const acc square = math::mul_rn(math::mul_rn(sine, sine), inverse.scale);
     const acc tiny = math::select(inverse.scale > acc(1), math::kSnakeTiny<acc>, acc(0));
@@ -66,8 +66,8 @@ struct SnakeChannel {
     return form.logscale ? grad * beta : grad;
   }
 
-  // The gradient of the stored alpha, from the sums of grad x sin(t) cos(t), in the limit form of
-  // limit_slope, and of grad sin(t)^2.
+  // The gradient of the stored alpha, from two sums. `product` is the sum of grad x sin(t) cos(t)
+  // or, in the limit form, of limit_slope; `square` is the sum of grad sin(t)^2.
   TREADLE_HD acc grad_alpha(acc product, acc square, bool beta_is_alpha) const {
     acc grad = form.limit ? product : 2 * (product * inverse.value);
     if (form.logscale) grad *= alpha;

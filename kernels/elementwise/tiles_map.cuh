@@ -1,5 +1,6 @@
 // out[i] = f(in[i]...) where an input is dense along another dimension than the output, as in
-// a + b.t(): tiles of two dimensions, transposed through shared memory. Any strides and dtypes.
+// a + b.t(). Two-dimensional tiles of that input are transposed through shared memory. Any strides
+// and dtypes.
 #pragma once
 
 #include "kernels/elementwise/strided_map.cuh"
@@ -44,7 +45,7 @@ template <class common_t, bool kCast, int kInputs, class F>
 __global__ void __launch_bounds__(kBlockSize)
     tiles_map(F f, const __grid_constant__ Tiles<kInputs + 1> args) {
   begin_kernel();
-  // One more column: a column's elements are in different banks.
+  // One extra column puts the elements of a column into different banks.
   __shared__ common_t tile[kInputs][kTileSide][kTileSide + 1];
   const uint32_t x = threadIdx.x % kTileSide, y = threadIdx.x / kTileSide;
   constexpr uint32_t kRows = kBlockSize / kTileSide;

@@ -1,5 +1,5 @@
-// sine and cosine on the device, a vector at a time. Large arguments cost only warps that have any.
-// out = sin(x) or cos(x); backward: grad * wave(x) or -grad * wave(x).
+// sine and cosine on the device, a vector at a time. Large arguments slow down only warps that have
+// some. Forward: sin(x) or cos(x). Backward: grad * wave(x) or -grad * wave(x).
 #pragma once
 
 #include "kernels/common/convert.cuh"
@@ -27,7 +27,8 @@ template <class scalar_t, int n>
 __device__ __forceinline__ bool any_far(const Vector<scalar_t, n>& in) {
 #if __CUDA_ARCH__ >= 800  // older GPUs have no arithmetic of bfloat16
   if constexpr (std::is_same_v<scalar_t, BFloat16> && n % 2 == 0) {
-    // Packed pairs, squared instead of abs: at 2 bytes per element instructions are the limit.
+    // Squares packed pairs instead of computing magnitudes: at 2 bytes per element, instructions
+    // are the bottleneck.
     const auto& pairs = reinterpret_cast<const Vector<__nv_bfloat162, n / 2>&>(in).value;
     __nv_bfloat162 squares = __hmul2_rn(pairs[0], pairs[0]);
 #pragma unroll
@@ -38,7 +39,7 @@ __device__ __forceinline__ bool any_far(const Vector<scalar_t, n>& in) {
   return largest(in) > math::kNear<scalar_t>;
 }
 
-// Whether far_wave serves all of them.
+// Whether all of them are in the domain of far_wave.
 template <class scalar_t, int n>
 __device__ __forceinline__ bool all_far(const Vector<scalar_t, n>& in) {
   if constexpr (std::is_same_v<scalar_t, BFloat16> && n % 2 == 0) {
@@ -79,7 +80,8 @@ __device__ __forceinline__ void compute_far(const Vector<scalar_t, n>& in, Resul
   }
 }
 
-// widen(), not hoisted: otherwise the compiler computes one side's values before the branch.
+// widen() that the compiler cannot hoist. Otherwise it computes one side's values before the
+// branch.
 template <class scalar_t, int n>
 __device__ __forceinline__ void widen_here(const Vector<scalar_t, n>& in, acc_t<scalar_t> (&x)[n]) {
   Vector<scalar_t, n> copy = in;
@@ -103,7 +105,7 @@ __device__ __forceinline__ uint32_t packed(float low, float high) {
   }
 }
 
-// Half types get their signs in pairs, after packing.
+// Flips signs. In half types it flips them in pairs, after packing.
 template <class scalar_t, int n>
 __device__ __forceinline__ void narrow_resolved(const math::Flip (&y)[n],
                                                 Vector<scalar_t, n>& out) {
@@ -129,13 +131,13 @@ __device__ __forceinline__ void narrow_resolved(const double (&y)[n], Vector<dou
 
 }  // namespace detail
 
-// `rounded`: y is rounded to scalar_t next, where far_wave has the bits of near_wave.
+// rounded: the caller rounds y to scalar_t. Then far_wave gives the same bits as near_wave.
 template <math::Wave wave, class scalar_t, bool rounded, int n, class Result>
 __device__ __forceinline__ void compute_wave(const Vector<scalar_t, n>& in, Result (&y)[n]) {
   constexpr bool is_float = std::is_same_v<scalar_t, float>;
   acc_t<scalar_t> x[n];
   if constexpr (math::kHasFar<scalar_t>) {
-    // One path for the whole warp: a diverged warp would pay for every path.
+    // The whole warp chooses one path, because a diverged warp would pay for every path.
     constexpr unsigned kWarp = 0xffffffff;
     if (__any_sync(kWarp, detail::any_far(in))) {
       if constexpr (is_float) {

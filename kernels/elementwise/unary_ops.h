@@ -1,6 +1,6 @@
-// The elementwise ops of one tensor and no number, TREADLE_UNARY_OPS(row). A row is the op, the
-// type of its formula (on CUDA and on the CPU), and whether integers give integers; otherwise they
-// give floats. Each op has a kernel and one for its gradient, <op>_backward.
+// TREADLE_UNARY_OPS(row) lists the elementwise ops that have one tensor and no number. A row is the
+// op, the type of its formula (on CUDA and on the CPU), and whether integer inputs give integer
+// results; otherwise they give floats. Each op also has a kernel for its gradient, <op>_backward.
 #pragma once
 
 // clang-format off

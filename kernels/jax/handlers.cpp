@@ -1,6 +1,6 @@
-// The functions of kernels.h as handlers of XLA's foreign function interface: libtreadle_jax.so,
-// for treadle.jax. A handler describes XLA's buffers and passes them on; it copies nothing, and on
-// CUDA it launches into the stream that XLA gives it.
+// libtreadle_jax.so, for treadle.jax: the functions of kernels.h as handlers of XLA's foreign
+// function interface. A handler passes descriptions of XLA's buffers to a function. It copies
+// nothing, and on CUDA it launches on XLA's stream.
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -37,11 +37,11 @@ uint32_t dtype_of(ffi::DataType type) {
     case ffi::DataType::F64:
       return TREADLE_FLOAT64;
     default:
-      return 0;  // no dtype: the library's error names the argument
+      return 0;  // not a dtype: the library reports the error
   }
 }
 
-// XLA's buffers here are contiguous: treadle.jax requests no other layout.
+// XLA's buffers are contiguous, because treadle.jax requests no other layout.
 treadle_array array_of(const ffi::AnyBuffer& buffer) {
   const ffi::AnyBuffer::Dimensions sizes = buffer.dimensions();
   return {sizeof(treadle_array),
@@ -97,12 +97,12 @@ ffi::Error vector_add(const treadle_device& device, ffi::AnyBuffer a, ffi::AnyBu
 
 // ---- recurrent layers
 
-// An empty buffer stands for an argument that is left out.
+// An empty buffer means that the argument is omitted.
 void* data_of(const ffi::AnyBuffer& buffer) {
   return buffer.element_count() == 0 ? nullptr : buffer.untyped_data();
 }
 
-// The layer whose gates, or products, have the sizes [D, T, B, ...]. c0 is of the dtype of c.
+// `wide` is the layer's gates or products, of sizes [D, T, B, ...]. c0 has the dtype of c.
 treadle_recurrent layer_of(int32_t cell, const ffi::AnyBuffer& wide, const ffi::AnyBuffer& c0) {
   const ffi::AnyBuffer::Dimensions sizes = wide.dimensions();
   return {sizeof(treadle_recurrent),
@@ -115,8 +115,8 @@ treadle_recurrent layer_of(int32_t cell, const ffi::AnyBuffer& wide, const ffi::
           c0.dimensions().back()};
 }
 
-// The part of a buffer from its first multiple of 256 bytes on, because XLA aligns to fewer on
-// the CPU.
+// The part of a buffer from its first multiple of 256 bytes on. XLA's alignment on the CPU is
+// smaller.
 struct Workspace {
   void* data;
   size_t bytes;
@@ -181,7 +181,7 @@ auto on_cuda() {
   return ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>().Ctx<ffi::DeviceOrdinal>();
 }
 
-// Binds the given numbers of arguments and results, after the device's own.
+// Binds the given numbers of arguments and results, after the arguments that describe the device.
 template <int kArguments, int kResults, class Binding>
 auto buffers(Binding&& binding) {
   if constexpr (kArguments > 0) {
@@ -189,13 +189,13 @@ auto buffers(Binding&& binding) {
   } else if constexpr (kResults > 1) {
     return buffers<0, kResults - 1>(std::move(binding).template Ret<ffi::AnyBuffer>());
   } else {
-    return std::move(binding).template Ret<ffi::AnyBuffer>();  // not to be moved once it is made
+    return std::move(binding).template Ret<ffi::AnyBuffer>();  // its type must not be moved again
   }
 }
 
 }  // namespace
 
-// treadle_jax_<name>_cpu and treadle_jax_<name>_cuda. The last argument binds attributes.
+// Defines treadle_jax_<name>_cpu and treadle_jax_<name>_cuda. The last argument binds attributes.
 #define TREADLE_HANDLERS(name, function, arguments, results, ...)                      \
   extern "C" TREADLE_API XLA_FFI_Error* treadle_jax_##name##_cpu(XLA_FFI_CallFrame*);  \
   extern "C" TREADLE_API XLA_FFI_Error* treadle_jax_##name##_cuda(XLA_FFI_CallFrame*); \

@@ -1,6 +1,7 @@
 // sigmoid, tanh and elu with their derivatives, for host and device, float and double.
 // Twin in plain PyTorch: torch.sigmoid, torch.tanh, torch.nn.functional.elu.
-// NaN and inf appear in the same places as there: sigmoid is 0 where 1 / (1 + exp(-x)) overflows.
+// NaN and inf appear in the same places as in torch. For that, sigmoid is 0 where exp(-x)
+// overflows.
 #pragma once
 
 #include "kernels/math/exp.h"
@@ -9,8 +10,9 @@ namespace treadle::math {
 
 namespace detail {
 
-// The host takes a hundred times as long for subnormal numbers, or flushes them, so that inf times
-// one would be NaN. So subnormal values of exp(x) are raised to the least normal number.
+// The host either computes with subnormal numbers a hundred times more slowly, or flushes them to
+// 0, so that their product with inf would be NaN. So subnormal values of exp(x) are raised to the
+// smallest normal number.
 template <class T>
 TREADLE_HD T without_subnormals(T exp_x, [[maybe_unused]] T x, [[maybe_unused]] T zero_below) {
 #if defined(__CUDA_ARCH__)
@@ -21,15 +23,15 @@ TREADLE_HD T without_subnormals(T exp_x, [[maybe_unused]] T x, [[maybe_unused]] 
 #endif
 }
 
-// Complements near 0 would make subnormal gradients, so they are 0 on the host. In torch 1 - y is 0
-// from 2^-24 or 2^-53 on.
+// Complements near 0 would lead to subnormal gradients, so the host replaces them by 0. In torch,
+// the smallest nonzero 1 - y is 2^-24 (float) or 2^-53 (double).
 template <class T>
 TREADLE_HD T zero_if_tiny(T complement) {
 #if defined(__CUDA_ARCH__)
   return complement;
 #else
-  // The select uses bits: otherwise compilers turn the selects of LLTM's gradients into branches on
-  // the chosen 0.
+  // Bit operations select the result. Otherwise compilers turn selects in LLTM's gradients into
+  // branches on whether it is 0.
   const bool keep = !(complement < (sizeof(T) == 4 ? T(0x1p-64) : T(0x1p-128)));
   const auto bits = bits_of(complement);
   return from_bits(bits & (decltype(bits){0} - keep));
@@ -163,7 +165,7 @@ template <class T>
 TREADLE_HD Elu<T> elu(T x) {
   const bool positive = x > T(0);
   const ExpPair<T> e = exp_pair<T>(select(positive, T(0), x));
-  // From there exp(x) rounds to 0.
+  // Below this, exp(x) rounds to 0.
   constexpr T lowest = sizeof(T) == 4 ? T(-103.97208) : T(-745.1332191019412);
   const T slope = detail::without_subnormals(e.exp, x, lowest);
   return {select(positive, x, e.expm1), select(positive, T(1), slope)};

@@ -16,7 +16,7 @@ namespace treadle::math {
 #define TREADLE_FAST_FMA
 #endif
 
-// The device contracts, and so does a host with the instruction; elsewhere std::fma is a slow call.
+// An fma on the device and on hosts with the instruction. On other hosts std::fma is a slow call.
 TREADLE_HD float fma_if_fast(float a, float b, float c) {
 #if defined(__CUDA_ARCH__)
   return fmaf(a, b, c);
@@ -114,8 +114,8 @@ TREADLE_HD double from_bits(uint64_t x) {
 #endif
 }
 
-// condition ? a : b. Without a blend instruction for floats compilers branch, and do not vectorise:
-// there it is made of bit operations.
+// condition ? a : b. Where there is no blend instruction for floats, compilers would emit a branch
+// and not vectorise, so bit operations are used instead.
 TREADLE_HD float select(bool condition, float a, float b) {
 #if defined(__SSE2__) && !defined(__SSE4_1__) && !defined(__CUDA_ARCH__)
   const uint32_t mask = 0u - condition;

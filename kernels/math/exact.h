@@ -1,5 +1,5 @@
-// Operations rounded once to nearest even (_rn, as CUDA names it), which no compiler may merge or
-// split: a formula made of them has the same bits on host and device. sqrt_near is an exception.
+// Operations that round once, to nearest even (CUDA's suffix _rn). No compiler may merge or split
+// them, so formulas made of them have the same bits on host and device. sqrt_near is the exception.
 #pragma once
 
 #include "kernels/math/bits.h"
@@ -18,7 +18,7 @@ TREADLE_HD float add_rn(float a, float b) { return __fadd_rn(a, b); }
 TREADLE_HD double add_rn(double a, double b) { return __dadd_rn(a, b); }
 TREADLE_HD float mul_rn(float a, float b) { return __fmul_rn(a, b); }
 TREADLE_HD double mul_rn(double a, double b) { return __dmul_rn(a, b); }
-// Within 2 ulp and without the branches of sqrt_rn; the same on every call. No subnormals.
+// Deterministic, within 2 ulp, and without the branches of sqrt_rn. It flushes subnormals to 0.
 TREADLE_HD float sqrt_near(float a) {
   float root;
   asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(a));
@@ -38,17 +38,17 @@ TREADLE_HD float sqrt_near(float a) { return __builtin_sqrtf(a); }
 TREADLE_HD float fma_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 TREADLE_HD double fma_rn(double a, double b, double c) { return __builtin_fma(a, b, c); }
 #else
-// In double the product is exact. The sum is rounded to odd: where something was lost, its last bit
-// is set, so that rounding it to float is rounding the exact sum.
+// The product is exact in double. The sum is rounded to odd: where it is inexact, its last bit is
+// set. Rounding it to float then gives the same result as rounding the exact sum.
 TREADLE_HD float fma_rn(float a, float b, float c) {
   const double product = static_cast<double>(a) * b, sum = product + c;
   const double part = sum - product, lost = (product - (sum - part)) + (c - part);
   const uint64_t bits = bits_of(sum), even = ~bits & 1;
   // Take the odd number on the side of `sum` where the exact sum lies.
   const uint64_t inward = (bits_of(lost) ^ bits) >> 63;
-  const uint64_t step = lost != 0 ? even : 0;  // not where the sum is inf or NaN: lost is NaN
+  const uint64_t step = lost != 0 ? even : 0;
   const double odd = from_bits(bits + (step ^ (0 - inward)) + inward);
-  return static_cast<float>(lost == lost ? odd : sum);
+  return static_cast<float>(lost == lost ? odd : sum);  // lost is NaN if the sum is inf or NaN
 }
 
 TREADLE_HD double fma_rn(double a, double b, double c) { return std::fma(a, b, c); }

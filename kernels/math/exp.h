@@ -1,6 +1,6 @@
 // exp(x) and expm1(x) together, for x <= 0, from one reduction: x = k ln 2 + r, |r| <= ln(2) / 2.
-// Host: branch-free, so that loops over it vectorise, and below 1 ulp. Device: the special function
-// unit in float, CUDA's own functions in double.
+// The host's code has no branches, so that loops over it vectorise, and errors below 1 ulp. The
+// device uses the special function unit in float and CUDA's own functions in double.
 // NaN stays NaN, -inf gives 0 and -1.
 // The polynomials are minimax fits of (expm1(r) - r - r^2 / 2) / r^3 in relative error.
 #pragma once
@@ -23,7 +23,7 @@ struct ExpConstants;
 template <>
 struct ExpConstants<float> {
   static constexpr float kLog2E = 0x1.715476p+0f;
-  // 15 bits, so that its product with k is exact without fma as well.
+  // 15 bits, so that its product with k is exact even without fma.
   static constexpr float kLn2High = 0x1.62e4p-1f;
   static constexpr float kLn2Low = 0x1.7f7d1cp-20f;
   // Adding it rounds to an integer, in the low bits.
@@ -68,15 +68,15 @@ struct ExpConstants<double> {
 #if defined(__CUDA_ARCH__)
 namespace detail {
 
-// 2^(x log2 e) by the special function unit: 2^-22 of the value, and |x| 2^-24 from the product.
-// The cell's results that are computed from it are at most 1, and wrong by less than 2e-7.
+// 2^(x log2 e) by the special function unit. Its relative error is 2^-22, and |x| 2^-24 more from
+// the product. Results that cells compute from it are at most 1, with errors below 2e-7.
 __device__ __forceinline__ float exp_approximate(float x) {
   float result;
   asm("ex2.approx.f32 %0, %1;" : "=f"(result) : "f"(x * 0x1.715476p+0f));
   return result;
 }
 
-// The same with results below 2^-126 flushed to 0: two operations less.
+// Like exp_approximate, but flushes results below 2^-126 to 0, which saves two instructions.
 __device__ __forceinline__ float exp_approximate_normal(float x) {
   float result;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * 0x1.715476p+0f));
@@ -94,7 +94,7 @@ __device__ __forceinline__ float expm1_approximate(float x) {
 }  // namespace detail
 #endif
 
-// x <= 0 or NaN. exp is 0 where x is below `lowest`.
+// For x <= 0 and NaN. exp is 0 where x is below `lowest`.
 template <class T>
 TREADLE_HD ExpPair<T> exp_pair(T x, T lowest = T(-1e4)) {
 #if defined(__CUDA_ARCH__)

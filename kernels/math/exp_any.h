@@ -13,18 +13,18 @@ namespace treadle::math {
 // x = n ln 2 + r with |r| <= ln(2) / 2. 2^n is applied as two factors, because 2^n itself may be
 // infinite or subnormal where exp(x) is neither.
 TREADLE_HD float exp_any(float x) {
-  // Beyond these the result is inf or 0. NaN stays.
+  // Beyond these limits the result is inf or 0. NaN stays NaN.
   x = select(x > 90.0f, 90.0f, x);
   x = select(x < -110.0f, -110.0f, x);
   constexpr float kRound = 0x1.8p+23f;  // adding it rounds to an integer, in the low bits
   const float shifted = fma_rn(x, 0x1.715476p+0f, kRound);
   const float k = sub_rn(shifted, kRound);
-  // The product of 15 bits of ln 2 with k is exact, and so is `high`. The reduced argument is r
-  // + rest, unrounded.
+  // The constant has 15 bits of ln 2, so its product with k is exact, and so is `high`. r + rest is
+  // the reduced argument before rounding.
   constexpr float kLow = -0x1.7f7d1cp-20f;
   const float high = fma_rn(k, -0x1.62e4p-1f, x), r = fma_rn(k, kLow, high);
   const float rest = fma_rn(k, kLow, sub_rn(high, r));
-  // A fit of (exp(r) - 1 - r - r^2 / 2) / r^3 within 8e-10 of exp(r).
+  // A fit of (exp(r) - 1 - r - r^2 / 2) / r^3. Its error changes exp(r) by at most 8e-10.
   float p = fma_rn(0x1.a0f8eep-13f, r, 0x1.6d119ap-10f);
   p = fma_rn(p, r, 0x1.1110f6p-7f);
   p = fma_rn(p, r, 0x1.555518p-5f);

@@ -1,6 +1,6 @@
-// torch.nn.RNN's cell, pointwise, one hidden unit, with one gate g: new_h = activation(g), and its
-// backward. The cell's state is h before it is rounded to its dtype, like a GRU's, but no step
-// reads it. Twin in plain PyTorch: treadle.reference.rnn_cell.
+// The pointwise part of torch.nn.RNN's cell for one hidden unit, with one gate g:
+// new_h = activation(g), and its backward pass. As in a GRU, the cell state is h before rounding to
+// its dtype, but no step reads it. Twin in plain PyTorch: treadle.reference.rnn_cell.
 #pragma once
 
 #include "kernels/math/activations.h"
@@ -30,7 +30,7 @@ struct TanhActivation {
   }
 };
 
-// NaN stays NaN. Where the result is 0, so is the gradient, even if the incoming one is infinite.
+// NaN stays NaN. Where the result is 0, the gradient is 0 even if the incoming one is infinite.
 struct ReluActivation {
   static constexpr HBound kHBound = HBound::kNone;
 

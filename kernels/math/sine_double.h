@@ -1,12 +1,13 @@
-// sin(x) and cos(x) of double: at most 2 ulp, for every finite x. The steps are those of
-// sine_float.h; beyond kNear, x / (2 pi) modulo 1 comes from integers of 192 bits.
+// sin(x) and cos(x) of double, with errors of at most 2 ulp for every finite x. The steps are those
+// of sine_float.h. Beyond kNear, x / (2 pi) modulo 1 is computed with integers of 192 bits.
 #pragma once
 
 #include "kernels/math/sine_float.h"
 
 namespace treadle::math {
 
-// Largest magnitude that is reduced by pi in parts. Without fma their products must be exact.
+// The largest magnitude that is reduced with pi in several terms. Without fma, the products of
+// these terms must be exact.
 #if defined(TREADLE_FAST_FMA)
 template <>
 inline constexpr double kNear<double> = 0x1p+40;
@@ -28,7 +29,7 @@ TREADLE_HD double near_remainder(double x, double k) {
   r = fma_rn(k, -0x1.1a62633145c06p-53, r);
   return fma_rn(k, -0x1.c1cd129024e09p-106, r);
 #else
-  // Parts of 33 bits have exact products. `lost` is the rounding error of the second difference.
+  // Terms of 33 bits have exact products. `lost` is the rounding error of the second difference.
   const double first = x - k * 0x1.921fb544p+1, product = k * 0x1.0b4611a6p-33;
   const double r = first - product, lost = (first - r) - product;
   return (r - (k * 0x1.3198a2ep-68 - lost)) - k * 0x1.b839a252049c1p-103;
@@ -64,8 +65,8 @@ TREADLE_HD int leading_zeros(uint64_t x) {
 #endif
 }
 
-// 64 binary digits of 1 / (2 pi), from the given digit after the point on. Digits are counted
-// from -63.
+// 64 binary digits of 1 / (2 pi), beginning with number `first`. Number 64 is the first digit after
+// the point.
 TREADLE_HD uint64_t digits(int first) {
   const int word = first / 64, skipped = first % 64;
   const uint64_t upper = TREADLE_ENTRY(kInverseTwoPi[word]);
@@ -73,8 +74,8 @@ TREADLE_HD uint64_t digits(int first) {
   return upper << skipped | lower >> 1 >> (63 - skipped);
 }
 
-// |x| / (2 pi) modulo 1, in units of 2^-128, for |x| = m 2^e. Digits whose product with m 2^e is
-// whole turns are left out.
+// |x| / (2 pi) modulo 1, in units of 2^-128, for |x| = m 2^e. Digits of 1 / (2 pi) whose product
+// with m 2^e is a whole number of turns are left out.
 struct Turns {
   uint64_t high, low;
 };
@@ -88,7 +89,7 @@ TREADLE_HD Turns turns_of(double x) {
   return {m * digits(first) + high_product(m, w1) + (low < m * w1), low};
 }
 
-// Takes finite x with |x| > 2^-10.
+// For finite x with |x| > 2^-10.
 template <Wave wave>
 TREADLE_HD DoubleAngle far_angle(double x) {
   Turns turns = turns_of(x);
@@ -102,8 +103,8 @@ TREADLE_HD DoubleAngle far_angle(double x) {
     turns.low = 0 - turns.low;
     turns.high = ~turns.high + (turns.low == 0);
   }
-  // Its 64 leading digits, 53 in one double and 11 in another. No double is so near a multiple of
-  // pi / 2 that the upper word is 0.
+  // The distance's 64 leading digits, 53 in one double and 11 in another. No double is so near a
+  // multiple of pi / 2 that turns.high is 0.
   const int zeros = leading_zeros(turns.high | 1);
   const uint64_t leading = turns.high << zeros | turns.low >> 1 >> (63 - zeros);
   const double unit = from_bits(static_cast<uint64_t>(1023 - 64 - zeros) << 52);
@@ -115,7 +116,7 @@ TREADLE_HD DoubleAngle far_angle(double x) {
   return {r, (parity ^ negative ^ mirrored) << 63};
 }
 
-// r * r - square exactly, where `square` is r * r rounded.
+// The exact value of r * r - square, where `square` is r * r rounded.
 TREADLE_HD double square_error(double r, double square) {
 #if defined(TREADLE_FAST_FMA)
   return fma_rn(r, r, -square);

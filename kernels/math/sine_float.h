@@ -1,11 +1,12 @@
 // sin(x) and cos(x) of float, Half and BFloat16, computed in float: the same bits on every device.
 //
-// x = k pi + r with |r| <= pi / 2, then an odd polynomial in r, its sign flipped for odd k. The
-// cosine is a sine: cos(x) = sin(x + pi / 2), so k is half of an odd number, or r is pi / 2 less
-// the sine's |r|. Up to kNear, r comes from pi or 1 / pi in several terms; beyond it, from a table
-// of 1 / pi by exponent, which gives x / pi modulo 2 (sine_tables.h). Errors of float are at most
-// 1.6 ulp. BFloat16 is correctly rounded; so is Half, except for two numbers and their negatives.
-// -0 stays -0: all terms are positive, so a product with 0 has the right sign. inf gives NaN.
+// x = k pi + r with |r| <= pi / 2. The sine is an odd polynomial in r, with its sign flipped for
+// odd k. The cosine is sin(x + pi / 2): either k is half of an odd number, or r is pi / 2 minus the
+// |r| of the sine. Up to kNear, r is computed with pi or 1 / pi in several terms; beyond it, with a
+// table of 1 / pi by exponent, which gives x / pi modulo 2 (sine_tables.h). Errors in float are at
+// most 1.6 ulp. BFloat16 results are correctly rounded, and so are Half results, except those of
+// two numbers and their negatives. -0 stays -0: all terms of pi and 1 / pi are positive, so a
+// product with 0 has the right sign. inf gives NaN.
 #pragma once
 
 #include <type_traits>
@@ -22,14 +23,14 @@ template <class scalar_t>
 inline constexpr acc_t<scalar_t> kNear = 0x1p+17f;
 template <>
 inline constexpr float kNear<BFloat16> = 0x1p+22f;
-// Every Half is near. inf gives NaN by that path, too.
+// Every Half counts as near, also inf, for which near_wave gives NaN.
 template <class scalar_t>
 inline constexpr bool kHasFar = !std::is_same_v<scalar_t, Half>;
 
-// A float up to here needs no table: kFloatSmall gives x / pi accurately enough.
+// Up to here a float needs no table: kFloatSmall gives x / pi accurately enough.
 inline constexpr float kNoTable = 0x1p+23f;
 
-// The value, with its sign flipped if the lowest bit of `odd` is set.
+// A value whose sign remains to be flipped if the lowest bit of `odd` is set.
 struct Flip {
   float value;
   uint32_t odd;
@@ -59,7 +60,7 @@ TREADLE_HD T nearest(T x, T inverse_pi, Bits* odd) {
   return k;
 }
 
-// For the sine t = x / pi minus the nearest integer, for the cosine 1/2 - |t|.
+// For the sine, t = x / pi minus the nearest integer; for the cosine, 1/2 - |t|.
 template <Wave wave, class T, class Bits>
 TREADLE_HD T half_turns(T x, HalfTurns<T> row, Bits* odd) {
   const T k = nearest<Wave::kSine>(x, row.high, odd);
@@ -85,7 +86,7 @@ TREADLE_HD Flip angle_by(float x, HalfTurns<double> row) {
   return {static_cast<float>(mul_rn(turns, 0x1.921fb54442d18p+1)), static_cast<uint32_t>(odd)};
 }
 
-// For |x| >= kNear, and NaN.
+// The row of the table for |x| >= kNear, and NaN.
 TREADLE_HD HalfTurns<double> float_row(float x) {
   const uint32_t row = (bits_of(x) >> 23) - kFirstFloatRow;
 #if defined(__CUDA_ARCH__)
@@ -132,14 +133,14 @@ TREADLE_HD Flip sine_of(Flip angle) {
   return {fma_rn(p, cube, r), angle.odd};
 }
 
-// sin(pi r), accurate enough to round any near bfloat16 correctly.
+// sin(pi r), accurate enough to be correctly rounded for every near bfloat16.
 TREADLE_HD float sinpi_bf16_near(float r) {
   const float q = mul_rn(r, r);
   const float p = polynomial(q, 0x1.921fa8p+1f, -0x1.4ab754p+2f, 0x1.45ad72p+1f, -0x1.1f0c0ap-1f);
   return mul_rn(p, r);
 }
 
-// sin(pi r), accurate enough to round any bfloat16 correctly.
+// sin(pi r), accurate enough to be correctly rounded for every bfloat16.
 TREADLE_HD float sinpi_bf16(float r) {
   const float q = mul_rn(r, r);
   const float p = polynomial(q, 0x1.921fb0p+1f, -0x1.4abbacp+2f, 0x1.466870p+1f, -0x1.3241ccp-1f,
@@ -162,7 +163,7 @@ TREADLE_HD Flip near_wave(float x) {
 }
 
 // For a bfloat16 |x| >= 2, scaled by kBFloat16Scale so that no table entry is below the smallest
-// float. Rounded to bfloat16 it equals near_wave where x is near.
+// float. Where x is near, the result rounded to bfloat16 equals near_wave's.
 template <Wave wave>
 TREADLE_HD Flip far_scaled_wave(float scaled) {
   uint32_t odd = 0;
@@ -180,7 +181,7 @@ TREADLE_HD Flip far_wave(float x) {
   }
 }
 
-// For any x, without a branch. table = false: for |x| <= kNoTable.
+// For any x, without a branch. With table = false, for |x| <= kNoTable.
 template <Wave wave, class scalar_t, bool table = true>
 TREADLE_HD Flip any_wave(float x) {
   const bool far = magnitude(x) > kNear<scalar_t>;

@@ -1,10 +1,12 @@
-// A jet through y = sin(omega z), host and device. With s = sin(omega z) and c = cos(omega z):
+// Propagates a jet (a value, its first and second derivatives) through y = sin(omega z), on host
+// and device. With s = sin(omega z) and c = cos(omega z):
 //   value    y = s
 //   first    y_i = omega c z_i
-//   second   y_ii = omega c z_ii - omega^2 s z_i^2; of a Laplacian both terms are sums over i
-// The backward pass has y_i and gets z_i = y_i / (omega c), so both passes take c from the saved
-// phase (math/sine_linear.h), and never less than half of its unit. Then z_i is as accurate as y_i
-// even where c is small. z_ii is not: it takes another multiplication.
+//   second   y_ii = omega c z_ii - omega^2 s z_i^2; for a Laplacian, both terms are sums over i
+// The backward pass recovers z_i = y_i / (omega c) from y_i. So both passes decode c from the saved
+// phase (math/sine_linear.h), and replace it by half of the phase's unit where |c| is smaller. Then
+// z_i is as accurate as y_i even where c is small. z_ii cannot be recovered as accurately, so
+// another matrix product recomputes it.
 #pragma once
 
 #include "kernels/math/sine_linear.h"
@@ -13,7 +15,7 @@ namespace treadle::math {
 
 namespace detail {
 
-// Half the unit of a 16-bit phase in turns or, for float, of a cosine in fixed point.
+// Half a unit of a 16-bit phase, in radians; for float, half a unit of the fixed-point cosine.
 template <class T>
 inline constexpr float kLeastCosine = 0x1.921fb6p-15f;
 template <>
@@ -21,7 +23,7 @@ inline constexpr float kLeastCosine<float> = kUnit / 2;
 
 }  // namespace detail
 
-// The cosine of a phase in turns. On CUDA by the special function unit, within 5e-7.
+// The cosine of a phase in turns. CUDA uses the special function unit, with errors below 5e-7.
 template <class T>
 TREADLE_HD float cosine_of_turns(typename SineLinear<T>::Phase phase) {
 #if defined(__CUDA_ARCH__)
@@ -32,7 +34,7 @@ TREADLE_HD float cosine_of_turns(typename SineLinear<T>::Phase phase) {
 #endif
 }
 
-// The cosine that both passes take.
+// The cosine that both passes use.
 template <class T, bool kFar>
 TREADLE_HD acc_t<T> jet_cosine(acc_t<T> y, typename SineLinear<T>::Phase phase) {
   if constexpr (std::is_same_v<T, double>) {

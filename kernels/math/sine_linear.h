@@ -1,10 +1,10 @@
-// y = sin(u), and `phase`, which is saved with y for the derivatives: host and device.
+// y = sin(u), and `phase`, which is saved with y for the derivatives. For host and device.
 //   Half, BFloat16   u in units of 2^-16 turn, modulo a turn: sine and cosine within 1.5e-4
 //   float            16 bits that give cos(u) from y, within 4e-8 of the rounded cosine
 //   double           u
-// float: |cos(u)| = sqrt((1 - y) (1 + y)), with an error that grows where |cos| is small. Down to
-// kSmall the bits are the sign and a correction of the root; below, cos(u) in fixed point. y
-// decides which. NaN is in y; in half types a reserved phase, kNaN, also encodes it.
+// In float, |cos(u)| = sqrt((1 - y) (1 + y)), with an error that grows where |cos| is small. Down
+// to kSmall the 16 bits are the sign and a correction of the root; below it, cos(u) in fixed point.
+// y determines which. If the result is NaN, so is y; in half types the phase is then kNaN as well.
 #pragma once
 
 #include "kernels/math/sine_double.h"
@@ -22,7 +22,7 @@ TREADLE_HD uint32_t rounded_bits(float x, float scale) {
   return bits_of(fma_rn(x, scale, kRound<float>));
 }
 
-// u = k pi + r: r, and whether k is odd. kFar: also for |u| > kNear<float>.
+// Returns r of u = k pi + r, and whether k is odd. With kFar, also for |u| > kNear<float>.
 template <bool kFar>
 TREADLE_HD Flip sine_angle(float u) {
   const Flip a = near_angle<Wave::kSine, Half>(u);
@@ -36,13 +36,14 @@ TREADLE_HD Flip sine_angle(float u) {
   }
 }
 
-// u = k pi / 2 + r with |r| <= pi / 4. k gives the order and the signs of sine and cosine of r.
+// u = k pi / 2 + r with |r| <= pi / 4. k determines whether sin(r) and cos(r) are exchanged, and
+// their signs.
 struct Quarter {
   float r;
   uint32_t k;  // modulo 4
 };
 
-// For |u| up to kNear, pi / 2 is subtracted in three terms; beyond, u / pi comes from a table.
+// For |u| up to kNear, pi / 2 is subtracted in three terms; beyond it, u / pi comes from a table.
 template <bool kFar>
 TREADLE_HD Quarter quarter_of(float u) {
   const float shifted = fma_rn(u, 0x1.45f306p-1f, kRound<float>);
@@ -70,10 +71,11 @@ struct SineAndCosine {
   float sine, cosine;
 };
 
-// Within 1 ulp near |1|, 1.6 ulp elsewhere. Both polynomials are within 4e-9.
+// Errors are at most 1 ulp where a result is near 1 or -1, and 1.6 ulp elsewhere. Both polynomials
+// are within 4e-9.
 TREADLE_HD SineAndCosine waves_of(Quarter angle) {
   const float r = angle.r, q = mul_rn(r, r);
-  // + 0 as in sine_of, so that -0 stays -0.
+  // Adds 0 like sine_of, so that -0 stays -0.
   const float s = fma_rn(polynomial(q, -0x1.555546p-3f, 0x1.110738p-7f, -0x1.99432ep-13f),
                          fma_rn(q, r, 0.0f), r);
   const float c = polynomial(q, 1.0f, -0.5f, 0x1.55554ap-5f, -0x1.6c0c8ap-10f, 0x1.9a01bap-16f);
@@ -83,16 +85,17 @@ TREADLE_HD SineAndCosine waves_of(Quarter angle) {
           from_bits(bits_of(cosine) ^ ((angle.k + 1) & 2) << 30)};
 }
 
-// Below this square of |cos| the bits are cos(u) in units of 2^-24, a range of 2^-9. The root at
-// the threshold is 0.95 of that: there it is off by 5e-5 if y is off by 1.6 ulp, which is also the
-// range of the correction, 15 bits in units of 2^-28.
+// Where cos(u)^2 is below kSmall, the bits are cos(u) in units of 2^-24, a range of 2^-9. The root
+// at the threshold is 0.95 of 2^-9. There it is off by 5e-5 if y is off by 1.6 ulp, which the
+// correction covers: 15 bits in units of 2^-28.
 inline constexpr float kSmall = 0.9025f * 0x1p-18f;
 inline constexpr float kUnit = 0x1p-24f, kFineUnit = 0x1p-28f;
 
 // (1 - y) (1 + y): cos(u)^2 up to the rounding of y.
 TREADLE_HD float square_of_cosine(float y) { return mul_rn(sub_rn(1.0f, y), add_rn(1.0f, y)); }
 
-// sqrt(square) where it is not small; NaN stays NaN. The correction covers its error, too.
+// sqrt(square) where `square` is not small; NaN stays NaN. The correction also covers the error of
+// sqrt_near.
 TREADLE_HD float root_of(float square) { return sqrt_near(square < kSmall ? kSmall : square); }
 
 // The code of a cosine, in the lower 16 bits of the result.
@@ -115,8 +118,8 @@ TREADLE_HD float decode_cosine(float y, int32_t code) {
 
 }  // namespace detail
 
-// The phases of each stored type: phase_t (as stored), Phase (as computed), the inputs of the
-// derivatives' cosine and sine, and their formulas.
+// For each stored type: the types of the phase as stored (phase_t) and as computed (Phase), which
+// inputs the derivatives' cosine and sine read, and their formulas.
 template <class scalar_t>
 struct SineLinear {
   using phase_t = int16_t;
@@ -132,11 +135,11 @@ struct SineLinear {
     Phase phase;
   };
 
-  // For |u| <= kNear<float>. Only the lower 16 bits of the phase count, and half a turn is kNaN:
-  // the caller must clamp it.
+  // For |u| <= kNear<float>. Only the lower 16 bits of the phase are meaningful. Half a turn has
+  // the bits of kNaN, so the caller must clamp it.
   static TREADLE_HD Result near(float u) { return of(detail::sine_angle<false>(u)); }
 
-  // kFar: also for |u| > kNear<float>, and NaN.
+  // With kFar, also for |u| > kNear<float> and NaN.
   template <bool kFar>
   static TREADLE_HD Result forward(float u) {
     const Result found = of(detail::sine_angle<kFar>(u));
@@ -179,7 +182,7 @@ struct SineLinear<float> {
     Phase phase;
   };
 
-  // For |u| <= kNear<float>. Only the lower 16 bits of the phase count.
+  // For |u| <= kNear<float>. Only the lower 16 bits of the phase are meaningful.
   static TREADLE_HD Result near(float u) { return of<false>(u); }
 
   template <bool kFar>

@@ -1,9 +1,9 @@
-// snake: out = x + sin(t)^2 / b with t = alpha x. Its derivatives: 1 + 2 alpha / b sin(t) cos(t)
-// for x, 2 x / b sin(t) cos(t) for alpha, -sin(t)^2 / b^2 for beta. b is beta + eps; its inverse is
-// computed first, as in the models that use snake. In the limit form b is alpha: with w = sin(t) /
-// alpha, which is x where alpha is 0, out = x + alpha w^2, and the derivative for alpha is w (2 x
-// cos(t) - w). Forward, the bits are the same on every device, except in float64. Twin:
-// treadle.reference.snake.
+// snake: out = x + sin(t)^2 / b with t = alpha x. Its derivatives are 1 + 2 alpha / b sin(t) cos(t)
+// with respect to x, 2 x / b sin(t) cos(t) to alpha, and -sin(t)^2 / b^2 to beta. b is beta + eps;
+// its inverse is computed first, as in the models that use snake. In the limit form b is alpha:
+// with w = sin(t) / alpha, which is x where alpha is 0, out = x + alpha w^2, and the derivative
+// with respect to alpha is w (2 x cos(t) - w). The forward result has the same bits on every
+// device, except in float64. Twin: treadle.reference.snake.
 #pragma once
 
 #include "kernels/math/sine_double.h"
@@ -11,12 +11,13 @@
 
 namespace treadle::math {
 
-// Largest |t| that near_snake takes; NaN counts as near. For half types t is a float, so no input
-// is certain to be near.
+// The largest |t| that near_snake accepts; NaN counts as near. For half types t is a float, so it
+// can be larger than this in every dtype.
 template <class scalar_t>
 inline constexpr acc_t<scalar_t> kSnakeNear = kNear<acc_t<scalar_t>>;
 
-// Below this |t| the limit form takes t for sin(t), whose square is less than half an ulp away.
+// Below this |t| the limit form replaces sin(t) by t: their squares differ by less than half an
+// ulp.
 template <class acc>
 inline constexpr acc kSnakeTiny = sizeof(acc) == 4 ? acc(0x1p-12) : acc(0x1p-27);
 
@@ -24,7 +25,7 @@ inline constexpr acc kSnakeTiny = sizeof(acc) == 4 ? acc(0x1p-12) : acc(0x1p-27)
 TREADLE_HD bool snake_is_small(float alpha) { return magnitude(alpha) < 0x1p-126f; }
 TREADLE_HD bool snake_is_small(double alpha) { return magnitude(alpha) < 0x1p-1022; }
 
-// sin(t) and cos(t), or both negated, on which no result depends.
+// sin(t) and cos(t), or both negated: no result depends on their common sign.
 template <class acc>
 struct SnakeWaves {
   acc sine, cosine;
@@ -41,7 +42,7 @@ TREADLE_HD float cospi(float r) {
   return polynomial(q, 1.0f, -0x1.3bd3b0p+2f, 0x1.03bdaap+2f, -0x1.550418p+0f, 0x1.c2b978p-3f);
 }
 
-// For half types: t / pi minus the nearest integer. An odd integer changes the signs of both waves,
+// For half types: t / pi minus the nearest integer. An odd integer flips the signs of both waves,
 // so its parity does not matter.
 template <class T>
 TREADLE_HD float snake_turns(T t, HalfTurns<T> row) {
@@ -49,8 +50,8 @@ TREADLE_HD float snake_turns(T t, HalfTurns<T> row) {
   return static_cast<float>(half_turns<Wave::kSine>(t, row, &odd));
 }
 
-// For half types. The sine is as accurate as those of bfloat16, which is much finer than what the
-// results are rounded to.
+// For half types. The sine is as accurate as the one of bfloat16; its error is much smaller than
+// the rounding of the results.
 template <bool kCosine>
 TREADLE_HD SnakeWaves<float> snake_of_turns(float turns) {
   return {sinpi_bf16_near(turns), kCosine ? cospi(turns) : 0};
@@ -74,7 +75,8 @@ TREADLE_HD SnakeWaves<acc_t<scalar_t>> near_snake(acc_t<scalar_t> t) {
   }
 }
 
-// For any t. A near one gives the bits of near_snake, so that no result depends on its neighbours.
+// For any t. Where t is near, the bits are those of near_snake, so that no result depends on its
+// neighbours.
 template <class scalar_t, bool kCosine>
 TREADLE_HD SnakeWaves<acc_t<scalar_t>> any_snake(acc_t<scalar_t> t) {
   if constexpr (is_half_type<scalar_t>) {

@@ -1,5 +1,5 @@
-// vector_add: out = a + alpha * b, one fma where the hardware has it (CUDA, AVX2 and later; the
-// portable CPU code rounds the product, as torch's does there).
+// vector_add: out = a + alpha * b, with one fma where the hardware has it (CUDA, AVX2 and later).
+// The portable CPU code rounds the product, like torch's portable code.
 #pragma once
 
 #include <cmath>

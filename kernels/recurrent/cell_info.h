@@ -11,8 +11,8 @@
 
 namespace treadle {
 
-// The cells that are compiled with the library. Values from kFormula on are the cells that the
-// process has registered (formula/cells.h).
+// The cells that are compiled into the library. Values from kFormula on are cells that the process
+// has registered (formula/cells.h).
 enum class CellKind { kLltm, kLstm, kGru, kRnnTanh, kRnnRelu, kFormula };
 
 // The kernels have `gates` gates per unit. x W_ih^T and its bias add to `input_gates` of them, from
@@ -53,7 +53,7 @@ inline constexpr CellInfo kCells[] = {
 inline constexpr CellKind kCellKinds[] = {CellKind::kLltm, CellKind::kLstm, CellKind::kGru,
                                           CellKind::kRnnTanh, CellKind::kRnnRelu};
 
-// Whether a formula gives the cell: it has no functor in the library.
+// Whether a formula defines the cell. Such a cell has no functor in the library.
 constexpr bool is_formula(CellKind cell) { return cell >= CellKind::kFormula; }
 
 #ifndef __CUDACC_RTC__
@@ -92,7 +92,7 @@ struct RnnRelu;
 }  // namespace math
 
 #ifndef __CUDACC_RTC__
-// Calls f(Type of the cell's functors), for a cell that is compiled with the library.
+// Calls f(Type of the cell's functors), for a cell that is compiled into the library.
 template <class F>
 auto visit_cell(CellKind cell, const F& f) {
   switch (cell) {

@@ -1,5 +1,5 @@
-// The functions of launchers.h for one cell, which `Kind` names (math::Lltm, cell_info.h). The
-// folders of the algorithms define these, and kernels/recurrent/instances instantiates them.
+// The functions of launchers.h for one cell, `Kind` (such as math::Lltm, cell_info.h). The folders
+// of the algorithms define these templates, and kernels/recurrent/instances instantiates them.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -21,8 +21,8 @@ cudaError_t launch_warp_forward(const FusedForward& args, cudaStream_t stream);
 template <class Kind>
 cudaError_t launch_tiles_forward(const FusedForward& args, int processors, cudaStream_t stream);
 
-// A launch of the kernel that a plan names. If `fits` is not null, nothing is launched: *fits
-// becomes whether the device has room for the kernel, and the arguments are null.
+// A launch of the kernel that a plan selects. If `fits` is not null, nothing is launched and the
+// arguments are null; *fits is set to whether the kernel fits on the device.
 struct PersistentCall {
   const PersistentSizes& sizes;
   const RecurrencePlan& plan;

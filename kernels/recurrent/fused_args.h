@@ -1,5 +1,5 @@
-// Arguments of the algorithms in which a launch is a whole step, products and cell: "tiles"
-// (tiles/tiles.cuh) and "warp" (warp/forward.cuh). For the host and CUDA, no torch.
+// Arguments of the algorithms that compute a whole step, products and cell, in one launch: "tiles"
+// (tiles/tiles.cuh) and "warp" (warp/forward.cuh). For the host and CUDA, without torch.
 #pragma once
 
 #include "kernels/recurrent/step_args.h"
@@ -15,7 +15,7 @@ struct FusedForward {
   // h before and after a step, [B, H] each, alternating: the first step with rows reads states[0].
   // Rows without that step must have their h0 in both.
   void* states[2];
-  // Set by the launch, for each step.
+  // each_fused_step sets these for each step.
   RecurrenceStep step = {}, next = {};
   const void* now_h = nullptr;
   void* next_h = nullptr;

@@ -1,5 +1,5 @@
-// Calls the launcher of the kernel that a plan names, for any cell. Defines run_persistent() of
-// cell_launchers.h.
+// Defines run_persistent() of cell_launchers.h: calls the launcher of the kernel that a plan
+// selects, for any cell.
 #pragma once
 
 #include <type_traits>

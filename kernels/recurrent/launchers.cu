@@ -1,4 +1,4 @@
-// Dispatches from the cell that the arguments name to that cell's launchers.
+// Dispatches to the launchers of the cell that the arguments specify.
 #include "kernels/common/launch.cuh"
 #include "kernels/common/tma.cuh"
 #include "kernels/recurrent/cell_launchers.h"
@@ -9,7 +9,7 @@
 namespace treadle {
 namespace {
 
-// visit_cell(), also for cells that formulas give.
+// Like visit_cell(), but also for cells that are defined by formulas.
 template <class F>
 cudaError_t visit_any_cell(CellKind cell, const F& f) {
   if (!is_formula(cell)) return visit_cell(cell, f);

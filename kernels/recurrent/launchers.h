@@ -1,5 +1,5 @@
-// A recurrent layer's kernels on CUDA, as csrc/recurrent/cuda/layer.cpp calls them: for the cell
-// that the arguments name. launchers.cu finds the cell's instance.
+// Launches a recurrent layer's kernels on CUDA, for csrc/recurrent/cuda/layer.cpp. The arguments
+// specify the cell; launchers.cu finds its instance.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,8 +16,8 @@ namespace treadle {
 struct RecurrenceDevice;
 struct RecurrencePlan;
 
-// Describes the GPU of this index for the planner (plan/plan.h), or the one that
-// TREADLE_IMPOSED_GPU names.
+// Describes for the planner (plan/plan.h) the GPU of this index, or the one that
+// TREADLE_IMPOSED_GPU specifies.
 cudaError_t describe_device(int index, RecurrenceDevice* device) TREADLE_EXPORTED(describe_device);
 
 // ---- step: the pointwise part of args.steps[0]; cuBLAS computes matrix products
@@ -27,24 +27,24 @@ cudaError_t launch_step_forward(const RecurrenceForward& args, cudaStream_t stre
 cudaError_t launch_step_backward(const RecurrenceBackward& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_step_backward);
 
-// ---- warp: each of args.layer.steps in one launch. If H and I are multiples of 4, the addresses
+// ---- warp: one launch for each of args.layer.steps. If H and I are multiples of 4, the addresses
 // of arrays must be multiples of 16 bytes, and rows of the input multiples of 4 elements apart.
 
 cudaError_t launch_warp_forward(const FusedForward& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_warp_forward);
 
-// ---- tiles: the same, on this many multiprocessors. Only for sm_90, half types, and float32
-// rounded to tf32. The addresses of arrays, and the distances between rows of the input and of
-// weights, are multiples of 16 bytes.
+// ---- tiles: one launch for each step, on `processors` multiprocessors. Only for sm_90, with half
+// types or with float32 rounded to tf32. The addresses of arrays, and the distances between rows of
+// the input and of weights, must be multiples of 16 bytes.
 
 cudaError_t launch_tiles_forward(const FusedForward& args, int processors, cudaStream_t stream)
     TREADLE_EXPORTED(launch_tiles_forward);
 
-// Whether the library has code for them, and the driver supports them.
+// Whether the library has code for tiles, and the driver can encode tensor maps.
 bool tiles_supported() TREADLE_EXPORTED(tiles_supported);
 
-// ---- cluster and grid: all steps in one launch of the kernel that the plan names. Clusters are
-// for sm_90 and later; a single block, and grid, for sm_80 and later. run.h makes the calls.
+// ---- cluster and grid: all steps in one launch of the kernel that the plan selects. Clusters need
+// sm_90 or later; a single block and grid need sm_80 or later. run.h calls these functions.
 
 cudaError_t launch_persistent_forward(const PersistentForward& args, const RecurrencePlan& plan,
                                       cudaStream_t stream)
@@ -53,8 +53,8 @@ cudaError_t launch_persistent_backward(const PersistentBackward& args, const Rec
                                        cudaStream_t stream)
     TREADLE_EXPORTED(launch_persistent_backward);
 
-// Whether the current device, or the part of it that this process may use, has room for such a
-// launch: for one cluster, or for all blocks of the grid at once.
+// Whether such a launch fits on the current device, or on the part of it that this process may use:
+// one cluster, or all blocks of the grid at once.
 cudaError_t persistent_fits(bool backward, const PersistentSizes& sizes, const RecurrencePlan& plan,
                             bool* fits) TREADLE_EXPORTED(persistent_fits);
 
@@ -63,8 +63,8 @@ cudaError_t persistent_fits(bool backward, const PersistentSizes& sizes, const R
 cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_c_states);
 
-// For any cell, between the products after a backward pass. launch_bias_sums is for few rows: with
-// many, a sum is faster if several blocks share it, as in torch.
+// The kernels of gradients.cu, for any cell. launch_bias_sums is for few rows. With many rows
+// torch's sum is faster, because several blocks share a column.
 cudaError_t launch_previous_h(const PreviousH& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_previous_h);
 cudaError_t launch_pad_rows(const PadRows& args, cudaStream_t stream)

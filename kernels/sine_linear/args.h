@@ -1,4 +1,4 @@
-// Arguments of the sine layer's kernels, CPU and CUDA: no torch, no CUDA.
+// Arguments of the sine layer's kernels on the CPU and on CUDA, without torch or CUDA.
 // Shapes: R rows, O columns, I inputs; everything is contiguous unless a stride is given.
 // With z = input weight^T + bias: output = sin(omega z), and phase is the part of z that the
 // derivatives need besides output (math/sine_linear.h).
@@ -27,8 +27,9 @@ struct SineLinearForward {
   void* phase;         // [R, O] or null
 };
 
-// result = grad * factor * scale * wave, where wave is the cosine or the sine of the phase. With
-// order 1 and no factor, grad is that of output and result is grad_z.
+// result = grad * factor * scale * wave, where wave is the cosine or the sine of the phase. For the
+// first derivative, wave is the cosine, there is no factor, grad is the gradient of output, and
+// result is grad_z.
 // result may alias grad: each element is read by the thread that writes it, before the write. So no
 // kernel may declare these pointers __restrict__ or load grad by ld.global.nc.
 struct SineLinearSlope {
@@ -36,7 +37,7 @@ struct SineLinearSlope {
   int64_t numel;
   double scale;
   bool cosine;
-  const void *grad, *factor, *output, *phase;  // factor may be null; output, if not read
+  const void *grad, *factor, *output, *phase;  // factor may be null; so may output if not read
   void* result;
 };
 
@@ -44,14 +45,14 @@ struct SineLinearSlope {
 struct SineLinearBackwardBias {
   SineLinearSlope slope;
   int64_t rows, columns;
-  void* parts;  // [P, O] in acc_t: partial sums of P row blocks; not read if P is 1
+  void* parts;  // [P, O] in acc_t: partial sums of P row blocks; not used if P is 1
   void* grad_bias;
 };
 
 // The vjp of a slope, for a gradient v of its result. A null result is not computed.
 //   grad_grad = v factor scale wave        grad_factor = v grad scale wave
-//   grad_z = v grad factor next_scale next_wave, where next_wave is the other one of sine and
-//   cosine
+//   grad_z = v grad factor next_scale next_wave, where next_wave is the sine if wave is the
+//   cosine, and the cosine otherwise
 struct SineLinearSlopeBackward {
   Dtype dtype;
   int64_t numel;
@@ -61,7 +62,7 @@ struct SineLinearSlopeBackward {
   void *grad_grad, *grad_factor, *grad_z;
 };
 
-// The fused backward kernel takes layers of up to this many inputs and outputs.
+// The fused backward kernel accepts layers with up to this many inputs and outputs.
 inline constexpr int64_t kMaxFusedWidth = 256;
 
 // Gradients of input, weight and bias for `grad` of output. A null result is not computed.

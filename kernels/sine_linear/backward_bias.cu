@@ -1,15 +1,15 @@
 // grad_z of the sine layer and its column sums, grad_bias, in one pass on CUDA.
-// Formula: kernels/math/sine_linear.h. Without this kernel: csrc/sine_linear/backward.cpp.
+// Formula: kernels/math/sine_linear.h. The code without this kernel: csrc/sine_linear/backward.cpp.
 #include "kernels/sine_linear/column_sums.cuh"
 #include "kernels/sine_linear/launchers.h"
 
 namespace treadle {
 namespace {
 
-// Rows that a thread loads before it uses them: bytes in flight to hide memory latency.
+// Rows that a thread loads before it uses them, to hide memory latency.
 template <class T>
 constexpr int kRowsInFlight = sizeof(T) == 8 ? 2 : 4;
-// Resident blocks of an SM, limited by registers.
+// Resident blocks per SM, limited by registers.
 template <class T>
 constexpr int kResident = sizeof(T) == 2 ? 4 : 3;
 // Blocks for a large input: one wave on the 132 SMs of an H100 or H200.
@@ -28,7 +28,7 @@ auto with_cut(const SineLinearBackwardBias& args, const F& f) {
   });
 }
 
-// kRows rows, `step` elements apart. Sums are of unrounded values.
+// Computes kRows rows, `step` elements apart, and adds their unrounded values to `sum`.
 template <class T, int kWidth, int kRows>
 __device__ __forceinline__ void add_rows(const SineLinearSlope& args, int64_t element, int64_t step,
                                          acc_t<T> (&sum)[kWidth]) {

@@ -1,6 +1,6 @@
-// Sums over the rows of a matrix during a pass over it, in a fixed order. A block takes a strip of
-// columns and a range of rows; a second kernel adds the ranges' sums. The order depends only on
-// shapes, dtype and alignment, and so do the bits.
+// Column sums of a matrix that a kernel computes, in a fixed order. A block has a strip of columns
+// and a part of the rows; a second kernel adds the sums of the parts. The order, and so the bits,
+// depend only on shapes, dtype and alignment.
 #pragma once
 
 #include "kernels/sine_linear/common.cuh"
@@ -14,7 +14,7 @@ inline constexpr int64_t kMaxRows = 1024;
 // Columns of a block that adds parts: 32 bytes of a row.
 inline constexpr int kPartColumns = 8;
 
-// How the matrix is divided: across x lanes threads take `across` vectors of `lanes` rows at a
+// How the matrix is divided. The threads of a block process `across` vectors of `lanes` rows at a
 // time.
 struct Cut {
   int across, lanes, rows;  // rows of a part
@@ -43,7 +43,7 @@ struct Cut {
 // A thread's part of the matrix: every lanes-th row of `rows` from `first` on.
 struct CutPlace {
   int lane;
-  int64_t part, column;  // column: the first of its vector
+  int64_t part, column;  // column: the first of the thread's vector
   bool real;             // whether the matrix has this column
 
   __device__ __forceinline__ CutPlace(const Cut& cut, int width, int64_t columns) {
@@ -82,7 +82,8 @@ __device__ __forceinline__ void add_lanes(acc (&sum)[kWidth], int lane, int lane
   }
 }
 
-// Stores the block's sums: with one part the result [columns] in T, else a row of `parts` in acc_t.
+// Stores the block's sums: in `result` [columns] in T if there is one part, else in a row of
+// `parts` in acc_t.
 template <class T, int kWidth>
 __device__ __forceinline__ void store_sums(acc_t<T> (&sum)[kWidth], const Cut& cut,
                                            const CutPlace& place, int64_t columns, void* parts,
@@ -116,7 +117,7 @@ __global__ void __launch_bounds__(kBlockSize)
   if (lane == 0 && real) store_rounded<T>(result, column, sum);
 }
 
-// Adds the parts, after a kernel that has more than one.
+// Adds the parts, after a kernel that stored more than one.
 template <class T>
 cudaError_t launch_sum_parts(const void* parts, void* result, int64_t columns, const Cut& cut,
                              cudaStream_t stream) {

@@ -1,5 +1,5 @@
-// Shared by the sine layer's kernels: vector loads and stores, sine and cosine from what the
-// forward pass kept, launch shapes.
+// Shared by the sine layer's kernels: vector loads and stores, sine and cosine from the values that
+// the forward pass saved, and launch shapes.
 #pragma once
 
 #include "kernels/common/convert.cuh"
@@ -33,7 +33,7 @@ __device__ __forceinline__ void store_rounded(void* data, int64_t element,
   store_at(data, element, stored);
 }
 
-// True for NaN, too.
+// Also true for NaN.
 template <class T, int kWidth>
 __device__ __forceinline__ bool any_far(const acc_t<T> (&u)[kWidth]) {
   bool near = true;
@@ -76,7 +76,7 @@ struct Waves {
 #pragma unroll
       for (int e = 0; e < kWidth; ++e) p[e] = kept.phase.value[e];
     }
-    // Only double keeps u itself, which may be large.
+    // Only double saves u itself, which may be large.
     bool far = false;
     if constexpr (std::is_same_v<T, double>) far = any_far<T>(p);
     if (far) {

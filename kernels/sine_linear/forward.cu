@@ -7,7 +7,7 @@
 namespace treadle {
 namespace {
 
-// A value for the number of inputs: the kernel reads the product and does not compute it.
+// In place of the number of inputs: the kernel reads the product instead of computing it.
 constexpr int kGiven = -1;
 
 // x W^T for kWidth columns from `column` on.

@@ -1,11 +1,13 @@
-// The sine layer's backward pass on sm_90, half types, narrow layers: grad_input = g W, grad_weight
-// = g^T x and grad_bias in one kernel, where g is grad_z, which is never in global memory.
+// The sine layer's backward pass on sm_90, for half types and few inputs and outputs. One kernel
+// computes grad_input = g W, grad_weight = g^T x and grad_bias, where g is grad_z, which is never
+// in global memory.
 //
-// A block takes 64 rows at a time. One warpgroup computes g from grad and phase into shared memory;
-// one multiplies it by W, which stays there; two accumulate g^T x in registers over all tiles of
-// the block. A second kernel adds the blocks' parts. A layer wider than kInputs takes a cluster of
-// two blocks for the same rows: each has half of the inputs and computes half of g for both. Bits
-// depend only on shapes and the number of SMs. All other inputs take backward_bias.cu and cuBLAS.
+// A block processes 64 rows at a time. One warpgroup computes g from grad and phase into shared
+// memory. One multiplies it by W, which stays in shared memory. Two accumulate g^T x in registers
+// over all tiles of the block. A second kernel adds the blocks' parts. A layer with more than 128
+// inputs or outputs uses clusters of two blocks with the same rows: each block has half of the
+// inputs and computes half of g for both. Bits depend only on shapes and the number of SMs. All
+// other cases use backward_bias.cu and cuBLAS.
 #include <algorithm>
 
 #include "kernels/common/tma.cuh"
@@ -80,7 +82,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-// grad_weight from the parts of all clusters, grad_bias from those of all blocks.
+// Adds the parts of all clusters for grad_weight, and the parts of all blocks for grad_bias.
 template <class T>
 __global__ void __launch_bounds__(kSumThreads)
     sine_linear_add_parts(const __grid_constant__ SineLinearFusedBackward args, const float* parts,

@@ -1,5 +1,5 @@
-// fused_backward.cu: shared-memory layout, and the producer of grad_z.
-// g stands for grad_z in this kernel's formulas.
+// The shared-memory layout of fused_backward.cu, and its producer of grad_z.
+// In this kernel's formulas g is grad_z.
 #pragma once
 
 #include "kernels/common/wgmma.cuh"
@@ -17,7 +17,7 @@ inline constexpr int kAccumulators = 2;
 inline constexpr int kStages = 2;       // stages of grad_z
 inline constexpr int kInputStages = 2;  // stages of x
 
-// For a layer of up to kOut columns, with kBlocks blocks for the same rows. Offsets in bytes.
+// For a layer with up to kOut columns, and kBlocks blocks per cluster. Offsets are in bytes.
 template <int kOut, int kBlocks>
 struct FusedLayout {
   static constexpr int kBlockBytes = kTileRows * 128;  // 64 rows of 64 columns
@@ -43,7 +43,7 @@ struct FusedLayout {
   static constexpr int kEach = kOwnRows / kRowStep;  // vectors of a thread
   static constexpr int kChunks =
       kOut / kTileRows / kAccumulators;  // of g^T x, 64 columns of g each
-  // Registers of a thread, by what its warpgroup does.
+  // Registers per thread, by the role of its warpgroup.
   static constexpr int kAccumulatorRegisters = kChunks == 2 ? 160 : 104;
   static constexpr int kMultiplierRegisters = kChunks == 2 ? 112 : 152;
   static constexpr int kProducerRegisters =
@@ -83,8 +83,8 @@ struct Memory {
   __device__ uint32_t input_empty(int stage) const { return input_full(kInputStages + stage); }
 };
 
-// cos of the 2 n phases in n words, units of 2^-16 turn. __cosf is within 2^-20 and takes a third
-// of the instructions of Waves, which would bound this kernel.
+// The cosines of the 2 n phases in n words, in units of 2^-16 turn. __cosf is within 2^-20 and
+// needs a third of the instructions of Waves, which would be the bottleneck of this kernel.
 template <int n>
 __device__ __forceinline__ void cosines(const uint32_t (&words)[n], float (&cosine)[2 * n]) {
   uint32_t least = words[0];
@@ -98,7 +98,7 @@ __device__ __forceinline__ void cosines(const uint32_t (&words)[n], float (&cosi
       cosine[2 * i + j] = __cosf(fmaf(turns, 0x1.921fb6p2f, -0x1.921fb6p9f));
     }
   }
-  // SineLinear's kNaN is the least of all phases.
+  // SineLinear's kNaN is the smallest of all phases.
   if ((least & 0xffffu) == 0x8000u || least >> 16 == 0x8000u) {
 #pragma unroll
     for (int i = 0; i < 2 * n; ++i) {
@@ -108,7 +108,7 @@ __device__ __forceinline__ void cosines(const uint32_t (&words)[n], float (&cosi
   }
 }
 
-// One thread of the producer: grad_z for 8 columns of some rows of every tile.
+// One thread of the producer. It computes grad_z for 8 columns of some rows of every tile.
 template <class T, int kOut, int kBlocks>
 struct GradZProducer {
   using Layout = FusedLayout<kOut, kBlocks>;
@@ -117,11 +117,11 @@ struct GradZProducer {
   const float scale;
   uint32_t place;  // offset in a stage
   uint32_t peer;   // distance to the peer block's shared memory
-  // At the first row of the tile to be loaded, and the rows from there to the end.
+  // Point to this thread's first row of the next tile to load. `rows` is from there to the end.
   const char *grads, *phases;
   int rows;
   int ahead = 0;             // the next slot
-  int row_bytes, tile_rows;  // distances between its rows and between tiles
+  int row_bytes, tile_rows;  // distances between this thread's rows and between tiles
   int64_t tile_bytes;
   float sum[8] = {};
 
@@ -139,7 +139,7 @@ struct GradZProducer {
     const int in_tile = tiles.rank * Layout::kOwnRows + thread / Layout::kVectors;
     place = column / kAcross * Layout::kBlockBytes + in_tile * 128 +
             ((column % kAcross / 8) ^ (in_tile % 8)) * 16;
-    // One tile before the first: load(0) advances.
+    // One tile before the first, because load(0) advances.
     const int row = tiles.first * kTileRows + in_tile - tile_rows;
     rows = (column < columns ? static_cast<int>(args.rows) : 0) - row;
     const int64_t first = (int64_t{row} * columns + column) * 2;
@@ -147,17 +147,17 @@ struct GradZProducer {
     phases = static_cast<const char*>(args.phase) + first;
   }
 
-  // This thread's 16 bytes of grad in the next slot, or `later` slots after it. phase follows
-  // them.
+  // The address of this thread's 16 bytes of grad in the next slot, or `later` slots after it. Its
+  // bytes of phase are kWarpgroup * 16 bytes further.
   __device__ __forceinline__ uint32_t slot(int later = 0) const {
     const int at = ahead + later;
     return memory.slots() + (at < Layout::kAhead ? at : at - Layout::kAhead) * Layout::kSlotBytes +
            thread * 16;
   }
 
-  // Prefetches the i-th row of the tile into the next slot, zeros after the last row. Uses
-  // cp.async, which can wait for only the oldest loads; a wait for loads into registers includes
-  // the newest.
+  // Prefetches this thread's i-th row of the tile into the next slot, or zeros after the last row.
+  // It uses cp.async, because the thread can wait for its oldest copies only. A wait for loads into
+  // registers would include the newest.
   __device__ __forceinline__ void load(int i) {
     if (i == 0) {
       grads += tile_bytes;
@@ -177,11 +177,11 @@ struct GradZProducer {
     for (int i = 0; i < Layout::kAhead; ++i) load(i % Layout::kEach);
   }
 
-  // One stage of grad_z, for all blocks of the cluster; prefetches the next rows. Sums are of
-  // unrounded values.
+  // Computes one stage of grad_z for all blocks of the cluster, and prefetches the next rows. Sums
+  // are of unrounded values.
   __device__ __forceinline__ void produce(int stage) {
     const uint32_t to = memory.grad_z(stage) + place, full = memory.grad_z_full(stage);
-    constexpr int kTogether = 2;  // independent work: a warp has its scheduler to itself
+    constexpr int kTogether = 2;  // independent work, since a warp has its scheduler to itself
 #pragma unroll
     for (int i = 0; i < Layout::kEach; i += kTogether) {
       ptx::wait_copies<Layout::kAhead - kTogether>();
@@ -215,13 +215,13 @@ struct GradZProducer {
     ptx::publish_to_products();
     __syncwarp();
     if (thread % 32 == 0) {
-      // The peer block writes its rows; expect their bytes.
+      // The peer block also writes its rows here, so expect their bytes.
       constexpr int kBytes = (kBlocks - 1) * Layout::kOwnRows * kOut * 2;
       ptx::arrive_expecting(full, thread == 0 ? kBytes : 0);
     }
   }
 
-  // Column sums over the threads that share a column.
+  // Stores the column sums, added over the threads that share a column.
   __device__ __forceinline__ void store_sums(float* part) const {
     const uint32_t to = memory.sums() + (thread / Layout::kVectors * kOut + column) * 4;
 #pragma unroll

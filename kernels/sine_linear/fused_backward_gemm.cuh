@@ -1,4 +1,4 @@
-// fused_backward.cu: the two GEMMs that consume grad_z (g).
+// The two GEMMs of fused_backward.cu, which consume grad_z (g).
 #pragma once
 
 #include "kernels/sine_linear/fused_backward.cuh"
@@ -7,8 +7,8 @@ namespace treadle::sine_fused_backward {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Accumulates g^T x over all tiles of the block, [kOut / 2, kInputs] a warpgroup, and stores it as
-// this block's part of grad_weight.
+// Accumulates g^T x over all tiles of the block, [kOut / 2, kInputs] per warpgroup, and stores it
+// as this block's part of grad_weight.
 template <class T, int kOut, int kBlocks>
 __device__ __forceinline__ void accumulate_grad_weight(const Memory<kOut, kBlocks>& memory,
                                                        const SineLinearFusedBackward& args,
@@ -23,7 +23,7 @@ __device__ __forceinline__ void accumulate_grad_weight(const Memory<kOut, kBlock
     ptx::wait_barrier(memory.input_full(inputs.stage), inputs.parity());
     ptx::wait_barrier(memory.grad_z_full(grads.stage), grads.parity());
     ptx::publish_to_products();
-    // Both operands are transposed: the GEMM runs along the 64 rows of the tile.
+    // Both operands are transposed, because the GEMM sums over the 64 rows of the tile.
     const uint64_t x = ptx::matrix(memory.input(inputs.stage), Layout::kBlockBytes);
     const uint64_t g =
         ptx::matrix(memory.grad_z(grads.stage) + group * Layout::kChunks * Layout::kBlockBytes);
@@ -40,7 +40,8 @@ __device__ __forceinline__ void accumulate_grad_weight(const Memory<kOut, kBlock
     add = true;
     ptx::commit_products();
     ptx::wait_products<0>();
-    // Release g to the producers of all blocks, since each writes to all, and x to this block's.
+    // Release g to the producers of all blocks, because each writes to all blocks. Release x to
+    // this block's loading thread.
     if (lane < kBlocks) ptx::arrive_at(memory.grad_z_empty(grads.stage), lane);
     if (lane == 0) ptx::arrive_at(memory.input_empty(inputs.stage), tiles.rank);
     grads.advance();
@@ -64,13 +65,13 @@ __device__ __forceinline__ void accumulate_grad_weight(const Memory<kOut, kBlock
   }
 }
 
-// A tile's g W [64, kInputs] to global memory, by way of shared memory and TMA.
+// Stores a tile's g W [64, kInputs] to global memory, through shared memory and TMA.
 template <class T>
 __device__ __forceinline__ void store_grad_input(const float (&c)[64], uint32_t memory,
                                                  const CUtensorMap& map, int row, int input) {
   constexpr int kBlockBytes = kTileRows * 128;
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32;
-  // Until TMA has read the previous tile.
+  // Wait until TMA has read the previous tile.
   if (thread == 0) ptx::wait_stores();
   ptx::sync_threads(1, kWarpgroup);
   const int in_tile = thread / 32 * 16 + lane % 16;

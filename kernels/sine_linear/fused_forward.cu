@@ -1,10 +1,11 @@
-// The sine layer forward on sm_90, half types and tf32: GEMM and sines in one persistent kernel.
+// The sine layer's forward pass on sm_90, for half types and tf32: GEMM and sines in one persistent
+// kernel.
 //
-// A producer thread loads stages of x and W by TMA; two consumers, of one or two warpgroups each,
-// take tiles [128, 128] in turn: one runs the epilogue while the other multiplies. Two blocks with
-// neighbouring rows of x form a cluster, and each loads half of W for both. W's rows are loaded in
-// a permuted order that gives every thread 16 bytes of consecutive columns. Formula:
-// kernels/math/sine_linear.h. All other inputs take cuBLAS and forward.cu.
+// A producer thread loads stages of x and W by TMA. Two consumers, of one or two warpgroups each,
+// alternate in computing [128, 128] tiles: one runs the epilogue while the other multiplies. Two
+// blocks with adjacent rows of x form a cluster, and each loads half of W for both. W's rows are
+// loaded in a permuted order that gives every thread 16 bytes of consecutive columns. Formula:
+// kernels/math/sine_linear.h. All other cases use cuBLAS and forward.cu.
 #include <algorithm>
 #include <limits>
 
@@ -26,12 +27,12 @@ constexpr int kWarpgroup = 128;
 // Stages are aligned to 1024 bytes, as wgmma's swizzle requires.
 constexpr size_t kSharedBytes = 1024 + kStages * (2 * kTileBytes + 16);
 
-// Pairs of tiles: each block of a cluster takes one of a pair.
+// Pairs of tiles. Each block of a cluster computes one tile of a pair.
 struct Tiles {
   int across, count;  // pairs along O, and in all
 };
 
-// With consumers of kGroups warpgroups each, and the producer's warpgroup:
+// For consumers of kGroups warpgroups each, and one producer warpgroup:
 template <int kGroups>
 constexpr int kConsumerThreads = kGroups * kWarpgroup;
 template <int kGroups>
@@ -59,7 +60,7 @@ struct Shared {
   __device__ uint32_t empty(int stage) const { return full(stage) + 8; }
 };
 
-// The producer: x and W of this cluster's tiles, stage by stage.
+// The producer. It loads x and W of this cluster's tiles, stage by stage.
 template <class T>
 __device__ __forceinline__ void load_stages(const Shared& shared, const CUtensorMap& x,
                                             const CUtensorMap& w, const Tiles& tiles, int inputs,
@@ -83,8 +84,8 @@ __device__ __forceinline__ void load_stages(const Shared& shared, const CUtensor
   }
 }
 
-// A warpgroup's kHalves<kGroups> halves [64, 128] of one tile, from half `half` on. A stage is
-// released to both blocks' producers, since each writes to both.
+// Computes a warpgroup's kHalves<kGroups> halves [64, 128] of one tile, from half `half` on. A
+// stage is released to the producers of both blocks, because each writes to both blocks.
 template <class T, int kGroups>
 __device__ __forceinline__ void multiply(const Shared& shared, int inputs, int consumer, int half,
                                          Turn& turn, float (&c)[kHalves<kGroups>][64]) {
@@ -115,7 +116,7 @@ __device__ __forceinline__ void multiply(const Shared& shared, int inputs, int c
     last = stage;
     turn.advance();
   }
-  // All GEMMs of this tile are issued: the other consumer may multiply.
+  // All GEMMs of this tile are issued, so the other consumer may multiply.
   ptx::arrive_threads(2 - consumer, kConsumers * kConsumerThreads<kGroups>);
   ptx::wait_products<0>();
   release(last);
@@ -152,8 +153,8 @@ __global__ void __launch_bounds__(kThreads<kGroups>, 1)
     const int stages = ceil_div(inputs, kDepth<T>);
     Turn turn;
     turn.advance(consumer * stages);
-    // A barrier's parity only says whether the last use of a stage has ended. So a waiting
-    // thread must have seen the previous use, and consumers alternate strictly.
+    // A barrier's parity only shows whether the last use of a stage has ended. So a waiting thread
+    // must have seen the use before it, and consumers must alternate strictly.
     if (consumer == 1) ptx::arrive_threads(1, kAll);
     for (int tile = blockIdx.x / kBlocks + consumer * clusters; tile < tiles.count;
          tile += kConsumers * clusters) {
@@ -184,11 +185,11 @@ cudaError_t launch_grouped(const SineLinearForward& args, int processors, cudaSt
   const auto inputs = static_cast<cuuint64_t>(args.inputs);
   const auto row_bytes = static_cast<cuuint64_t>(args.row_stride) * sizeof(T);
   const cuuint64_t weight_bytes = inputs * sizeof(T);  // per row
-  // wgmma gives a thread two columns of every eight; n consecutive ones come of kEights eights.
+  // wgmma gives a thread two columns of every eight, so its n columns come from kEights eights.
   constexpr int n = kWide<T>, kEights = n / 2;
   CUtensorMap x, w;
-  // Groups of 4 n columns, n of them a thread's: row 4 n a + n b + 2 c + d of W is loaded as row
-  // 4 n a + 8 c + 2 b + d.
+  // Permutes W's rows in groups of 4 n, n of them for each thread: row 4 n a + n b + 2 c + d is
+  // loaded as row 4 n a + 8 c + 2 b + d.
   if (!encode_map<2>(x, args.dtype, args.input, {inputs, rows}, {row_bytes}, {kDepth<T>, kTile}) ||
       !encode_map<5>(w, args.dtype, args.weight, {inputs, 2, 4, kEights, columns / kGroup<T>},
                      {weight_bytes, n * weight_bytes, 2 * weight_bytes, 4 * n * weight_bytes},
@@ -211,7 +212,8 @@ cudaError_t launch_grouped(const SineLinearForward& args, int processors, cudaSt
 
 template <class T>
 cudaError_t launch_typed(const SineLinearForward& args, int processors, cudaStream_t stream) {
-  // Sines of float take longer than narrow GEMMs: two warpgroups a consumer hide more latency.
+  // In float, sines take longer than a GEMM with few inputs, and two warpgroups per consumer hide
+  // more latency.
   constexpr int kNarrow = 256;
   const bool narrow = sizeof(T) == 4 && args.inputs <= kNarrow;
   return narrow ? launch_grouped<T, sizeof(T) / 2>(args, processors, stream)
@@ -220,7 +222,7 @@ cudaError_t launch_typed(const SineLinearForward& args, int processors, cudaStre
 
 template <class T>
 bool supports_shape(const SineLinearForward& args) {
-  // Below one tile of rows cuBLAS is faster.
+  // With less than one tile of rows, cuBLAS is faster.
   return args.rows >= kTile && args.columns % kGroup<T> == 0 && args.inputs % kWide<T> == 0 &&
          args.column_stride == 1 && args.row_stride % kWide<T> == 0 &&
          args.row_stride >= args.inputs;

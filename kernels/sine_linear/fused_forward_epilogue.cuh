@@ -6,11 +6,12 @@
 namespace treadle {
 namespace {
 
-constexpr int kTile = 128, kHalfRows = kTile / 2;  // rows of x, and of W, of a tile
+constexpr int kTile = 128, kHalfRows = kTile / 2;  // rows of x and of W in a tile
 template <class T>
-constexpr int kGroup = 4 * kWide<T>;  // columns that are permuted among themselves
+constexpr int kGroup = 4 * kWide<T>;  // columns of a group, inside which W's rows are permuted
 
-// Large arguments and NaN: rare, so not inlined, which saves registers.
+// For large arguments and NaN. These are rare, so the function is not inlined, which saves
+// registers.
 template <class T>
 __device__ __noinline__ void store_far_sines(const SineLinearForward& args, int64_t element,
                                              const float* u) {
@@ -40,14 +41,14 @@ struct Sines {
       y.value[e] = Narrow<T>::from(a.y);
       y.value[e + 1] = Narrow<T>::from(b.y);
       phase.value[e / 2] = __byte_perm(a.phase, b.phase, 0x5410);
-      // -32768 encodes NaN: clamp half a turn to -32767.
+      // -32768 encodes NaN, so clamp half a turn to -32767.
       if constexpr (sizeof(T) == 2) phase.value[e / 2] = __vmaxs2(phase.value[e / 2], 0x80018001u);
     }
   }
 };
 
-// c holds kHalves times 64 rows as multiply_tile (wgmma.cuh) leaves them. W was loaded in an order
-// (fused_forward.cu) in which n columns of a thread are consecutive.
+// c has kHalves times 64 rows, in the register layout of multiply_tile (wgmma.cuh).
+// fused_forward.cu loads W in an order that makes n columns of a thread consecutive.
 template <class T, bool kSave, int kHalves>
 __device__ __forceinline__ void store_sines_of(const SineLinearForward& args, int64_t first_row,
                                                int first_column, const float (&c)[kHalves][64]) {
@@ -74,7 +75,7 @@ __device__ __forceinline__ void store_sines_of(const SineLinearForward& args, in
     for (int e = 0; e < n; ++e) bias[e] *= omega;
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
-      // Both rows together: independent work to hide latency.
+      // Both rows together, because independent work hides latency.
       float u[kRows][n];
       bool far = false;
 #pragma unroll

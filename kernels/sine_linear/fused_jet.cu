@@ -1,11 +1,11 @@
-// A jet through the sine layer on sm_90, half types and tf32: GEMM and sines in one persistent
-// kernel, as in fused_forward.cu. But a consumer's tile is [64, 64] of every part of the jet, and
-// all parts of an element are in registers of one thread.
+// A jet through the sine layer on sm_90, for half types and tf32: GEMM and sines in one persistent
+// kernel, as in fused_forward.cu. But a consumer's tile is [64, 64] of every part of the jet, so
+// that one thread has all parts of an element in registers.
 //
-// A producer thread loads stages of the parts of x and of W by TMA; two consumers take tiles in
-// turn: one runs the epilogue while the other multiplies. Two blocks with the same points and
-// neighbouring columns form a cluster, and each loads half of x for both. All other inputs take
-// cuBLAS and jet_forward.cu.
+// A producer thread loads stages of the parts of x and of W by TMA. Two consumers alternate in
+// computing tiles: one runs the epilogue while the other multiplies. Two blocks with the same
+// points and adjacent columns form a cluster, and each loads half of x for both. All other cases
+// use cuBLAS and jet_forward.cu.
 #include <algorithm>
 #include <limits>
 
@@ -23,7 +23,7 @@ constexpr int kDepth = kRowBytes / sizeof(T);  // inputs of a stage
 constexpr int kBlocks = 2;                     // per cluster
 constexpr int kConsumers = 2, kWarpgroup = 128;
 constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
-// Registers of a thread. Code for other GPUs does not use them.
+// Registers per thread. Code for other architectures does not use these constants.
 [[maybe_unused]] constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
 constexpr int kMaxShared = 227 * 1024;
 // A stage without its two barriers: a tile of each part of x, and one of W.
@@ -37,7 +37,7 @@ constexpr int kStages = (kMaxShared - 1024) / (kStageBytes<kParts> + 16) < 6
 template <int kParts>
 constexpr size_t kSharedBytes = 1024 + kStages<kParts> * (kStageBytes<kParts> + 16);
 
-// Pairs of tiles with the same points: each block of a cluster takes one of a pair.
+// Pairs of tiles with the same points. Each block of a cluster computes one tile of a pair.
 struct Tiles {
   int across, count;  // pairs along O, and in all
 };
@@ -59,8 +59,8 @@ struct Shared {
   __device__ uint32_t empty(int stage) const { return full(stage) + 8; }
 };
 
-// The producer: x and W of this cluster's tiles, stage by stage. Rows of x after the last point
-// are those of the next part, whose results are not stored.
+// The producer. It loads x and W of this cluster's tiles, stage by stage. Rows of x after the last
+// point belong to the next part; their results are not stored.
 template <class T, int kParts>
 __device__ __forceinline__ void load_stages(const Shared<kParts>& shared, const CUtensorMap& x,
                                             const CUtensorMap& w, const Tiles& tiles, int inputs,
@@ -87,7 +87,8 @@ __device__ __forceinline__ void load_stages(const Shared<kParts>& shared, const 
   }
 }
 
-// One tile of every part. A stage is released to both blocks' producers, since each writes to both.
+// Computes one tile of every part. A stage is released to the producers of both blocks, because
+// each writes to both blocks.
 template <class T, int kParts>
 __device__ __forceinline__ void multiply(const Shared<kParts>& shared, int inputs, int consumer,
                                          ptx::Ring<kStages<kParts>>& turn, float (&c)[kParts][32]) {
@@ -117,7 +118,7 @@ __device__ __forceinline__ void multiply(const Shared<kParts>& shared, int input
     last = stage;
     turn.advance();
   }
-  // All GEMMs of this tile are issued: the other consumer may multiply.
+  // All GEMMs of this tile are issued, so the other consumer may multiply.
   ptx::arrive_threads(2 - consumer, kConsumers * kWarpgroup);
   ptx::wait_products<0>();
   release(last);
@@ -156,8 +157,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int clusters = gridDim.x / kBlocks, stages = ceil_div(inputs, kDepth<T>);
     ptx::Ring<kStages<kParts>> turn;
     turn.advance(consumer * stages);
-    // A barrier's parity only says whether the last use of a stage has ended. So a waiting
-    // thread must have seen the previous use, and consumers alternate strictly.
+    // A barrier's parity only shows whether the last use of a stage has ended. So a waiting thread
+    // must have seen the use before it, and consumers must alternate strictly.
     if (consumer == 1) ptx::arrive_threads(1, kAll);
     for (int tile = blockIdx.x / kBlocks + consumer * clusters; tile < tiles.count;
          tile += kConsumers * clusters) {
@@ -225,7 +226,7 @@ cudaError_t launch_parts(const SineJetForward& args, int processors, cudaStream_
 
 template <class T>
 bool supports_shape(const SineJetForward& args) {
-  // Below two tiles of points cuBLAS is faster.
+  // With less than two tiles of points, cuBLAS is faster.
   return args.rows >= 2 * kTile && args.columns % kGroup<T> == 0 && args.inputs % kWide<T> == 0 &&
          args.column_stride == 1 && args.row_stride == args.inputs &&
          args.input_part_stride == args.rows * args.inputs && args.part_stride % kWide<T> == 0;

@@ -9,11 +9,11 @@
 namespace treadle {
 namespace {
 
-constexpr int kTile = 64;  // points, and rows of W, of a tile
+constexpr int kTile = 64;  // points and rows of W in a tile
 template <class T>
-constexpr int kGroup = 4 * kWide<T>;  // columns that are permuted among themselves
+constexpr int kGroup = 4 * kWide<T>;  // columns of a group, inside which W's rows are permuted
 
-// The value's part of n elements: what is stored for it, and the slopes.
+// The value part of n elements: the stored results, and the slopes.
 template <class T>
 struct JetValue {
   static constexpr int n = kWide<T>;
@@ -36,7 +36,8 @@ struct JetValue {
   }
 };
 
-// Large arguments and NaN: rare, so not inlined, which saves registers.
+// For large arguments and NaN. These are rare, so the function is not inlined, which saves
+// registers.
 template <class T>
 __device__ __noinline__ void compute_far(JetValue<T>& value, const float (&u)[kWide<T>],
                                          float omega) {
@@ -44,7 +45,7 @@ __device__ __noinline__ void compute_far(JetValue<T>& value, const float (&u)[kW
 }
 
 // Stores n elements of each part, from `element` of the output on. z has the products of each part,
-// still without the bias of the value and without omega.
+// before the value's bias is added and before multiplication by omega.
 template <class T, int d, JetSecond kSecond, int kParts>
 __device__ __forceinline__ void store_jet(const SineJetForward& args, int64_t element,
                                           const float (&bias)[kWide<T>],
@@ -86,8 +87,8 @@ __device__ __forceinline__ void store_jet(const SineJetForward& args, int64_t el
   }
 }
 
-// c holds 64 points of each part as multiply_columns (wgmma_groups.cuh) leaves them. W was loaded
-// in an order (fused_jet.cu) in which n columns of a thread are consecutive.
+// c has 64 points of each part, in the register layout of multiply_columns (wgmma_groups.cuh).
+// fused_jet.cu loads W in an order that makes n columns of a thread consecutive.
 template <class T, int d, JetSecond kSecond, int kParts>
 __device__ __forceinline__ void store_jets_of(const SineJetForward& args, int64_t first_row,
                                               int first_column, const float (&c)[kParts][32]) {

@@ -1,7 +1,7 @@
-// Arguments of the kernels of jets through a sine layer, CPU and CUDA: no torch, no CUDA.
-// A jet [P, N, C] has the parts of N points: their value, d derivatives with respect to the
-// coordinates, and either no second derivatives, their sum, or the d of the Hessian's diagonal. O
-// columns, I inputs. Formula: kernels/math/sine_jet.h.
+// Arguments of the kernels of jets through a sine layer, on the CPU and on CUDA, without torch or
+// CUDA. A jet [P, N, C] has the P parts of N points: their value, d derivatives with respect to the
+// coordinates, and either no second derivatives, their sum, or the d on the Hessian's diagonal. The
+// layer has O columns and I inputs. Formula: kernels/math/sine_jet.h.
 #pragma once
 
 #include <cstdint>
@@ -30,10 +30,11 @@ struct SineJetForward {
   int64_t rows, columns;  // n, O
   double omega;
   const void* value;  // [n, O] in acc_t, without bias; null: all parts are computed from input
-  // The parts after the value: on the CPU in acc_t, on CUDA in the dtype. They may be output's own.
+  // The products of the other parts: on the CPU in acc_t, on CUDA in the dtype. They may be in
+  // output.
   const void* rest;
-  int64_t rest_stride;  // elements between its parts
-  // [P, n, I] and [O, I], I <= kMaxCoordinates except in the fused kernel; CUDA.
+  int64_t rest_stride;  // elements between the parts of `rest`
+  // input [P, n, I] and weight [O, I], on CUDA; I <= kMaxCoordinates except in the fused kernel.
   const void* input;
   int64_t input_part_stride, row_stride, column_stride, inputs;
   const void* weight;
@@ -43,17 +44,18 @@ struct SineJetForward {
   void* phase;  // [n, O] or null
 };
 
-// The gradient of z [P, N, O] = input weight^T + bias, from that of output.
+// The gradient of z [P, N, O] = input weight^T + bias, from the gradient of output.
 struct SineJetBackward {
   Dtype dtype;
   JetParts parts;
   int64_t rows, columns;
   double omega;
   const void *grad, *output, *phase;  // [P, N, O], [P, N, O], [N, O]
-  // [P, N, O]; its last parts hold the second parts of z, which are read before they are written.
+  // [P, N, O]. At first its last parts are the second parts of z, which are read before they are
+  // overwritten.
   void* grad_z;
-  void* grad_bias;  // [O], the sums of grad_z's first part, or null; CUDA
-  void* sums;       // of column_sums.cuh; CUDA
+  void* grad_bias;  // [O], the sums of grad_z's first part, or null; only on CUDA
+  void* sums;       // the parts of column_sums.cuh; only on CUDA
 };
 
 }  // namespace treadle

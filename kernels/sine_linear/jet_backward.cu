@@ -1,6 +1,6 @@
-// The gradient of z of a jet through the sine layer, and its sums over the points, grad_bias, in
-// one pass on CUDA: a thread takes kWidth columns, one point at a time, with all parts of these.
-// Formula: kernels/math/sine_jet.h. Twin: kernels/sine_linear/cpu/jet.cpp.
+// The backward pass of a jet through the sine layer on CUDA: in one pass, the gradient of z and its
+// sum over the points, grad_bias. A thread computes all parts of kWidth columns, one point at a
+// time. Formula: kernels/math/sine_jet.h. Twin: kernels/sine_linear/cpu/jet.cpp.
 #include "kernels/math/sine_jet.h"
 #include "kernels/sine_linear/column_sums.cuh"
 #include "kernels/sine_linear/launchers.h"
@@ -11,7 +11,7 @@ namespace {
 // Coordinates that a thread loads before it uses them.
 template <class T, JetSecond kSecond>
 constexpr int kAtOnce = kSecond == JetSecond::kDiagonal || sizeof(T) == 4 ? 2 : 4;
-// Resident blocks of an SM, limited by registers, and blocks for a large input: one wave on the 132
+// Resident blocks per SM, limited by registers, and blocks for a large input: one wave on the 132
 // SMs of an H100 or H200.
 template <class T>
 constexpr int kResident = sizeof(T) == 4 ? 3 : 2;
@@ -30,7 +30,7 @@ struct Slopes {
     if constexpr (Kept<T, kWidth, true, true>::kOutput) widen(kept.output, y);
 #pragma unroll
     for (int e = 0; e < kWidth; ++e) phase[e] = kept.phase.value[e];
-    // Only double keeps u itself, which may be large.
+    // Only double saves u itself, which may be large.
     bool far = false;
     if constexpr (std::is_same_v<T, double>) far = any_far<T>(phase);
     far ? compute<true>(args, y, phase) : compute<false>(args, y, phase);
@@ -54,7 +54,7 @@ struct Slopes {
   }
 };
 
-// All parts of kWidth elements. `of_value` collects the value part of grad_z, which is stored, too.
+// Computes and stores all parts of grad_z of kWidth elements. `of_value` is its value part.
 template <class T, int kWidth, JetSecond kSecond>
 class Point {
  public:
@@ -120,7 +120,8 @@ class Point {
     store_rounded<T>(args_.grad_z, element_ + part * stride_, values);
   }
 
-  // A second part: its gradient, and its contribution to the value's, without the squares.
+  // Stores the gradient of a second part, and adds its contribution to the gradient of the value,
+  // except for the term with squares.
   __device__ __forceinline__ void take_second(const Slopes<T, kWidth>& s, const Raw& grad,
                                               const Raw& second, int part, acc (&g2)[kWidth],
                                               acc (&of_value)[kWidth]) const {

@@ -1,5 +1,5 @@
-// The sine layer's CUDA kernels, GEMMs included, as csrc/sine_linear/cuda/sine_linear.cpp calls
-// them. `processors` is the GPU's number of SMs.
+// Launches the sine layer's CUDA kernels, some of which include GEMMs, for
+// csrc/sine_linear/cuda/sine_linear.cpp. `processors` is the GPU's number of SMs.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,7 +14,7 @@ namespace treadle {
 cudaError_t launch_sine_linear_forward(const SineLinearForward& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_sine_linear_forward);
 
-// fused_forward.cu, sm_90: GEMM and sines in one kernel; float32 in tf32. The launch gives
+// fused_forward.cu, sm_90: GEMM and sines in one kernel; float32 in tf32. The launch returns
 // cudaErrorNotSupported if the driver cannot encode tensor maps.
 bool sine_linear_fused_forward_supports(const SineLinearForward& args)
     TREADLE_EXPORTED(sine_linear_fused_forward_supports);
@@ -29,15 +29,16 @@ cudaError_t launch_sine_linear_slope_backward(const SineLinearSlopeBackward& arg
                                               cudaStream_t stream)
     TREADLE_EXPORTED(launch_sine_linear_slope_backward);
 
-// backward_bias.cu. The first gives P, the rows of args.parts, which may still be null.
+// backward_bias.cu. The first function returns P, the number of rows of args.parts, which may still
+// be null.
 int64_t sine_linear_backward_bias_parts(const SineLinearBackwardBias& args)
     TREADLE_EXPORTED(sine_linear_backward_bias_parts);
 cudaError_t launch_sine_linear_backward_bias(const SineLinearBackwardBias& args,
                                              cudaStream_t stream)
     TREADLE_EXPORTED(launch_sine_linear_backward_bias);
 
-// fused_backward.cu, sm_90: all gradients in one pass over the rows. `parts` has as many floats as
-// the second function gives. cudaErrorNotSupported: as above.
+// fused_backward.cu, sm_90: all gradients in one pass over the rows. The second function returns
+// the number of floats in `parts`. cudaErrorNotSupported has the same meaning as above.
 bool sine_linear_fused_backward_supports(const SineLinearFusedBackward& args)
     TREADLE_EXPORTED(sine_linear_fused_backward_supports);
 int64_t sine_linear_fused_backward_parts(const SineLinearFusedBackward& args, int processors)
@@ -47,14 +48,15 @@ cudaError_t launch_sine_linear_fused_backward(const SineLinearFusedBackward& arg
     TREADLE_EXPORTED(launch_sine_linear_fused_backward);
 
 // fused_jet.cu, sm_90: GEMM and sines in one kernel; float32 in tf32; d of 2 or 3.
-// cudaErrorNotSupported: as above.
+// cudaErrorNotSupported has the same meaning as above.
 bool sine_jet_fused_forward_supports(const SineJetForward& args)
     TREADLE_EXPORTED(sine_jet_fused_forward_supports);
 cudaError_t launch_sine_jet_fused_forward(const SineJetForward& args, int processors,
                                           cudaStream_t stream)
     TREADLE_EXPORTED(launch_sine_jet_fused_forward);
 
-// jet_forward.cu, jet_backward.cu. `sums` is [P, O] in acc_t where the second function gives P > 1.
+// jet_forward.cu, jet_backward.cu. The second function returns P. If P > 1, args.sums is [P, O] in
+// acc_t.
 cudaError_t launch_sine_jet_forward(const SineJetForward& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_sine_jet_forward);
 int64_t sine_jet_backward_parts(const SineJetBackward& args)

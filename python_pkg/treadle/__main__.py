@@ -14,7 +14,7 @@ Table = tuple[str, list[str], list[list[str]]]
 
 
 def main(arguments: list[str] | None = None, problem: str | None = None) -> int:
-    """Print the report; returns 1 if something is broken, else 0."""
+    """Prints the report. Returns 1 if something is broken, else 0."""
     parser = argparse.ArgumentParser(prog="python -m treadle", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument(

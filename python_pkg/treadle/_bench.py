@@ -21,7 +21,7 @@ from torch.utils.benchmark import Timer
 from treadle import _build
 from treadle.nn import GRU, LSTM
 
-Shape = tuple[int, int, int]  # B, T, H; I is H
+Shape = tuple[int, int, int]  # B, T, H; I equals H
 # The same shapes as in benchmarks/recurrent/sweep_cells.py.
 SHAPES: tuple[Shape, ...] = (
     *((1, 512, 128), (16, 512, 128), (64, 200, 128), (16, 512, 256), (128, 128, 256)),
@@ -29,7 +29,7 @@ SHAPES: tuple[Shape, ...] = (
     *((16, 256, 1024), (64, 256, 1024), (256, 256, 1024)),
 )
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-LIMITS = {torch.float32: 5e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}  # of the maximum
+LIMITS = {torch.float32: 5e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}  # of the largest output
 CELLS: dict[str, tuple[Callable[..., nn.Module], Callable[..., nn.Module]]] = {
     "LSTM": (LSTM, nn.LSTM),
     "GRU": (GRU, nn.GRU),
@@ -58,7 +58,7 @@ def seconds(run: Callable[[], Tensor], at_least: float) -> float:
 def row(
     cell: str, shape: Shape, dtype: torch.dtype, device: torch.device, at_least: float
 ) -> dict[str, Any]:
-    """µs per step of both layers, with and without gradients, or why they were not timed."""
+    """The error and, if it is small enough, µs per step of both layers in each mode."""
     b, t, h = shape
     found: dict[str, Any] = {"cell": cell, "shape": shape, "dtype": str(dtype).split(".")[-1]}
     ours, theirs = (kind(h, h).to(device) for kind in CELLS[cell])
@@ -107,7 +107,7 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def main(path: Path, device: torch.device, shapes: tuple[Shape, ...] = SHAPES) -> int:
-    """Prints a line for each row and writes all to ``path``; returns 1 if a result was wrong."""
+    """Prints a line per row and writes all rows to ``path``. Returns 1 if a result was wrong."""
     done = []
     for one in rows(device, shapes):
         done.append(one)

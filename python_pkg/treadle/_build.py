@@ -1,4 +1,4 @@
-"""The build facts of this package, and whether they fit the running torch and Python.
+"""The build facts of this package, and whether they match the running torch and Python.
 
 ``lib/libtreadle_kernels.so`` works with any torch. ``lib/torch-2.11`` contains libtreadle.so for
 that minor of torch, and the facts of the build. A library with CUDA needs torch's CUDA libraries,
@@ -25,7 +25,7 @@ from typing import Any
 
 PACKAGE = Path(__file__).resolve().parent
 LIB = PACKAGE / "lib"
-CPU = "-cpu"  # the end of a folder's name in LIB if it is for torch without CUDA
+CPU = "-cpu"  # suffix of the folders in LIB that are for torch without CUDA
 OLDEST = "2.11"  # the oldest torch that treadle can be built for
 TREE = PACKAGE.parents[1]  # the repository, if treadle is imported from one
 
@@ -34,13 +34,13 @@ def library_path() -> str:
     """Path of the op library for the running torch, for ``torch.ops.load_library`` and for C++.
 
     Raises:
-        ImportError: if this package has none for that torch, or no torch is installed.
+        ImportError: if this package has no library for that torch, or torch is not installed.
     """
     return str(_folder() / "libtreadle.so")
 
 
 def kernels_path() -> str:
-    """Path of the library that needs no torch. treadle/kernels.h declares its functions."""
+    """Path of the library that works without torch. treadle/kernels.h declares its functions."""
     return str(LIB / "libtreadle_kernels.so")
 
 
@@ -145,7 +145,7 @@ def running() -> dict[str, Any]:
 
 @cache
 def kernels_info() -> dict[str, Any]:
-    """libtreadle_kernels.so's own facts: version, cuda, archs, compiler, isa, sources."""
+    """The facts recorded in libtreadle_kernels.so: version, cuda, archs, compiler, isa, sources."""
     try:
         library = ctypes.CDLL(kernels_path())
     except OSError as error:
@@ -168,12 +168,13 @@ def _named(of: dict[str, Any]) -> str:
 
 
 def check() -> None:
-    """Raise ImportError, with both versions and the command that rebuilds, if the library does not
-    fit the running torch.
+    """Raise ImportError if the library does not match the running torch. The error states both
+    versions and the command that rebuilds treadle.
 
-    A library fits any patch release of the torch minor that it was built against. A library with
-    CUDA also needs a torch of the same CUDA major; one without CUDA fits any. Every library must
-    have been built with this package's kernels and, in a repository, with its csrc/schemas.h.
+    A library works with any patch release of the torch minor that it was built against. A library
+    with CUDA also needs torch with the same CUDA major version; a library without CUDA does not.
+    Every library must have been built with this package's kernels and, in a repository, with its
+    csrc/schemas.h.
     """
     built, now = facts(), running()
     kernels = kernels_info()["sources"]
@@ -205,7 +206,8 @@ def load() -> None:
     """Check the build and open the op library, which adds the ops to ``torch.ops.treadle``.
 
     Raises:
-        ImportError: if the library is missing, was built for something else, or cannot be opened.
+        ImportError: if the library is missing, does not match the running torch, or cannot be
+            opened.
     """
     check()
     import torch
@@ -220,7 +222,7 @@ def load() -> None:
 
 
 def reporting() -> bool:
-    """Whether ``python -m treadle`` imports the package."""
+    """Whether ``python -m treadle`` is what imports the package."""
     # While Python looks for the module of -m, sys.argv[0] is "-m".
     words = sys.orig_argv
     return sys.argv[:1] == ["-m"] and ("-m", "treadle") in zip(words, words[1:], strict=False)
@@ -231,7 +233,7 @@ def bindings() -> ModuleType:
     """The pybind11 module ``treadle._C``, which most programs never need.
 
     Raises:
-        ImportError: if this package has none for the running Python.
+        ImportError: if treadle._C was not built for the running Python.
     """
     try:
         return importlib.import_module("treadle._C")
@@ -245,7 +247,7 @@ def bindings() -> ModuleType:
 
 
 def _pythons() -> list[str]:
-    """The Pythons for which there is a treadle._C: ["CPython 3.11"]."""
+    """The Pythons for which treadle._C was built, such as ["CPython 3.11"]."""
     tags = sorted(file.name.split(".")[1] for file in PACKAGE.glob("_C.*.so"))
     versions = [re.fullmatch(r"cpython-(\d)(\d+).*", tag) for tag in tags]
     return [f"CPython {match[1]}.{match[2]}" for match in versions if match]

@@ -11,7 +11,7 @@ KEYS = ("CPU", "CUDA", "Meta", "Autograd", "FuncTorchBatched", "AutocastCPU", "A
 
 
 def collect(problem: str | None = None) -> dict[str, Any]:
-    """The whole report. `problem` says why treadle could not be imported, if that failed."""
+    """The whole report. `problem` is the error if treadle could not be imported."""
     report: dict[str, Any] = {
         "ok": True,
         "problems": [problem] if problem else [],

@@ -1,7 +1,7 @@
 """Compares every op on every device with ``treadle.reference``: the self-test of the report.
 
-Arguments are made from the schemas, so an elementwise op needs no line here. An op whose arguments
-depend on each other lists them in ``ARGUMENTS``.
+Arguments are made from the schemas, so an elementwise op needs no entry here. Ops whose arguments
+depend on each other have entries in ``ARGUMENTS``.
 """
 
 from __future__ import annotations
@@ -138,14 +138,14 @@ def _exact_float32() -> Iterator[None]:
 
 
 def _map(change: Callable[[Tensor], Tensor], args: Any) -> Any:
-    """The arguments with every floating-point tensor changed, including those in lists."""
+    """Applies ``change`` to every floating-point tensor among the arguments, also in lists."""
     if isinstance(args, list):
         return [_map(change, a) for a in args]
     return change(args) if isinstance(args, Tensor) and args.is_floating_point() else args
 
 
 def _arguments(op: torch._ops.OpOverload, name: str) -> tuple[list[Any], dict[str, Any]]:
-    """Float64 arguments on the CPU, positional and by keyword; `out` is left out."""
+    """Float64 arguments on the CPU, positional and by keyword, without `out`."""
     generator = torch.Generator().manual_seed(7)
     known = ARGUMENTS.get(name, {})
     positional: list[Any] = []
@@ -215,10 +215,10 @@ def _with_gradients(results: Any, leaves: list[Tensor]) -> list[Tensor]:
 
 
 def _measure(name: str, twin: str, device: str, dtype: torch.dtype) -> tuple[float, float]:
-    """The error that is closest to its limit, and that limit.
+    """The error closest to its limit, and that limit.
 
-    The limit is three times the error of the plain PyTorch composition in the same dtype plus
-    sixteen roundings of the largest value.
+    The limit is three times the error of the plain PyTorch composition in the same dtype, plus the
+    largest value times 16 eps.
     """
     op = overload(name)
     args, kwargs = _arguments(op, name)

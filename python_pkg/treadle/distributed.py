@@ -27,8 +27,8 @@ class ColwiseParallel(parallel.ColwiseParallel):
     """torch's ``ColwiseParallel``, which here also accepts :class:`treadle.nn.SineLinear`.
 
     Each process has some rows of the weight and of the bias, and computes those features of the
-    output. That needs no sum over processes. ``RowwiseParallel`` does not support sine layers,
-    because its sum would come before the sine.
+    output. No sum over processes is needed. ``RowwiseParallel`` does not support sine layers,
+    because it would have to sum over processes before the sine.
 
     Args:
         input_layouts, output_layouts, use_local_output: as in torch. By default, the input is the

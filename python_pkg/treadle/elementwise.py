@@ -51,19 +51,19 @@ def vector_add(
     Args:
         a: [...] of any integer or floating-point dtype (not bool, not complex).
         b: [...], broadcast against ``a``, or a number. dtypes promote as in ``torch.add``.
-        alpha: a number; an integer if the result has an integer dtype. NumPy numbers are accepted
-            here and for ``b``. A 0-dim tensor is read on the host, which waits for its GPU.
-        out: written and returned if given, resized if its shape does not fit. Not differentiable.
+        alpha: a number; an integer if the result has an integer dtype. ``alpha`` and ``b`` may be
+            NumPy numbers. A 0-dim tensor is read on the host, which waits for its GPU.
+        out: the output tensor, resized if its shape does not match. Not differentiable.
 
     Returns:
-        [...] of the broadcast shape and the promoted dtype, with the bits of ``torch.add``. The
-        exception is half types with an alpha on a CPU, where torch's bits depend on strides: there
-        the result is within one rounding of torch's.
+        [...] of the broadcast shape and the promoted dtype, bitwise equal to ``torch.add``. The
+        exception is half types on a CPU with an alpha other than 1: torch's bits then depend on
+        strides, and the result is within one rounding of torch's.
 
     Raises:
         TypeError: ``a`` or ``out`` is not a tensor, ``b`` is neither a tensor nor a number, or
             ``alpha`` is not a number.
-        RuntimeError: dtypes, devices or shapes that do not fit.
+        RuntimeError: dtypes, devices or shapes are invalid.
 
     Source: csrc/elementwise/vector_add.cpp, kernels/elementwise/vector_add.cu.
     """
@@ -110,7 +110,8 @@ def vector_add_(a: Tensor, b: Tensor | float, *, alpha: float = 1) -> Tensor:
     """``a += alpha * b`` in place; a drop-in for ``Tensor.add_``. See :func:`vector_add`.
 
     Args:
-        a: [...], written and returned; the result must have its shape and cast to its dtype.
+        a: [...], overwritten. The broadcast shape must be that of ``a``, and the result's dtype
+            must be castable to that of ``a``.
         b: [...] or a number.
         alpha: a number.
 
@@ -118,7 +119,8 @@ def vector_add_(a: Tensor, b: Tensor | float, *, alpha: float = 1) -> Tensor:
         ``a``.
 
     Raises:
-        TypeError, RuntimeError: a bad argument; a leaf that requires grad; an expanded ``a``.
+        TypeError: as for :func:`vector_add`.
+        RuntimeError: as for :func:`vector_add`; or ``a`` is a leaf that requires grad, or expanded.
 
     Source: csrc/elementwise/vector_add.cpp, kernels/elementwise/vector_add.cu.
     """
@@ -141,16 +143,17 @@ def scale(x: Tensor, factor: Tensor | float, *, out: Tensor | None = None) -> Te
 
     Args:
         x: [...] of any integer or floating-point dtype, or bool if ``factor`` promotes it to one.
-        factor: a real number, also NumPy's. dtypes promote as in ``x * factor``. A 0-dim tensor
-            is passed to ``torch.mul``, so nothing waits for its value, and it is differentiable.
-        out: written and returned if given, resized if its shape does not fit. Not differentiable.
+        factor: a real number of Python or NumPy, or a 0-dim tensor. dtypes promote as in
+            ``x * factor``. A tensor is passed to ``torch.mul``, so the host does not wait for its
+            value, and it is differentiable.
+        out: the output tensor, resized if its shape does not match. Not differentiable.
 
     Returns:
-        [...] of the promoted dtype, with the bits of ``torch.mul``.
+        [...] of the promoted dtype, bitwise equal to ``torch.mul``.
 
     Raises:
         TypeError: ``x`` or ``out`` is not a tensor, or ``factor`` is not a number.
-        RuntimeError: dtypes or devices that do not fit.
+        RuntimeError: dtypes or devices are invalid.
 
     Source: csrc/elementwise/scale.cpp, kernels/elementwise/scale.cu.
     """
@@ -192,14 +195,15 @@ def scale_(x: Tensor, factor: Tensor | float) -> Tensor:
     """``x *= factor`` in place; a drop-in for ``Tensor.mul_(number)``. See :func:`scale`.
 
     Args:
-        x: [...], written and returned; the result must cast to its dtype.
+        x: [...], overwritten. The result's dtype must be castable to that of ``x``.
         factor: a real number or a 0-dim tensor, as in :func:`scale`.
 
     Returns:
         ``x``.
 
     Raises:
-        TypeError, RuntimeError: a bad argument; a leaf that requires grad; an expanded ``x``.
+        TypeError: as for :func:`scale`.
+        RuntimeError: as for :func:`scale`; or ``x`` is a leaf that requires grad, or expanded.
 
     Source: csrc/elementwise/scale.cpp, kernels/elementwise/scale.cu.
     """
@@ -221,16 +225,16 @@ def sine(x: Tensor, *, out: Tensor | None = None) -> Tensor:
     """``sin(x)``, x in radians; a drop-in for ``torch.sin``.
 
     Args:
-        x: [...] of any integer, bool or floating-point dtype; integers are computed in the default
-            floating-point dtype.
-        out: written and returned if given, resized if its shape does not fit. Not differentiable.
+        x: [...] of any integer, bool or floating-point dtype.
+        out: the output tensor, resized if its shape does not match. Not differentiable.
 
     Returns:
-        [...]; nan where x is infinite or nan, ±0 where x is ±0.
+        [...] of x's dtype, or of the default floating-point dtype for integers and bool; nan where
+        x is infinite or nan, ±0 where x is ±0.
 
     Raises:
         TypeError: ``x`` or ``out`` is not a tensor.
-        RuntimeError: dtypes or devices that do not fit.
+        RuntimeError: dtypes or devices are invalid.
 
     Source: csrc/elementwise/unary.cpp, kernels/elementwise/unary.cu.
     """
@@ -247,14 +251,14 @@ def sine_(x: Tensor) -> Tensor:
     """``x = sin(x)`` in place; a drop-in for ``Tensor.sin_``. See :func:`sine`.
 
     Args:
-        x: [...] of a floating-point dtype, written and returned.
+        x: [...] of a floating-point dtype, overwritten.
 
     Returns:
         ``x``.
 
     Raises:
         TypeError: ``x`` is not a tensor.
-        RuntimeError: an integer ``x``; a leaf that requires grad; an expanded ``x``.
+        RuntimeError: ``x`` has another dtype, is a leaf that requires grad, or is expanded.
 
     Source: csrc/elementwise/unary.cpp, kernels/elementwise/unary.cu.
     """
@@ -268,7 +272,7 @@ def cosine(x: Tensor, *, out: Tensor | None = None) -> Tensor:
     """``cos(x)``, x in radians; a drop-in for ``torch.cos``. Arguments and errors: :func:`sine`.
 
     Returns:
-        [...] of the dtype that :func:`sine` gives; nan where x is infinite or nan.
+        [...] of the same dtype as for :func:`sine`; nan where x is infinite or nan.
 
     Source: csrc/elementwise/unary.cpp, kernels/elementwise/unary.cu.
     """
@@ -282,7 +286,7 @@ def cosine(x: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 
 def cosine_(x: Tensor) -> Tensor:
-    """``x = cos(x)`` in place; a drop-in for ``Tensor.cos_``. Arguments and errors: :func:`sine_`.
+    """``x = cos(x)`` in place; a drop-in for ``Tensor.cos_``. See :func:`sine_`.
 
     Source: csrc/elementwise/unary.cpp, kernels/elementwise/unary.cu.
     """

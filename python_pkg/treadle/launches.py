@@ -34,20 +34,21 @@ def launch_info(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list
     Args:
         op: a callable, for example ``treadle.scale`` or a module; or the name of a function of this
             package, such as ``"scale"``.
-        args: its arguments, and ``kwargs`` its keyword arguments. Only CUDA tensors cause launches.
+        args, kwargs: the arguments of ``op``. Only calls with CUDA tensors launch kernels.
 
     Returns:
         One dict for each of treadle's kernels, in launch order (cuBLAS's are not included):
         ``kernel``, ``grid`` and ``block`` (x, y, z), ``vector_width`` (elements per memory access),
         ``elements_per_thread``, ``registers`` (per thread), ``shared_bytes`` (per block),
-        ``local_bytes`` (per thread; 0 unless it spills), ``blocks_per_sm`` and ``occupancy`` (the
-        share of a multiprocessor's maximum of resident threads); for recurrent layers also the
-        ``family`` of kernels that the plan selects (such as ``cluster_dense``), its ``algorithm``
-        and the ``reason`` for it, otherwise empty strings. The list is empty if nothing was
-        launched on a GPU.
+        ``local_bytes`` (per thread; 0 unless registers spill), ``blocks_per_sm`` and ``occupancy``
+        (resident threads, as a fraction of a multiprocessor's maximum). Kernels of recurrent layers
+        also have the ``family`` of kernels that the plan selected (such as ``cluster_dense``), its
+        ``algorithm`` and the ``reason`` for it; these are empty strings for other kernels. The list
+        is empty if nothing was launched on a GPU.
 
     Raises:
-        ValueError: if there is no op of this name.
+        ValueError: ``op`` is neither callable nor the name of an op.
+        ImportError: treadle._C was not built for the running Python.
 
     Source: kernels/common/launch.cuh, where every launch is made and recorded.
     """

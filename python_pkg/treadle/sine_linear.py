@@ -37,9 +37,9 @@ def sine_linear(input: Tensor, weight: Tensor, bias: Tensor | None, omega: float
         recomputes it.
 
     Raises:
-        RuntimeError: shapes, dtypes or devices that do not fit.
-        TypeError: ``input``, ``weight`` or ``bias`` is not a tensor, or ``omega`` is a tensor that
-            requires grad.
+        RuntimeError: shapes, dtypes or devices are invalid.
+        TypeError: ``input``, ``weight`` or ``bias`` is not a tensor, or ``omega`` is not a number
+            or is a tensor that requires grad.
 
     Source: csrc/sine_linear/forward.cpp, kernels/sine_linear/forward.cu.
     """
@@ -65,11 +65,12 @@ def sine_linear_jet(
     coordinates: int,
     second: str = "none",
 ) -> Tensor:
-    """A jet through ``sin(omega * (x @ weight.T + bias))``, fused; a layer of a SIREN.
+    """Passes a jet through ``sin(omega * (x @ weight.T + bias))``, fused; a layer of a SIREN.
 
-    :meth:`treadle.nn.SineLinear.jet` packs the parts and calls it. With z the products of the parts
-    and weight (plus bias in the value), y = sin(omega z), y_i = omega cos(omega z) z_i, and y_ii =
-    omega cos(omega z) z_ii - omega^2 sin(omega z) z_i^2; the Laplacian is the sum of the y_ii.
+    :meth:`treadle.nn.SineLinear.jet` packs the parts and calls this function. Let z, z_i and z_ii
+    be the products of the value and its derivatives with weight, plus bias in z. Then
+    y = sin(omega z), y_i = omega cos(omega z) z_i, and
+    y_ii = omega cos(omega z) z_ii - omega^2 sin(omega z) z_i^2. The Laplacian is the sum of y_ii.
 
     Args:
         jet: [P, ..., I], float64, float32, float16 or bfloat16. Its P = 1 + d + n2 parts are the
@@ -85,9 +86,9 @@ def sine_linear_jet(
         of times; under autocast they are cast to the lower precision, as in :func:`sine_linear`.
 
     Raises:
-        RuntimeError: shapes, dtypes or devices that do not fit.
-        TypeError: ``jet``, ``weight`` or ``bias`` is not a tensor, or ``omega`` is a tensor that
-            requires grad.
+        RuntimeError: shapes, dtypes or devices are invalid.
+        TypeError: ``jet``, ``weight`` or ``bias`` is not a tensor, or ``omega`` is not a number or
+            is a tensor that requires grad.
 
     Source: csrc/sine_linear/, kernels/math/sine_jet.h.
     """

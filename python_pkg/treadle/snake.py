@@ -24,38 +24,38 @@ def snake(
     logscale: bool = False,
     out: Tensor | None = None,
 ) -> Tensor:
-    """``x + sin(alpha * x)**2 / alpha``, or over ``beta + eps``; alpha and beta per channel; fused.
+    """The snake activation ``x + sin(alpha * x)**2 / alpha``, with alpha per channel; fused.
 
-    The snake activation of L. Ziyin and others (Neural networks fail to learn periodic functions
-    and how to fix it. NeurIPS 2020). Without ``beta`` and ``eps`` it is ``x + alpha * w**2`` with
-    ``w = sin(alpha * x) / alpha``, which is x at alpha 0: value and derivatives are right for every
-    alpha, 0 and negative ones included. With either it is ``x + sin(alpha * x)**2 / (beta + eps)``,
-    which divides by 0 where ``beta + eps`` is 0. Audio decoders such as DAC and BigVGAN compute
-    that with ``eps=1e-9``.
+    It was proposed by L. Ziyin and others (Neural networks fail to learn periodic functions and how
+    to fix it. NeurIPS 2020). Without ``beta`` and ``eps`` it is computed as ``x + alpha * w**2``
+    with ``w = sin(alpha * x) / alpha``, where w is x at alpha 0. So values and derivatives are
+    correct for every alpha, including 0 and negative values. With ``beta`` or ``eps`` it is
+    ``x + sin(alpha * x)**2 / (beta + eps)``, which divides by 0 where ``beta + eps`` is 0. Audio
+    decoders such as DAC and BigVGAN compute this formula with ``eps=1e-9``.
 
     Args:
         x: [N, C, ...] of any integer, bool or floating-point dtype. With fewer than 2 dimensions it
             has one channel, as in ``torch.prelu``.
         alpha: [C], or [1] for all channels, of an integer or floating-point dtype.
-        beta: [C] or [1]; None: alpha.
-        eps: a number added to beta. None: 0, and without ``beta`` the limit at alpha 0. Not
-            differentiable.
+        beta: [C] or [1]. If it is None, alpha is used.
+        eps: a number added to beta. None means 0; if ``beta`` is None too, the result at alpha 0 is
+            the limit, x. Not differentiable.
         logscale: if True, ``alpha`` and ``beta`` are logarithms. The kernel computes their
-            exponentials, for half types in float32, and gradients are with respect to the
+            exponentials (for half types in float32), and gradients are with respect to the
             logarithms.
-        out: written and returned if given, resized if its shape does not fit. Not differentiable.
+        out: the output tensor, resized if its shape does not match. Not differentiable.
 
     Returns:
         [N, C, ...] of the dtype that x, alpha and beta promote to; the default floating-point dtype
-        if all are integers. Half types are computed in float32, and only the result is rounded. 1 /
-        (beta + eps) is computed first, so that 0 and inf appear where they do in plain PyTorch. x,
-        alpha and beta are differentiable any number of times; the first backward pass is one pass
-        over x, and the sums of the parameters' gradients have the same bits every time.
+        if all are integers. Half types are computed in float32, and only the result is rounded.
+        ``1 / (beta + eps)`` is computed first, so that 0 and inf appear where they do in plain
+        PyTorch. x, alpha and beta are differentiable any number of times. The first backward pass
+        is one pass over x, and the gradients of alpha and beta have the same bits in every run.
 
     Raises:
         TypeError: ``x``, ``alpha``, ``beta`` or ``out`` is not a tensor, ``eps`` is not a number,
             or ``logscale`` is not a bool.
-        RuntimeError: shapes, dtypes or devices that do not fit.
+        RuntimeError: shapes, dtypes or devices are invalid.
 
     Source: csrc/elementwise/snake.cpp, kernels/elementwise/snake.cu.
     """
@@ -79,14 +79,15 @@ def snake_(
     """:func:`snake` in place.
 
     Args:
-        x: [N, C, ...], written and returned; the result must cast to its dtype.
+        x: [N, C, ...], overwritten. The result's dtype must be castable to that of ``x``.
         alpha, beta, eps, logscale: as in :func:`snake`.
 
     Returns:
         ``x``.
 
     Raises:
-        TypeError, RuntimeError: a bad argument; a leaf that requires grad; an expanded ``x``.
+        TypeError: as for :func:`snake`.
+        RuntimeError: as for :func:`snake`; or ``x`` is a leaf that requires grad, or expanded.
 
     Source: csrc/elementwise/snake.cpp, kernels/elementwise/snake.cu.
     """

@@ -65,7 +65,7 @@ class _Fused:
         return getattr(self, self._layers_name)
 
     def make_cudnn_based(self) -> Any:
-        """Makes the layers treadle's again, after ``make_python_based``."""
+        """Makes the layers run on treadle's kernels again, after ``make_python_based``."""
         super().make_cudnn_based()  # type: ignore[misc]
         nn.replace(self._layers)
         return self
@@ -95,7 +95,7 @@ class _Fused:
         return tensordict
 
     def _given(self, tensordict: TensorDict) -> list[Tensor]:
-        """The states in the tensordict: all or none."""
+        """The states in the tensordict, or an empty list if it has none."""
         keys = self.in_keys[1 : len(self.out_keys)]
         found = [state for key in keys if (state := tensordict.get(key, None)) is not None]
         if len(found) not in (0, len(keys)):
@@ -108,7 +108,7 @@ class _Fused:
     def _sequence(self, input: Tensor, marks: Tensor, given: list[Tensor]) -> list[Tensor]:
         """The output [T, B, H], and each state [T, B, L, H], 0 except where a trajectory ends.
 
-        ``given``: the states [T, B, L, H] from which a trajectory may start; none for zeros.
+        ``given``: the states [T, B, L, H] from which a trajectory may start; empty for zeros.
         """
         layers, found = self._layers, []
         weights = iter(parameters_of(layers))
@@ -138,23 +138,24 @@ class _Fused:
 class LSTMModule(_Fused, theirs.LSTMModule):  # type: ignore[misc]
     """``torchrl.modules.LSTMModule`` on treadle's kernels.
 
-    Arguments, keys, primers and results are TorchRL's. In recurrent mode a trajectory that begins
-    in the middle of a row becomes a reset of :func:`treadle.lstm`, to the states in the tensordict
+    Arguments, keys, primers and results are TorchRL's. In recurrent mode, a trajectory that begins
+    in the middle of a row becomes a reset of :func:`treadle.lstm` to the states in the tensordict
     at that step. Nothing is split, padded or packed, and the host does not wait. Single steps also
-    run treadle's layers. TorchRL's own code runs layers in two directions, with projections or in
-    Python (``python_based``).
+    run treadle's layers. TorchRL's own code runs layers that are bidirectional, have projections,
+    or are written in Python (``python_based``).
 
     Args:
         recurrent_backend: "treadle"; ``torchrl.modules.LSTMModule`` has other backends.
         recurrent_recompute: "full" saves less for the backward pass, like ``recompute`` of
             :func:`treadle.lstm`.
         inner_cells: whether to also return c where a trajectory ends before the last step, which
-            costs one more pass (``return_cells`` of :func:`treadle.lstm`). If False it is 0 there.
-        lstm: is changed in place, as by :func:`treadle.nn.replace`.
+            costs one more pass (``return_cells`` of :func:`treadle.lstm`). If False, c is 0 there.
+        lstm: a layer, which is changed in place by :func:`treadle.nn.replace`.
         Others: as in ``torchrl.modules.LSTMModule``.
 
     Raises:
-        ValueError: ``recurrent_backend`` or ``recurrent_recompute`` is none of these.
+        ValueError: ``recurrent_backend`` or ``recurrent_recompute`` has another value.
+        TypeError: ``inner_cells`` is not a bool.
         RuntimeError: a tensordict has only one of the two states. Others: as in TorchRL.
     """
 
@@ -185,12 +186,12 @@ class GRUModule(_Fused, theirs.GRUModule):  # type: ignore[misc]
         recurrent_backend: "treadle"; ``torchrl.modules.GRUModule`` has other backends.
         recurrent_recompute: "full" saves less for the backward pass, like ``recompute`` of
             :func:`treadle.gru`.
-        gru: is changed in place, as by :func:`treadle.nn.replace`.
+        gru: a layer, which is changed in place by :func:`treadle.nn.replace`.
         Others: as in ``torchrl.modules.GRUModule``.
 
     Raises:
-        ValueError: ``recurrent_backend`` or ``recurrent_recompute`` is none of these. Others: as in
-            TorchRL.
+        ValueError: ``recurrent_backend`` or ``recurrent_recompute`` has another value. Others: as
+            in TorchRL.
     """
 
     _layers_name = "gru"

@@ -59,7 +59,7 @@ def test_a_trial_measures_rows_of_each_kind(jax_calls: Any) -> None:
     assert len(plans) == 4
     baselines = {"lax.scan", "lax.scan, unroll=8"}
     has_flax = jax_calls.jax_flax.linen is not None
-    for plan in plans[::3]:  # a cell forward, the other with its gradients
+    for plan in plans[::3]:  # one cell without gradients, the other with them
         row = cases.run(plan)
         assert row["key"] == plan.key and row["error_over_limit"] <= 1
         assert set(row["times"]) - {"treadle"} == baselines | ({"flax"} if has_flax else set())
@@ -82,7 +82,7 @@ def test_half_types_are_checked_alike(jax_calls: Any, cell: str, backward: bool)
 
 
 def spoilt(jax_calls: Any, name: str, change: Callable[[Any], Any]) -> Row:
-    """A row in which one candidate returns wrong results."""
+    """A row where the candidate `name` returns wrong results."""
     made = jax_layer.case(QUICK, SMALL)
     honest = made.functions[name]
     made.functions = {n: f for n, f in made.functions.items() if n in ("treadle", "lax.scan", name)}
@@ -137,7 +137,7 @@ def test_a_baseline_that_is_wrong_is_left_out(jax_calls: Any) -> None:
 
 
 def test_ours_is_held_to_the_rule(jax_calls: Any) -> None:
-    """An error that a baseline may have: 40 roundings in the output."""
+    """An error of a few roundings is refused in our results, but accepted in a baseline's."""
     eps = torch.finfo(torch.float32).eps
 
     def change(found: Any) -> Any:

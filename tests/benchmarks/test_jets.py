@@ -1,5 +1,5 @@
-"""All ways in the suite jets compute the same derivatives, and its losses are what their names
-say."""
+"""All implementations in the suite jets compute the same derivatives, and the losses are what their
+names say."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_products_are_as_many_as_the_page_says(d: int, monkeypatch: pytest.Monke
 
 
 def test_the_page_has_times_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made-up rows: a baseline that is missing, and how busy the machine was."""
+    """Made-up rows, without one of the baselines, on a busy machine."""
     times = {"treadle": 2000.0, "autograd": 5000.0, "torch.func": 3000.0}
     rows = [
         {

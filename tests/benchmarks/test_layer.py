@@ -1,4 +1,4 @@
-"""The benchmarks of the whole layer: rows, comparisons, and bytes kept for backward."""
+"""The benchmarks of whole layers: rows, comparisons, and bytes kept for backward."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ Change = Callable[[Tensor], Tensor]
 
 
 def changed(change: Change, packed: bool = False) -> Callable[..., Any]:
-    """The reference with a wrong output."""
+    """The reference with `change` applied to its output."""
     plain = (layer_calls.packed_layer if packed else layer_calls.layer)(reference.lltm)
 
     def call(*args: Any) -> Any:
@@ -165,11 +165,11 @@ def test_a_wrong_last_state_is_refused() -> None:
 
 def test_bytes_that_the_graph_keeps() -> None:
     x = torch.randn(100, requires_grad=True)
-    # exp saves its result and sin its argument: the caller owns both.
+    # exp saves its result and sin saves its argument, and the caller owns both.
     assert layer_memory.kept_by_graph(torch.exp, (x,)) == 0
     assert layer_memory.kept_by_graph(torch.sin, (x,)) == 0
     assert layer_memory.kept_by_graph(lambda x: torch.sin(2 * x), (x,)) == 400
-    # A tensor saved twice counts once; a saved view of a result does not count the rest of it.
+    # A tensor saved twice counts once. Bytes of a saved tensor that the result views do not count.
     assert layer_memory.kept_by_graph(lambda x: (y := 2 * x).sin() + y.cos(), (x,)) == 400
     assert layer_memory.kept_by_graph(lambda x: torch.exp(x)[:25], (x,)) == 300
     y = torch.zeros(10)
@@ -177,7 +177,7 @@ def test_bytes_that_the_graph_keeps() -> None:
 
 
 def weighed(factor: int, most: float | None) -> Row:
-    """Ours keeps 400 bytes, and the other `factor` times as many."""
+    """A row where ours keeps 400 bytes, and the other `factor` times as many."""
     x = (torch.randn(100, requires_grad=True),)
 
     def other(x: Tensor) -> Tensor:
@@ -240,7 +240,7 @@ def test_the_allocator_says_what_is_kept_on_cuda() -> None:
     x = torch.randn(1 << 20, device="cuda", requires_grad=True)
     found = layer_memory.weigh(lambda x: torch.sin(2 * x), (x,))
     assert found["kept"] == x.nbytes
-    # The argument of sin, its result and the result's gradient, at least.
+    # At least the argument of sin, its result and the gradient of the result.
     assert 3 * x.nbytes <= found["peak"] <= 6 * x.nbytes
 
 
@@ -254,7 +254,7 @@ def test_two_products_are_the_layer() -> None:
 def test_two_products_round_to_tf32_where_it_is_allowed(
     allow_tf32: Callable[[bool], None],
 ) -> None:
-    """The library takes such sizes, and gradients flow."""
+    """Errors are those of the setting, and gradients flow with either setting."""
     x, *rest = arguments(SMALL, "cpu", torch.float32, backward=True)
     plain = layer_calls.layer(layer_calls.in_two_products)
     truth = plain(x.double(), *(t.double() for t in rest))[0]

@@ -1,4 +1,4 @@
-"""The suite layer_overhead: its rows, their verification, and the clock of the host."""
+"""The suite layer_overhead: its rows, their verification, and the host clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows for stacks of layers as in public models, and baselines whose results are wrong."""
+"""The rows of stacks of layers like those of public models, and baselines with wrong results."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_stacks_are_right_and_timed(form: str, backward: bool) -> None:
 
 
 def test_tf32_may_round_and_float32_itself_may_not() -> None:
-    """The tolerance against a plain layer follows from operands that are rounded."""
+    """A plain layer with rounded operands is accepted with TF32 and refused without it."""
     kind = replace(of(FORMS["2 layers"], FP32), tf32=True)
     made = models.case(QUICK, kind)
     x, sizes, *params = made.inputs[0]
@@ -81,7 +81,7 @@ def test_tf32_may_round_and_float32_itself_may_not() -> None:
 
 @pytest.mark.parametrize("form", ["2 layers", "bidirectional, packed"])
 def test_wrong_stacks_are_refused(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check refuses a stack that is wrong in its first steps, and one only wrong later."""
+    """The check refuses a stack that is wrong in its first steps, or only in later ones."""
     called = models.called
     for steps, message in ((slice(0, 4), "result 0 is wrong by"), (slice(-3, None), "is off by")):
 
@@ -104,7 +104,7 @@ def test_wrong_stacks_are_refused(form: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def far_off(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a wrong output without an error, as cuDNN does in float16."""
+    """Makes the function return a wrong output in float16, as cuDNN does, without an error."""
 
     def call(x: Tensor, *rest: Any) -> Any:
         output, *last = function(x, *rest)

@@ -1,4 +1,4 @@
-"""docs/performance.md: its first table, what it leaves out, and its tables from made-up rows."""
+"""docs/performance.md: its first table, what it must not have, and its tables of made-up rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def made(key: str, op: str, suite: str, **times: float) -> tables.Row:
 
 
 def test_the_first_table_has_the_headline() -> None:
-    """The first table has LSTM 16,512,512 in all dtypes and modes, with torch's time."""
+    """The first table has LSTM 16,512,512 in all dtypes and modes, with torch's times."""
     first = re.search(r"^\|.*?(?=\n\n)", TEXT, re.S | re.M)
     assert first is not None
     head, _, *rows = first[0].splitlines()

@@ -1,4 +1,7 @@
-"""Every function of kernels.h and of treadle.jax runs under the sanitizers, on the CPU."""
+"""The programs for the sanitizers call every function of kernels.h and of treadle.jax.
+
+These tests run them on the CPU, without a sanitizer.
+"""
 
 from __future__ import annotations
 

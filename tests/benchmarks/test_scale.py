@@ -1,4 +1,4 @@
-"""The arithmetic of docs/dev/scaling.md: known cases of each formula, and its block."""
+"""The arithmetic of docs/dev/scaling.md: known cases of each formula, and its block of results."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_data_parallelism() -> None:
 
 def test_pipelines() -> None:
     assert layer_pipeline(LAYER, 1, AT_ONCE) == pytest.approx(3e-3)
-    # Chunks that take as long as the whole gain nothing: the GPUs run one after the other.
+    # If a chunk takes as long as the whole, nothing is gained: the GPUs run one after the other.
     output = 2 * 64 * 256 * 1024 / (REACHED * NVLINK)
     send = BEGIN + WITHIN["ring"] + output
     assert layer_pipeline(LAYER, 4, LAYER) == pytest.approx(4 * 3e-3 + 6 * send)
@@ -73,7 +73,7 @@ def test_pipelines() -> None:
     send = BEGIN + WITHIN["ring"] + 2 * 2 * 64 * 1024 / (REACHED * NVLINK)
     sent = all_reduce(LAYER.gradients, 2) + all_reduce(256 * 1024 * 4, 2)
     assert got == pytest.approx(3 * (1.5e-3 + 2 * send) + sent)
-    # Half of the rows takes half of the time, so this takes five times half a step.
+    # Half of the rows takes half of the time, so smaller parts of the batch are faster.
     half = Layer(32, 256, 1024, 0.5e-3, 1e-3)
     assert sequence_pipeline({32: half, 64: LAYER}, 64, 2, AT_ONCE) < got
 
@@ -101,7 +101,7 @@ def test_the_block_follows_its_rows(tmp_path: Path) -> None:
     made = block(tmp_path, slow=4000.0)
     assert "on one a GPU, torch 2, treadle abc, 2026-11-23" in made
     assert "| 64,256,1024 | 136 MB | 16.0 | 16.3 (98%, 94%) |" in made
-    # 16 rows take as long as 64: one layer per GPU beats some rows per GPU.
+    # Here 16 rows take as long as 64, so one layer per GPU is faster than 16 rows per GPU.
     assert "| 64,256,1024 | 4 | 16 | 16.2 | **5.6** | 7.4 |" in made
     assert "| 64,256,1024 | 136 MB | 32.0 |" in block(tmp_path, slow=8000.0)
     assert list(scale_page.figures([])) == [scale_page.NONE_YET]

@@ -1,4 +1,4 @@
-"""The suites sine_linear and siren time a SIREN, and losses that match their names."""
+"""The suites sine_linear and siren time SIRENs, and their losses are what the names say."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_loss_of_the_laplacian() -> None:
     inner = siren.Net("small", 7, 2, torch.float64, "values", 1).of(reference.sine_linear)
 
     def value(point: Tensor) -> Tensor:
-        # With a target of 0 its loss is the square of a value; the values here are not 0.
+        # With a target of 0, the loss is the square of the value, which is not 0 here.
         return inner(point[None], torch.zeros(1, 1, dtype=torch.float64), *params)
 
     def laplacian(point: Tensor) -> Tensor:
@@ -64,8 +64,8 @@ def test_the_loss_of_the_laplacian() -> None:
 
 @pytest.mark.parametrize("loss", siren.LOSSES)
 def test_a_wrong_layer_is_refused(loss: str) -> None:
-    # In float64 the exact values are the composition's, so there would be no tolerance for
-    # rounding.
+    # In float64 the composition's results would be the exact values, which would leave no tolerance
+    # for rounding.
     one = net(loss, torch.float32)
     args = one.arguments("cpu")
 
@@ -81,7 +81,7 @@ def test_weights_and_inputs_are_a_sirens() -> None:
     x, weight, bias, omega = sine_linear.arguments(500, 64, "cpu", torch.float64, backward=True)
     assert x.requires_grad and weight.requires_grad and bias.requires_grad and omega == 30
     assert 0.9 < float(x.detach().abs().max()) <= 1
-    # The first layer's phases have a deviation of about 1.
+    # The first layer's phases have a standard deviation of about 1.
     assert 0.5 < float((omega * F.linear(x, weight).detach()).std()) < 1.5
 
 

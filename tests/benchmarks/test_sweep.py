@@ -222,7 +222,7 @@ def gpu_facts() -> dict[str, Any]:
 
 @pytest.fixture
 def results(rows: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Row]:
-    """Writes results to a new folder: one row misses its target, one is refused."""
+    """Writes results to a new folder. One row misses its target, and two are refused."""
     found = json.loads(json.dumps([row for row in rows if row["op"] == "lltm"]))
     for row in found:
         row["times"]["treadle"] |= {"median_us": 20.0, "us_per_step": 20.0 / row["steps"]}

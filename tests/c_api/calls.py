@@ -30,7 +30,7 @@ OPTIONAL = {
 
 
 class Call:
-    """The arguments of a good call by name, which spoilers change, and all of its memory."""
+    """A good call: its arguments by name, which spoilers change, and all its memory."""
 
     def __init__(self, name: str, place: str) -> None:
         self.name, self.place = name, place

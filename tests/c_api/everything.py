@@ -1,7 +1,8 @@
-"""Every function of kernels.h at real sizes, for the sanitizers (benchmarks/sanitize.py).
+"""Runs every function of kernels.h at real sizes, for the sanitizers (benchmarks/sanitize.py).
 
-Odd sizes, every layout, misaligned, with and without optional arguments. The tests check values.
-Results and workspaces are not initialised, so that sanitizers see reads of them.
+Sizes are odd, arrays have every layout and are misaligned, and optional arguments are given or
+omitted. Values are checked elsewhere, by the tests. Results and workspaces are not initialised, so
+that sanitizers report reads of them.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from tests.support.inputs import HALVES
 
 Run = Callable[[], None]
 ROWS, COLUMNS = 131, 77
-DTYPES = (*FLOATS, torch.int64, torch.int16, torch.uint8)  # as sanitize.py has them
-# A size for each algorithm of CUDA, clusters and a grid. On the CPU threads share the rows.
+DTYPES = (*FLOATS, torch.int64, torch.int16, torch.uint8)  # the same as in sanitize.py
+# One size for each CUDA algorithm, cluster and grid. On the CPU, threads share the rows.
 SIZES = (Sizes(3, 17, 64, directions=2), Sizes(2, 20, 1024))
 
 
@@ -30,7 +31,7 @@ def device_of(place: str) -> native.Device:
 
 
 def moved(operand: Operand, place: str) -> Operand:
-    """The same layout as a view of existing memory."""
+    """The operand copied to `place`, with the same layout."""
     flat, view = operand.flat.to(place), operand.view
     there = flat.as_strided(view.shape, view.stride(), view.storage_offset())
     return replace(operand, flat=flat, view=there)

@@ -1,7 +1,8 @@
-"""All ways to break a good call, derived from the mirror, and the errors that must follow.
+"""Ways to break a good call, derived from the mirror, and checks of the resulting errors.
 
-A `Spoiler` changes one thing so that every function must refuse it. As a program this makes random
-calls, so that a crash ends a separate process: python -m tests.c_api.hostile SEED COUNT PLACE.
+A `Spoiler` changes one argument or field so that the function must refuse the call. Run as a
+program, this makes random calls in a process that may crash:
+python -m tests.c_api.hostile SEED COUNT PLACE.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ GRAMMAR = re.compile(r"[a-z_]\w*(\.\w+)? must [^\n]+, got [^\n]+")
 @dataclass(frozen=True)
 class Spoiler:
     what: str
-    names: str  # the error text begins with it
+    names: str  # the error text must begin with it
     spoil: Callable[[Call], None]
 
     def __str__(self) -> str:
@@ -171,12 +172,12 @@ def spoilers(name: str, place: str = "cpu") -> list[Spoiler]:
 
 
 def functions(place: str) -> list[str]:
-    """Functions that have kernels on this GPU, or on the CPU."""
+    """Functions that have kernels on the CPU, or on this GPU if `place` is "cuda"."""
     return [f for f in native.FUNCTIONS if place == "cpu" or on_hopper() or "recurrent" not in f]
 
 
 def complaint(call: Call, names: str | None = None) -> str:
-    """What is wrong with the failure of a bad call; "" if it failed properly."""
+    """Runs a bad call. Returns what is wrong with its failure, or "" if it fails as it should."""
     before, text = call.bytes(), ""
     status = call.run()
     text = native.error_text()
@@ -192,7 +193,7 @@ def complaint(call: Call, names: str | None = None) -> str:
 
 
 def storm(seed: int, count: int, place: str = "cpu") -> str:
-    """Random calls, each spoilt in one to three ways; the first complaint, or ""."""
+    """Makes random calls, each spoilt in one to three ways. Returns the first complaint, or ""."""
     generator = random.Random(seed)
     found = {name: spoilers(name, place) for name in functions(place)}
     for n in range(count):
@@ -211,7 +212,7 @@ def storm(seed: int, count: int, place: str = "cpu") -> str:
 
 
 def _possible(call: Call, spoiler: Spoiler) -> bool:
-    """Whether no earlier spoiler has removed this one's target."""
+    """Whether the struct and the field that this spoiler changes still exist."""
     owner = spoiler.what.split(" ")[0].split(".")
     struct = call.arguments[owner[0]]
     if len(owner) == 1:

@@ -1,5 +1,5 @@
-"""A recurrent layer of kernels.h: its arrays, its calls on CPU and CUDA, and the products that the
-caller computes."""
+"""A recurrent layer of kernels.h: its arrays, its forward and backward calls on CPU and CUDA, and
+the matrix products that the caller computes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch import Tensor
 
 from tests.c_api import native
 
-CELLS = ("lltm", "lstm", "gru", "rnn_tanh", "rnn_relu")  # indexed by their numbers
+CELLS = ("lltm", "lstm", "gru", "rnn_tanh", "rnn_relu")  # in the order of their numbers
 GATES = {"lltm": 3, "lstm": 4, "gru": 4, "rnn_tanh": 1, "rnn_relu": 1}
-# Gates that have a product with the input, and with h.
+# Blocks of `hidden` rows in weight_ih, and the same in weight_hh.
 PRODUCTS = {"lltm": 3, "lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 PADDING = 0x5A
 
@@ -46,7 +46,7 @@ class Workspace:
         return -(-self.memory.data_ptr() // 256) * 256
 
     def kept_to_it(self) -> bool:
-        """Check that nothing around it was written."""
+        """Whether the memory around the workspace is unchanged."""
         start = self.address - self.memory.data_ptr()
         around = torch.cat([self.memory[:start], self.memory[start + self.size :]])
         return bool((around == 0xA5).all())
@@ -65,7 +65,7 @@ class Layer:
     weight_hh: Tensor
     bias_ih: Tensor | None
     bias_hh: Tensor | None
-    filled: bool = True  # results and workspaces, before the call
+    filled: bool = True  # fill results and workspaces with a pattern before the call
 
     @staticmethod
     def random(cell: str, s: Sizes, dtype: torch.dtype, biases: bool = True) -> Layer:
@@ -94,19 +94,19 @@ class Layer:
         return self.input.dtype
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Layer:
-        """The same layer with other tensors."""
+        """The same layer with `change` applied to each tensor."""
         tensors = {n: x for n, x in vars(self).items() if isinstance(x, Tensor)}
         return replace(self, **{name: change(x) for name, x in tensors.items()})
 
     def on_cuda(self) -> Layer:
-        """The layer on a GPU; GRU's c0 becomes float32 if the layer has a half type."""
+        """The layer on a GPU. With a half type, cells without a cell state have c0 in float32."""
         made = self.mapped(lambda x: x.cuda())
         if self.cell not in ("lltm", "lstm") and self.dtype.itemsize == 2:
             made.c0 = made.c0.float()
         return made
 
     def with_exact_products(self) -> Layer:
-        """The layer with few digits in input and weights, so that all BLAS agree on products."""
+        """The layer with input and weight_ih rounded to eighths, so that products are exact."""
         input, weight = ((8 * x).round() / 8 for x in (self.input, self.weight_ih))
         return replace(self, input=input, weight_ih=weight)
 
@@ -135,8 +135,8 @@ class Layer:
         return torch.stack([self.input @ w.t() for w in self.weight_ih])
 
     def empty(self, *shape: int, like: Tensor | None = None) -> Tensor:
-        """Memory filled with a pattern that no result has, with the shape and dtype of `like`, if
-        given."""
+        """Memory for a result, with the shape and dtype of `like` if given. If `filled`, it
+        contains a pattern that no result has."""
         dtype = self.dtype if like is None else like.dtype
         shape = shape if like is None else tuple(like.shape)
         if not self.filled:
@@ -165,8 +165,8 @@ def workspace(layer: Layer, backward: bool, device: native.Device) -> Workspace:
 def run(
     name: str, layer: Layer, given: native.Sized, results: native.Sized, device: native.Device
 ) -> None:
-    """Calls a function with a workspace of exactly the size that it requests, and checks that it
-    writes nothing beyond. Not on CUDA, where the check would wait for the kernels."""
+    """Calls a function with a workspace of exactly the size that it requests. On the CPU, checks
+    that it writes nothing outside. On CUDA the check would wait for the kernels."""
     space = workspace(layer, name.endswith("backward"), device)
     native.call(name, device, layer.struct, given, results, space.address, space.size)
     if device.type == native.CPU_TYPE and layer.filled:
@@ -176,8 +176,8 @@ def run(
 def forward(
     layer: Layer, save: bool = True, threads: int = 1, on: native.Device | None = None
 ) -> list[Tensor]:
-    """output, h_n, c_n, and the gates. On CUDA they are made in torch's current stream, which must
-    be that of `on`."""
+    """Returns output, h_n, c_n and the gates. On CUDA they are allocated on torch's current stream,
+    which must be the stream of `on`."""
     s = layer.sizes
     products = layer.products()
     results = [
@@ -208,7 +208,7 @@ def backward(
 
 
 def h_before(layer: Layer, output: Tensor) -> np.ndarray:
-    """[D, T, B, H], the h before each step."""
+    """The h before each step, [D, T, B, H]."""
     s, h0 = layer.sizes, layer.h0.numpy()
     own = output.numpy().reshape(s.steps, s.batch, s.directions, s.hidden)
     found = [np.concatenate([h0[:1], own[:-1, :, 0]])]
@@ -218,8 +218,8 @@ def h_before(layer: Layer, output: Tensor) -> np.ndarray:
 
 
 def completed(layer: Layer, output: Tensor, found: list[Tensor]) -> list[np.ndarray]:
-    """The gradients of input, h0, c0, weight_ih, weight_hh, bias_ih and bias_hh, from those of the
-    gates as the header says."""
+    """The gradients of input, h0, c0, weight_ih, weight_hh, bias_ih and bias_hh, computed from the
+    gradients of the gates as kernels.h describes."""
     s, width = layer.sizes, PRODUCTS[layer.cell] * layer.sizes.hidden
     gates, grad_h0, grad_c0 = (x.numpy() for x in found)
     if layer.cell not in ("lltm", "lstm"):

@@ -1,8 +1,8 @@
-"""Calls after a stream or a context was destroyed, through CUDA's driver only, in a separate
-process.
+"""Calls kernels.h after a stream or a context was destroyed, in a process that calls CUDA's driver
+but no CUDA functions of torch.
 
-python -m tests.c_api.lost WHAT, of `LOST`. It prints one line: the error of a call on the lost
-memory, if there is any, and whether the library still works.
+Usage: python -m tests.c_api.lost WHAT, where WHAT is a key of `LOST`. It prints two lines: the
+error of a call on the lost memory, or OK, and then whether the library still works.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def driver(name: str, *arguments: Any) -> None:
 
 @dataclass(frozen=True)
 class Memory:
-    """x and room for the result, in the current context."""
+    """x and memory for the result, in the current context."""
 
     x: int
     out: int
@@ -48,14 +48,14 @@ class Memory:
         return Memory(x, out)
 
     def sine(self, stream: int | None = None) -> str:
-        """The status and its text; for a call that succeeds, whether the result is right."""
+        """The status and the error text of a call, or "OK" if it succeeds."""
         arrays = [native.array_at(p, (COUNT,), None, torch.float32) for p in (self.x, self.out)]
         device = native.Device(native.CUDA_TYPE, 0, stream, 0)
         status = native.status_of("treadle_sine", device, *arrays)
         return f"{status} {native.error_text()}" if status else "OK"
 
     def is_right(self) -> bool:
-        """Whether the sine has the CPU's bits."""
+        """Whether the sine has the same bits as on the CPU."""
         driver("cuCtxSynchronize")
         found, expected = np.empty_like(X), np.empty_like(X)
         room = ctypes.c_void_p(found.ctypes.data)
@@ -72,11 +72,11 @@ def use_primary_context() -> None:
 
 
 def goes_on() -> str:
-    """A call on new memory gives the right result or a CUDA error status."""
+    """Calls the library on new memory. Returns "right", "wrong" or the error."""
     try:
         use_primary_context()
         memory = Memory.made()
-    except AssertionError as error:  # the driver has none left
+    except AssertionError as error:  # the driver gives no context or no memory
         return f"no memory: {error}"
     said = memory.sine()
     return said if said != "OK" else "right" if memory.is_right() else "wrong"

@@ -1,6 +1,6 @@
 """The ctypes mirror of treadle/kernels.h: its structs, constants and functions.
 
-It contains only what the header says, so that hostile calls can be made from it.
+It repeats the header and checks nothing, so that hostile calls can be built with it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ CONSTANTS = {
 
 
 class Sized(Structure):
-    """A struct that begins with its size, which is set here."""
+    """A struct that begins with its size, which the constructor sets."""
 
     def __init__(self, *values: Any, **named: Any) -> None:
         super().__init__(ctypes.sizeof(type(self)), *values, **named)
@@ -172,7 +172,7 @@ def _arrays(*names: str) -> dict[str, Any]:
     return {name: _ARRAY for name in names}
 
 
-# The functions that take arguments and return a status: name, then the type of each parameter.
+# The functions that return a status, with the name and type of each parameter.
 FUNCTIONS: dict[str, dict[str, Any]] = {
     "treadle_vector_add": {**_DEVICE, **_arrays("a", "b"), "alpha": Number, "out": _ARRAY},
     "treadle_scale": {**_DEVICE, "x": _ARRAY, "factor": Number, "out": _ARRAY},
@@ -249,7 +249,7 @@ def error_text() -> str:
 
 
 def status_of(name: str, *arguments: Any) -> int:
-    """Structs are passed by reference where the function takes a pointer, None as NULL."""
+    """Passes a struct by reference if the parameter is a pointer, and None as NULL."""
     return int(getattr(library(), name)(*_passed(name, arguments)))
 
 
@@ -288,12 +288,12 @@ def array_at(
     made = Array(
         data, _longs(sizes), None if strides is None else _longs(strides), len(sizes), DTYPES[dtype]
     )
-    made.owner = owner  # lives as long as the struct that points into it
+    made.owner = owner  # keeps the memory alive as long as the struct
     return made
 
 
 def array(x: Tensor | np.ndarray) -> Array:
-    """The struct of a tensor or a NumPy array, whose strides may be negative."""
+    """The struct of a tensor or a NumPy array. Strides of the latter may be negative."""
     if isinstance(x, Tensor):
         return array_at(x.data_ptr() or None, x.shape, x.stride(), x.dtype, x)
     dtype = torch.from_numpy(np.empty(0, x.dtype)).dtype

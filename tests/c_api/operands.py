@@ -121,7 +121,7 @@ class Op:
         native.call(f"treadle_{self.name}", device, *inputs, *scalars, out)
 
     def expected(self, inputs: list[Tensor], shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """The result from dense inputs in the dtype of `out`, as the header says."""
+        """The result for dense inputs converted to the dtype of `out`, as kernels.h describes."""
         return self.op(*(x.to(dtype).expand(shape).contiguous() for x in inputs), self.factor)
 
 
@@ -143,7 +143,7 @@ OPS = (add_op(3), add_op(1), scale_op(2), *TRIG)
 
 
 def ops_of(dtype: torch.dtype) -> tuple[Op, ...]:
-    """The ops that have an output of the dtype."""
+    """The ops that accept an output of this dtype."""
     more = (add_op(0.37), scale_op(-2.75)) if dtype.is_floating_point else ()
     return (*OPS, *more) if dtype.is_floating_point else OPS[:3]
 

@@ -1,5 +1,5 @@
-"""Hostile calls on CUDA: each argument of every function broken, and wrong memory, streams and
-contexts. Each gives a status and a sentence, writes nothing, and leaves CUDA working."""
+"""Hostile calls on CUDA: bad arguments, memory of another device, and destroyed streams and
+contexts. Each call returns an error, writes nothing, and leaves CUDA working."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def each(*left_out: str) -> pytest.MarkDecorator:
-    """All functions except these; those of layers only on a GPU that has kernels for them."""
+    """All functions except `left_out`. Layers run only on a GPU that has kernels for them."""
     names = [f for f in native.FUNCTIONS if f not in ("treadle_get_launch", *left_out)]
     marks = {f: HOPPER if "recurrent" in f else () for f in names}
     return pytest.mark.parametrize("function", [pytest.param(f, marks=marks[f]) for f in names])
@@ -42,7 +42,7 @@ two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two G
 
 @pytest.fixture(autouse=True)
 def cuda_goes_on() -> Iterator[None]:
-    """After each test CUDA still works and reports no error."""
+    """Checks after each test that CUDA still works and reports no error."""
     yield
     torch.cuda.synchronize()
     assert torch.ones(9, device="cuda").sum() == 9
@@ -83,7 +83,8 @@ def pointers(call: Call) -> Iterator[tuple[str, Any, str]]:
 
 
 def moved(function: str, place: str, elsewhere: str) -> Iterator[tuple[Call, str]]:
-    """The good call, with each pointer in turn replaced by one into other memory."""
+    """The good call once for each pointer, with that pointer replaced by one to memory of
+    `elsewhere`, and the name of the pointer."""
     for index in range(sum(1 for _ in pointers(good(function, place)))):
         call = good(function, place)
         name, struct, field = [*pointers(call)][index]
@@ -140,7 +141,7 @@ def test_the_current_gpu_stays() -> None:
 
 
 def test_pinned_memory_is_both() -> None:
-    """Both CUDA's kernels and the CPU read and write it."""
+    """CUDA kernels and CPU kernels both read and write pinned memory."""
     x, out = (torch.randn(5000).pin_memory() for _ in range(2))
     for device in (native.cuda(), native.cpu()):
         out.zero_()
@@ -150,7 +151,7 @@ def test_pinned_memory_is_both() -> None:
 
 
 class Managed:
-    """Managed memory, which CUDA moves between host and GPU, as tensors of the host."""
+    """CUDA managed memory, which migrates between host and GPU, wrapped in CPU tensors."""
 
     def __init__(self) -> None:
         self.driver = ctypes.CDLL("libcuda.so.1")
@@ -158,7 +159,7 @@ class Managed:
 
     def copy(self, x: Tensor) -> Tensor:
         pointer = ctypes.c_void_p()
-        torch.cuda.current_stream()  # torch has made its context
+        torch.cuda.current_stream()  # makes torch create its context
         size = ctypes.c_size_t(max(x.nbytes, 1))
         assert self.driver.cuMemAllocManaged(ctypes.byref(pointer), size, 1) == 0
         self.pointers.append(pointer)
@@ -222,8 +223,8 @@ SENTENCE = re.compile(
 
 @pytest.mark.parametrize("what", LOST)
 def test_what_has_gone_on_cuda(what: str) -> None:
-    """A stream may be destroyed while its work runs. Memory of a destroyed context is not memory of
-    the GPU, but the library still works; after a reset of the device, only if CUDA still works."""
+    """A stream may be destroyed while its work runs. A call on memory of a destroyed context fails,
+    but the library still works. After a device reset it works only if CUDA does."""
     command = [sys.executable, "-m", "tests.c_api.lost", what]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, f"status {done.returncode}: {done.stderr}"

@@ -1,4 +1,4 @@
-"""The elementwise functions have the bits of the torch ops, which run the same kernels."""
+"""The elementwise functions give the same bits as the torch ops, which run the same kernels."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_an_integer_keeps_all_its_bits(integer: int) -> None:
 @pytest.mark.parametrize("factor", [float("inf"), float("nan"), -0.0, 1e-40, 3e38, 1e300])
 @pytest.mark.parametrize("dtype", FLOATS, ids=name_of)
 def test_special_factors(dtype: torch.dtype, factor: float) -> None:
-    # The torch op refuses an alpha that its dtype cannot hold.
+    # The torch op refuses an alpha that its dtype cannot represent.
     holds_alpha = abs(factor) <= torch.finfo(dtype).max or not abs(factor) < float("inf")
     for op in (scale_op(factor), add_op(factor))[: 1 + holds_alpha]:
         inputs = [contiguous(5, 65, dtype, seed) for seed in range(op.inputs)]

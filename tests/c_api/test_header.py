@@ -1,4 +1,4 @@
-"""treadle/kernels.h in C99 and in C++17: compiled, it agrees with the mirror."""
+"""treadle/kernels.h compiles as C99 and as C++17, and agrees with its ctypes mirror."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def compiler(name: str) -> str:
 
 
 def ran(folder: Path, command: list[str], suffix: str, text: str) -> str:
-    """The output of the program, compiled with only the header and the library."""
+    """Compiles a program with only the header and the library, and returns its output."""
     library = Path(_build.kernels_path())
     source, program = folder / f"program{suffix}", folder / "program"
     source.write_text(text)
@@ -123,5 +123,5 @@ def test_the_library_needs_no_torch_and_no_python() -> None:
         pytest.skip("no ldd to ask what the library needs")
     needed = subprocess.run([tool, _build.kernels_path()], capture_output=True, text=True).stdout
     assert "libc.so" in needed
-    names = re.sub(r"\(0x[0-9a-f]+\)", "", needed)  # whose digits may spell c10
+    names = re.sub(r"\(0x[0-9a-f]+\)", "", needed)  # addresses, whose digits may spell c10
     assert not re.search(r"torch|python|c10", names)

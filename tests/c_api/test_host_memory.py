@@ -1,6 +1,7 @@
-"""Addresses that the host must not access give a status and no crash if CUDA's driver is loaded.
+"""With CUDA's driver loaded, an address that the host cannot read gives an error, not a crash.
 
-The driver here is an empty library with its name, loaded before or after the first call.
+An empty library with the driver's name replaces the driver. It is loaded before or after the first
+call.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Calls that break one rule: a status, a sentence that names the argument, and nothing written.
+"""Calls that break one rule return an error that names the argument, and write nothing.
 
-Calls that could crash the process if a check were missing run in a separate one.
+Calls that could crash if a check were missing run in a separate process.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def test_cuda_asked_of_a_library_without_it(function: str) -> None:
 @pytest.mark.parametrize(("function", "name"), ARRAYS)
 def test_wrong_sizes_of_each_array(function: str, name: str) -> None:
     """Shapes that do not broadcast or do not fit the other arguments."""
-    # An elementwise input of a single number broadcasts.
+    # An elementwise input with one element broadcasts.
     single = "lltm" not in function and "linear" not in function and name != "out"
     for sizes in ([7, 11], [1, 1, 1, 2], [2], [])[: 3 if single else 4]:
         call = good(function)
@@ -95,7 +95,8 @@ def test_wrong_sizes_of_each_array(function: str, name: str) -> None:
 
 @pytest.mark.parametrize(("function", "name"), ARRAYS)
 def test_wrong_dtype_of_each_array(function: str, name: str) -> None:
-    """A float64 input among float32 inputs is converted; outputs and layers' arrays are refused."""
+    """Elementwise functions convert inputs of other dtypes and refuse an output of a lower kind.
+    Cells and layers refuse any other dtype."""
     elementwise = "lltm" not in function and "linear" not in function
     for dtype in (torch.float64, torch.float16, torch.int64, torch.bool):
         call = good(function)

@@ -1,4 +1,4 @@
-"""Random shapes, strides, broadcasts and dtypes of the elementwise functions."""
+"""The elementwise functions with random shapes, strides, broadcasts and dtypes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OUT_DTYPES = st.sampled_from([dtype for dtype in DTYPES if dtype != torch.bool])
 
 @st.composite
 def turned(draw: st.DrawFn, x: torch.Tensor) -> Operand:
-    """Some dimensions reversed."""
+    """`x` with some dimensions reversed."""
     whole = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())
     flipped = tuple(d for d in range(x.ndim) if x.shape[d] and draw(st.integers(0, 3)) == 0)
     return Operand(whole, x, flipped)
@@ -24,7 +24,7 @@ def turned(draw: st.DrawFn, x: torch.Tensor) -> Operand:
 
 @st.composite
 def outs(draw: st.DrawFn, shape: tuple[int, ...], dtype: torch.dtype) -> Operand:
-    """Dimensions in any order, with gaps, without stride 0."""
+    """An output with its dimensions in any order, with gaps and without stride 0."""
     strides, room = [0] * len(shape), 1
     for d in draw(st.permutations(range(len(shape)))):
         strides[d] = room * draw(st.sampled_from([1, 1, 1, 2, 3]))
@@ -38,7 +38,7 @@ def cases(draw: st.DrawFn) -> tuple[Op, list[Operand], Operand]:
     shape, dtype = draw(shapes()), draw(OUT_DTYPES)
     op = draw(st.sampled_from(ops_of(dtype)))
     if op.factor is not None:
-        # The torch op refuses an alpha that its dtype cannot hold.
+        # The torch op refuses an alpha that its dtype cannot represent.
         more = [-1, 2**40] if op.inputs == 1 else []
         number = draw(st.sampled_from([0, 1, 5, *more]))
         if dtype.is_floating_point:

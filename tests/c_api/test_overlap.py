@@ -39,7 +39,7 @@ PAIRS = [
 def test_a_part_of_another_array(function: str, out: str, other: str) -> None:
     for by in (-8, 8, 16):
         call = good(function)
-        # In the middle of the other's memory, so that it overlaps in both directions.
+        # Move the other array 16 bytes into its memory, so that `out` may start before it.
         start = call.arguments[other].data + 16
         call.arguments[other].data = start
         call.arguments[out].data = start + by
@@ -106,8 +106,7 @@ def fields_of(call: Call, argument: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("function", BLOCKS)
 def test_blocks_of_recurrent_layers(function: str) -> None:
-    """Outputs or workspaces that overlap another array of the call, fully or by half, are
-    refused."""
+    """Outputs and workspaces that overlap another array of the call are refused."""
     read, written = BLOCKS[function]
     call = good(function)
     outs = fields_of(call, written)

@@ -1,6 +1,6 @@
-"""The pointwise parts of the LLTM cell and of the sine layer have the torch ops' bits.
+"""The pointwise parts of the LLTM cell and of the sine layer give the same bits as the torch ops.
 
-The weights are the identity, so that the products of the torch ops are their inputs, exactly.
+The weights are the identity, so that the matrix products in the torch ops equal their inputs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def maybe(x: Tensor | None) -> native.Array | None:
 
 
 def guarded(*shape: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Memory that extends past the array, and the array."""
+    """Memory that extends past the array, where tests look for stray writes, and the array."""
     size = math.prod(shape)
     memory = torch.full((size + 16,), 77, dtype=dtype)
     return memory, memory[:size].view(shape)
@@ -43,7 +43,7 @@ def guarded(*shape: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 class Cell:
-    """One cell with the products `gates`, and the torch ops' results for it."""
+    """The inputs of one cell, with `gates` as its matrix products, and the torch ops' results."""
 
     def __init__(
         self, rows: int, hidden: int, dtypes: tuple[torch.dtype, torch.dtype], bias: bool
@@ -213,7 +213,7 @@ def test_sine_linear_obeys_the_formula(dtype: torch.dtype) -> None:
     arrays = map(native.array, (grad, output, phase))
     native.call("treadle_sine_linear_backward", native.cpu(), *arrays, 2.0, native.array(grad_z))
     slope = 2.0 * torch.cos(2.0 * (product.double() + bias.double()))
-    eps = torch.finfo(dtype).eps if dtype != torch.float32 else 2.0**-15  # a phase of 16 bits
+    eps = torch.finfo(dtype).eps if dtype != torch.float32 else 2.0**-15  # a 16-bit phase
     error = (grad_z.double() - grad.double() * slope).abs().max()
     assert error <= 8 * max(eps, 1e-15) * float(grad.abs().max())
 

@@ -1,4 +1,4 @@
-"""A call leaves its thread and its process as they were, except for the error text."""
+"""A call changes nothing in its thread or its process except the error text."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_concurrent_calls_have_the_same_bits(threads: int) -> None:
 
 
 def float_mode() -> tuple[int, int]:
-    """Control word and MXCSR of this thread, without the flags that operations raise."""
+    """The x87 control word and MXCSR of this thread, without the exception flags."""
     state = (ctypes.c_uint8 * 64)()
     library = ctypes.CDLL(ctypes.util.find_library("m"))
     assert library.fegetenv(state) == 0
@@ -187,7 +187,7 @@ def test_threads_end_with_the_call() -> None:
     assert not {*os.listdir("/proc/self/task")} - before
 
 
-# In NumPy: torch's own thread pool does not survive a fork.
+# Uses NumPy, because torch's thread pool does not survive a fork.
 AFTER_FORK = """
 import os
 import numpy as np

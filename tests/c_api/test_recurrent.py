@@ -69,7 +69,7 @@ def test_without_gates_the_results_are_the_same(cell: str, directions: int) -> N
 
 
 def true_gradients(layer: Layer, grads: Grads, dtype: torch.dtype) -> list[Tensor]:
-    """Gradients by autograd of the reference; zeros if nothing depends on an input."""
+    """Gradients of the reference by autograd; zeros for inputs that do not affect the outputs."""
     given = [None if x is None else x.detach().clone().to(dtype) for x in layer.arguments]
     leaves = [x.requires_grad_() for x in given if x is not None]
     if layer.cell not in ("lltm", "lstm"):  # c0 is h0, so its gradient is added to h0's
@@ -156,7 +156,7 @@ def test_against_the_torch_ops_backward(cell: str, directions: int) -> None:
     mask = [x is not None for x in _differentiable(layer)] + [False] * 2  # no resets
     rest = (output, gates, cell, False, "auto", mask)
     theirs = list(torch.ops.treadle.recurrent_layer_backward(*grads, *layer.arguments, *rest))[:7]
-    if cell not in ("lltm", "lstm"):  # the op also leaves the sum to its caller
+    if cell not in ("lltm", "lstm"):  # like kernels.h, the op leaves this sum to its caller
         theirs[1] = theirs[1] + theirs[2]
         theirs[2] = torch.zeros_like(theirs[2])
     for name, ours, of_torch in zip(NAMES, found, theirs, strict=True):

@@ -1,7 +1,7 @@
 """Two users of the kernels in one process: torch, through its ops, and a framework without torch,
-through kernels.h. Both get the same bits one after the other, interleaved and in two threads.
+through kernels.h. Both must get the same bits one after the other, interleaved and in two threads.
 
-As a program this runs on CUDA, in a process that can be ended if kernels wait for each other:
+Run as a program, it uses CUDA, in a process that can be killed if kernels wait for each other:
 python -m tests.c_api.two_users CELL DTYPE HIDDEN.
 """
 
@@ -26,7 +26,7 @@ User = Callable[[native.Device], list[Tensor]]
 
 @dataclass(frozen=True)
 class Work:
-    """The same work for both users, each with its own results. Torch needs no device."""
+    """The same work for both users, each with its own results. `by_torch` ignores the device."""
 
     what: str
     by_torch: User
@@ -48,7 +48,7 @@ def elementwise(op: Op, inputs: list[Tensor], arrays: list[native.Array]) -> Wor
 
 
 def recurrent(layer: Layer) -> Work:
-    """Forward and backward. Products are exact, because torch's op computes its own."""
+    """Forward and backward. Products are exact, because torch's op computes them separately."""
     layer = layer.with_exact_products()
     s = layer.sizes
     output = torch.zeros(s.steps, s.batch, s.directions * s.hidden, dtype=layer.dtype)
@@ -73,7 +73,7 @@ def recurrent(layer: Layer) -> Work:
 
 @dataclass(frozen=True)
 class Place:
-    """The device on which both work, and how each of them selects it."""
+    """The device of both users, and on CUDA the stream of each."""
 
     first: native.Device
     second: native.Device
@@ -115,12 +115,12 @@ def in_turn(work: Work, place: Place, rounds: int, waits: bool = True) -> list[l
 
 
 def interleaved(work: Work, place: Place, rounds: int) -> list[list[Tensor]]:
-    """Calls both from one thread, which waits for neither; on the CPU each call is synchronous."""
+    """Calls both from one thread without waiting. On the CPU each call is synchronous."""
     return in_turn(work, place, rounds, waits=False)
 
 
 def in_two_threads(work: Work, place: Place, rounds: int) -> list[list[Tensor]]:
-    """Runs both until each has done its rounds: they overlap even if one begins late."""
+    """Runs both until each has done its rounds, so that they overlap even if one starts late."""
     counts = [0, 0]
 
     def all_of(number: int) -> list[list[Tensor]]:
@@ -144,7 +144,7 @@ WAYS = {"in turn": in_turn, "interleaved": interleaved, "two threads": in_two_th
 
 
 def same_as_alone(work: Work, place: Place, way: str, rounds: int) -> None:
-    place.wait()  # the inputs of both have been written
+    place.wait()  # until the inputs of both have been written
     with place.of(0) as device:
         alone = [x.clone() for x in work.by_torch(device)]
     place.wait()

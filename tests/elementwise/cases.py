@@ -46,7 +46,7 @@ def elementwise_tensors() -> Iterator[tuple[str, Callable[[Make], Tensor]]]:
     yield "channels_last", lambda make: make(2, 5, 4, 3, to=channels_last)
     yield "permuted", lambda make: make(4, 5, 6).permute(1, 2, 0)
     yield "misaligned tail", lambda make: make(1027, to=misaligned)
-    # Beyond the grain size of at::parallel_for.
+    # Larger than the grain size of at::parallel_for.
     yield "parallel", lambda make: make(3, 40_003)
 
 
@@ -65,8 +65,7 @@ def unary_cases(
 
 
 def pair_cases(op: str, dtypes: tuple[torch.dtype, ...], **kwargs: Any) -> list[Case]:
-    """Two tensors of one dtype: each layout together with a dense one, and shapes that
-    broadcast."""
+    """Pairs of tensors of one dtype: each layout with a dense one, and shapes that broadcast."""
 
     def pair(a: Callable[[Make], Tensor], b: Callable[[Make], Tensor]) -> Callable[[Make], Call]:
         return lambda make: Call((a(make), b(make)), kwargs)
@@ -142,8 +141,8 @@ def op_of_one_tensor(
     """The op and its backward op, found by name.
 
     dtypes: includes integers if the op keeps them. torch_function, torch_inplace: torch's twins, if
-    any. ulps: the largest error; None: bitwise equal to torch. wide: the scale of large arguments
-    whose results all dtypes can hold.
+    any. ulps: the largest error, or None if the bits equal torch's. wide: the scale of large
+    arguments whose results do not overflow in any dtype.
     """
     cases = unary_cases(name, lambda m, x: Call((x,)), dtypes)
     cases.append(Case(f"{name} wide", lambda m: Call((m(1027, by=wide),)), FLOATING, big=True))

@@ -1,6 +1,5 @@
-"""Inputs of snake: every layout of an elementwise op with parameters of its channels, with and
-without beta and eps, and as logarithms; rows like those of audio decoders; large phases, and alpha
-at 0."""
+"""Inputs of snake: every layout of elementwise ops, with and without beta, eps and logscale; rows
+like those of audio decoders; large phases; alpha at 0."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ def channels_of(x: Tensor) -> int:
 
 
 def parameter(make: Make, channels: int, to: Layout | None = None) -> Tensor:
-    """Values of both signs, and not near 0."""
+    """Values of both signs that are not near 0."""
     t = make(channels, by=0.2, to=to)
     return t + torch.where(t > 0.1, 1, -1).to(t.dtype)
 
@@ -39,8 +38,8 @@ def with_parameters(
     at_zero: bool = False,
     logscale: bool = False,
 ) -> Call:
-    """one: which of alpha and beta have one element. far: a factor of alpha. at_zero: two of three
-    alphas are 0, or so small that the square of a phase underflows in float64."""
+    """one: which of alpha and beta have one element. far: a factor of alpha. at_zero: of every
+    three alphas one is 0, and one is so small that the square of a phase underflows in float64."""
     alpha, other = (
         parameter(make, 1 if name in one.split() else channels_of(x)) for name in ("alpha", "beta")
     )
@@ -52,8 +51,7 @@ def with_parameters(
     return Call((x, alpha * far, other if beta else None), options)
 
 
-# x, and how it is stored: sizes around a vector, a warp and a block of a row; a batch that is
-# divided; one channel.
+# Shapes of x: rows of about the size of a vector, a warp or a block; large batches; one channel.
 SHAPES: tuple[tuple[int, ...], ...] = (
     (2, 3, 7),
     (2, 5, 16),
@@ -129,7 +127,7 @@ def _big(shape: tuple[int, ...]) -> bool:
 
 
 def element(y: Tensor, at: int) -> Tensor:
-    """[1], a view: building a form of the op must not run a kernel."""
+    """A view of shape [1]: building a form of the op must not run a kernel."""
     return y[(at,) * y.dim()].reshape(1) if y.numel() else y.new_ones(1)
 
 

@@ -21,7 +21,7 @@ def snake(x: Tensor) -> Tensor:
     return x + (alpha * x).sin().square() / alpha
 
 
-# Our op, which takes out=, our in-place op, and values.
+# Our op, which accepts out=, our in-place op, and a function that computes the expected values.
 OPS: dict[str, tuple[Call, Call, Call]] = {
     "vector_add": (
         lambda x, **o: treadle.vector_add(x, x.clone(), alpha=2, **o),

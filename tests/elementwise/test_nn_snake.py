@@ -29,7 +29,7 @@ class Dac(nn.Module):
 
 
 class BigVgan(nn.Module):
-    """Snake, and with beta SnakeBeta: alpha and beta [C], perhaps as logarithms."""
+    """Snake, or SnakeBeta if `beta`: alpha and beta [C], which are logarithms if `logscale`."""
 
     def __init__(self, beta: bool, logscale: bool) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class BigVgan(nn.Module):
         return x + (1.0 / (beta + 1e-9)) * torch.sin(x * alpha).pow(2)
 
 
-# The formula of DAC and BigVGAN.
+# The eps of DAC and BigVGAN.
 EXACT: dict[str, Any] = {"eps": 1e-9}
 MODULES: dict[str, Any] = {
     "DAC": (Dac, EXACT),
@@ -62,7 +62,7 @@ MODULES: dict[str, Any] = {
 
 
 def trained(make: Any) -> nn.Module:
-    """A Snake whose channels have different parameters; one of DAC's is 0, another negative."""
+    """A module whose channels have different parameters; one alpha is 0, and one is negative."""
     module: nn.Module = make()
     with torch.no_grad():
         for i, p in enumerate(module.parameters()):
@@ -81,7 +81,7 @@ def test_replaces_modules_of_audio_decoders(name: str, device: str) -> None:
         )
     )
     theirs = trained(make).to(device)
-    # Below another module, as in a decoder.
+    # Inside another module, as in a decoder.
     ours = nn.Sequential(treadle.nn.Snake(C, **options)).to(device)
     ours.load_state_dict(nn.Sequential(theirs).state_dict())
     x = Make("audio", device, torch.float32)(2, C, 40)
@@ -99,7 +99,7 @@ def test_replaces_modules_of_audio_decoders(name: str, device: str) -> None:
 
 
 class Launches(TorchDispatchMode):
-    """Counts the ops that compute something, and those whose result is as large as the signal."""
+    """Counts ops other than views, and those whose result is as large as the signal."""
 
     def __init__(self, signal: int) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class Launches(TorchDispatchMode):
 
 
 def test_the_launches_that_the_page_names() -> None:
-    """docs/snake.md gives the launches and passes over the signal of a forward in plain PyTorch."""
+    """The page states how many launches and passes over the signal plain PyTorch needs."""
     page = (pages.DOCS / "snake.md").read_text()
     x = torch.randn(2, C, 4)
     for name, module in (
@@ -146,7 +146,8 @@ def test_round_trip(name: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("beta", [False, True])
 def test_default_eps_gives_their_results(beta: bool, device: str) -> None:
-    """Within 1e-9 x² where alpha is not negative; with beta bitwise equal to their formula."""
+    """Results are within 1e-9 x² of theirs where alpha is not negative. With beta the bits are
+    those of eps=1e-9."""
     x = Make("audio", device, torch.float64)(2, C, 40)
     theirs = (BigVgan(beta=True, logscale=False) if beta else Dac()).to(device).double()
     ours = treadle.nn.Snake(C, beta=beta, device=device, dtype=torch.float64)
@@ -166,7 +167,8 @@ def test_default_eps_gives_their_results(beta: bool, device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_zero_alpha(device: str) -> None:
-    """A channel of alpha 0 passes its input, and learns; with an eps the gradient is 0."""
+    """A channel whose alpha is 0 returns its input. Its alpha has a gradient, which is 0 if eps is
+    given."""
     x = torch.randn(2, C, 4, device=device)
     for eps, expected in ((None, x.square().sum((0, 2))), (1e-9, torch.zeros(C, device=device))):
         act = treadle.nn.Snake(C, alpha=0.0, eps=eps, device=device)

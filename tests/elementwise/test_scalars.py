@@ -1,4 +1,4 @@
-"""NumPy's numbers and 0-dim tensors work wherever torch's twin accepts them, with the same
+"""NumPy scalars and 0-dim tensors work wherever torch's twin accepts them, with the same
 results."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 import treadle
 from tests.support.inputs import DEVICES, FLOATING, HALVES, INTEGERS, Make
 
-# NumPy scalars: a bool is a floating-point number to torch, and a longdouble loses digits.
+# torch treats a NumPy bool as a floating-point number, and rounds a longdouble.
 SCALARS = (
     *(dtype(2.1) for dtype in (np.float16, np.float32, np.float64, np.longdouble)),
     *(dtype(3) for dtype in (np.int8, np.uint8, np.int32, np.int64, np.uint64)),
@@ -29,7 +29,7 @@ TENSORS = tuple(
 # torch refuses a bool alpha for integers; ours accepts it, like Python's True.
 ALPHAS = (*SCALARS[:-1], *(t for t in TENSORS if t.dtype != torch.bool))
 Form = Callable[..., Any]
-# Our op and torch's, called with x, out and the number, for every argument that takes a number.
+# Our op and torch's, called with x, out and the number, for every argument that may be a number.
 PLACES: dict[str, tuple[Form, Form]] = {
     "scale": (lambda x, _, n: treadle.scale(x, n), lambda x, _, n: torch.mul(x, n)),
     "scale_": (lambda x, _, n: treadle.scale_(x, n), lambda x, _, n: x.mul_(n)),
@@ -63,7 +63,7 @@ PLACES: dict[str, tuple[Form, Form]] = {
 
 
 def result(form: Form, x: Tensor, out: Tensor, number: Any) -> Tensor | None:
-    """None: it raised."""
+    """The result, or None if the call raised."""
     try:
         found = form(x.clone(), out.clone(), number)
     except (RuntimeError, TypeError):
@@ -73,13 +73,13 @@ def result(form: Form, x: Tensor, out: Tensor, number: Any) -> Tensor | None:
 
 
 def as_torch(place: str, x: Tensor, number: Any) -> bool:
-    """Checks that ours equals torch's result or that both raise; returns whether there is one."""
+    """Checks that ours equals torch's result or that both raise. Returns whether they did not."""
     ours, theirs = PLACES[place]
     if place.startswith("alpha") and x.dtype in HALVES:
-        # torch rounds products in some loops of the CPU: tests/laws/test_opinfo.py.
+        # Some of torch's CPU loops also round the product (see tests/laws/test_opinfo.py).
         theirs = lambda x, out, n: ours(x, out, float(n))  # noqa: E731
     out = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
-    # torch checks on CUDA whether alpha fits out, but on the CPU, like our ops, whether it fits x.
+    # On CUDA torch checks whether alpha fits out. On the CPU it checks x, like our ops.
     on_cpu = place == "alpha out" and x.dtype not in HALVES
     there = torch.device("cpu") if on_cpu else x.device
     wanted = result(theirs, x.to(there), out.to(there), number)
@@ -170,7 +170,7 @@ def test_what_is_no_number(call: Callable[[Tensor], Tensor], words: str) -> None
     with pytest.raises((RuntimeError, TypeError)) as raised:
         call(torch.ones(3))
     assert str(raised.value) == words
-    # Only this sentence, without the dispatcher's error.
+    # The dispatcher's error is not chained to ours.
     assert raised.value.__context__ is None
 
 

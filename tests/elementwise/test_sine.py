@@ -1,8 +1,8 @@
-"""sine and cosine are as accurate as promised for every finite argument; NaN as in torch.
+"""sine and cosine are as accurate as promised for finite arguments, and NaN where torch is.
 
-float32 is tested for every number on CUDA, and on the CPU for one of every 256 bit patterns: all
-2^32 would take two cores a minute. The few hardest arguments are computed again
-(tools/hard_arguments.py).
+CUDA is tested on all float32 numbers, and the CPU on one of every 256 bit patterns, because all
+2^32 would take two cores a minute. Both are also tested on the hardest arguments, which
+tools/hard_arguments.py finds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.elementwise.waves import (
 from tests.support.compare import ulp, within_ulps
 from tests.support.inputs import DEVICES, FLOATING, GPU, HALVES, Make
 
-PIECE = 2**25  # floats at a time on CUDA: 5 GiB in float64
+PIECE = 2**25  # floats at a time on CUDA; checking them in float64 needs 5 GiB
 
 
 @EACH_WAVE
@@ -64,7 +64,7 @@ def test_hard_floats(name: str, device: str) -> None:
 @cache
 def easy_and_hard_doubles() -> Exact:
     hardest = torch.tensor([6381956970095103 * 2.0**797], dtype=torch.float64)
-    # Arguments around which the instruction sets switch to another reduction.
+    # Instruction sets switch to another argument reduction at these limits.
     limits = torch.tensor([2.0**-10, 3e6, 2.0**40], dtype=torch.float64).unsqueeze(1)
     around = (limits * (1 + torch.linspace(-1e-6, 1e-6, 501, dtype=torch.float64))).view(-1)
     usual = Make("usual", "cpu", torch.float64)(10_000, by=30)
@@ -115,9 +115,10 @@ def test_backward_is_grad_times_the_slope(name: str, dtype: torch.dtype, device:
         x, grad = make(4099, by=by).nan_to_num(), make(4099)
         ours = backward(grad, x).double().cpu()
         truth = grad.double().cpu() * SLOPES[name](x.double().cpu())
-        # The slope's error, the product's rounding, and the larger one of a subnormal product.
+        # The slope's error plus the product's rounding, which is larger for a subnormal product.
         error = (ours - truth).abs() / ulp(truth, dtype)
-        # Just above a power of two, the slope's error is twice as many ulp of the product.
+        # If the slope is just above a power of two, its error may be twice as many ulp of the
+        # product.
         bound = 0.56 if dtype in HALVES else 2 * ULPS[dtype] + 0.5
         assert error.max() <= bound, (by, float(error.max()))
 
@@ -166,7 +167,7 @@ def test_one_wrong_number_is_noticed(name: str) -> None:
     ours = WAVES[name][0]
     for dtype in HALVES:
         x = every_half(dtype)
-        # At 0.5, which is not near a midpoint, and at a number that is listed as misrounded.
+        # Changes the result at 0.5, which is not near a midpoint, then one listed as misrounded.
         with pytest.raises(AssertionError, match="ulp where|not correctly rounded"):
             rounded_correctly(name, x, moved(ours(x), int((x == 0.5).nonzero())))
         for bits in sorted(MISROUNDED[name, dtype])[:1]:

@@ -1,9 +1,9 @@
-"""sine, cosine and their backward ops give a number the same bits next to any neighbours. Except
-in float64 these are the same on the CPU, in every instruction set, and on CUDA.
+"""The bits of sine, cosine and their backward ops do not depend on neighbouring elements. Except in
+float64 they are the same on CUDA and, in every instruction set, on the CPU.
 
-Both devices take different paths for small and large magnitudes: the CPU for 512 numbers at a time,
-CUDA for a warp's vectors, at most 256. An element must not depend on the path that its neighbours
-need.
+Both devices use different code for small and large magnitudes. The CPU chooses it for 512 numbers
+at a time, CUDA for a warp's vectors, at most 256 numbers. The bits of an element must not depend on
+the code that its neighbours need.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from tests.support.compare import differing
 from tests.support.inputs import DEVICES, FLOATING, GPU, HALVES, Make
 
 INF, NAN, LARGEST = float("inf"), float("nan"), 3e38
-# Each number gets each of these neighbours, which take another path than all, some or none of the
-# numbers. At 3, bfloat16 may take either.
+# Each number is tested next to each of these, which need a different code path from all, some or
+# none of the numbers. At 3, bfloat16 may use either path.
 COMPANIES = ([LARGEST], [-LARGEST, 0.5], [0.5], [3.0], [NAN], [INF, 0.0], [LARGEST, 3.0])
 SAME_BITS = (torch.float32, *HALVES)  # dtypes with one formula on all devices
 BACKWARD = {name: getattr(torch.ops.treadle, f"{name}_backward") for name in WAVES}
 
 
 def by_magnitude(dtype: torch.dtype) -> Tensor:
-    """Sorts the numbers, so that a whole warp takes the same path."""
+    """Numbers sorted by magnitude, so that a whole warp uses the same path."""
     if dtype in HALVES:
         return every_half(dtype)
     if dtype == torch.float32:
@@ -51,7 +51,7 @@ def by_magnitude(dtype: torch.dtype) -> Tensor:
 
 
 def placed(x: Tensor, company: Tensor, columns: int) -> Tensor:
-    """One row per number, at a different position in each, surrounded by `company`."""
+    """One row per number, which is surrounded by `company`. Its position differs between rows."""
     rows = company.repeat(len(x), columns // len(company))
     place = torch.arange(len(x), device=x.device) * 37 % columns
     return rows.scatter_(1, place.unsqueeze(1), x.unsqueeze(1))
@@ -82,8 +82,8 @@ def test_any_company(name: str, dtype: torch.dtype, device: str) -> None:
 
 def test_a_result_that_depends_on_company_is_noticed() -> None:
     def spoilt(x: Tensor) -> Tensor:
-        """A wrong sine: results of numbers from 2 on are one bit off in rows that have a large
-        number."""
+        """A wrong sine: in rows that contain a large number, results of numbers from 2 to 9 are one
+        bit off."""
         large = x.abs().amax(-1, keepdim=True) > 1e30
         y = treadle.sine(x)
         return torch.where(large & (x > 2) & (x < 9), torch.nextafter(y, y + 1), y)
@@ -141,7 +141,8 @@ print(json.dumps(hashes()))
 
 
 def hashes() -> dict[str, str]:
-    """Hashes of the bits of every result; all NaN are equal. Smaller sets take 30 ns per number."""
+    """Hashes of the bits of every result; all NaN are equal. Small instruction sets need 30 ns per
+    number."""
     found = {}
     for dtype in SAME_BITS:
         x = every_half(dtype)

@@ -1,4 +1,4 @@
-"""kernels/math/sine_tables.h equals the tool's output, and the tool's claims hold."""
+"""kernels/math/sine_tables.h equals the tool's output, and the tool's claims are true."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tools.hard_arguments import DIGITS, FLOAT32, FLOAT64, LARGEST, hardest, nea
 
 
 def differing_lines(text: str) -> list[int]:
-    """Lines, counted from 1, in which kernels/math/sine_tables.h is not `text`."""
+    """Line numbers, from 1, at which kernels/math/sine_tables.h differs from `text`."""
     ours, theirs = sine_tables.HEADER.read_text().splitlines(), text.splitlines()
     assert len(ours) == len(theirs)
     return [n for n, pair in enumerate(zip(ours, theirs, strict=True), 1) if pair[0] != pair[1]]
@@ -37,7 +37,7 @@ def test_how_near_a_number_comes_to_a_multiple_of_half_pi() -> None:
 
 
 def test_hard_arguments_are_the_hardest() -> None:
-    """Compares the search with trying all numbers of a format with few bits."""
+    """Compares the search with a trial of all numbers of formats with few bits."""
     one = 1 << DIGITS
     for bits in (6, 9):
         for e in range(1 - bits, LARGEST, 7):

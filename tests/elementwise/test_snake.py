@@ -1,4 +1,4 @@
-"""snake beyond tests/laws: special values, phases far out, mixed dtypes, vmap, fixed order."""
+"""Tests of snake that tests/laws lacks: special values, large phases, mixed dtypes, vmap, sums."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def spread(*values: float, dtype: torch.dtype, device: str) -> tuple[Tensor, Ten
 @pytest.mark.parametrize("dtype", FLOATING)
 @pytest.mark.parametrize("eps", [None, 0.0, 1e-9])
 def test_special_values(eps: float | None, dtype: torch.dtype, device: str) -> None:
-    """inf and NaN are where the composition has them, and so is every sign of 0."""
+    """inf, NaN and the signs of 0 are those of the composition."""
     inf = float("inf")
     values = (0.0, -0.0, 0.5, -2.0, inf, -inf, torch.nan)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     for has_beta in (True, False):
-        # The composition divides. A product with the inverse would be inf.
+        # The composition divides, where a product with the inverse would be inf.
         limit = not has_beta and eps is None
         tiny = (-torch.finfo(dtype).smallest_normal / 4,) if limit else ()
         x, *rest = spread(*values, *tiny, dtype=dtype, device=device)[: 3 if has_beta else 2]
         ours = treadle.snake(x, *rest, eps=eps)
-        # In the dtype of the computation: float16 has no 1e-9.
+        # Uses the dtype of the computation, because 1e-9 is 0 in float16.
         plain = reference.snake(x.to(wide), *(p.to(wide) for p in rest), eps=eps).to(dtype)
         torch.testing.assert_close(ours, plain, equal_nan=True, rtol=2e-2, atol=0)
         assert torch.equal(ours.signbit() | ours.isnan(), plain.signbit() | plain.isnan())
@@ -62,7 +62,7 @@ def test_special_values(eps: float | None, dtype: torch.dtype, device: str) -> N
 @pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
 @pytest.mark.parametrize("by", [1e-3, 1.0, 1e3, 1e6, 1e20])
 def test_phases_of_any_size(by: float, dtype: torch.dtype, device: str) -> None:
-    """sin² of the phase, rounded to float32, for phases of any size."""
+    """Results use sin² of the phase rounded to float32, however large the phase is."""
     make = Make("phases", device, dtype)
     x, beta = make(2, 3, 500), parameter(make, 3)
     alpha = make(3, dtype=torch.float32, by=by)
@@ -71,7 +71,7 @@ def test_phases_of_any_size(by: float, dtype: torch.dtype, device: str) -> None:
     phase = (x.float() * alpha.float()[:, None]).double()
     truth = x.double() + phase.sin().square() / beta.double()[:, None]
     ours = treadle.snake(x, alpha, beta)
-    # Rounding of the result and of sin² / beta, which is more exact in half types.
+    # Rounding of the result and of sin² / beta, which half types compute in float32.
     eps = torch.finfo(dtype).eps
     own = eps * (4 if dtype == torch.float32 else 1 / 16)
     bound = 0.51 * eps * truth.abs() + own * (truth - x.double()).abs()
@@ -87,7 +87,7 @@ def test_bits_do_not_go_by_neighbours(dtype: torch.dtype, device: str) -> None:
     alpha = torch.full((1,), 1000.0, dtype=dtype, device=device)
     beside = x.clone()
     beside[..., ::8] = 6e4  # one in every vector: phases of 6e7
-    for apart in (False, True):  # parameters per element: that kernel has no fast path
+    for apart in (False, True):  # the kernel for parameters per element has no fast path
         parameter = alpha.expand(x.numel()).contiguous() if apart else alpha
         shape = (1, x.numel()) if apart else x.shape
         near, far = (
@@ -125,7 +125,7 @@ def test_integers_and_mixtures(device: str) -> None:
 
 
 class Ops(TorchDispatchMode):
-    """Counts the calls of our ops, and of all others that compute."""
+    """Records the names of all ops that are called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,8 +152,8 @@ def test_a_training_step_is_two_ops(beta: bool, logscale: bool) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("case", OPS["snake"].cases, ids=lambda case: case.id)
 def test_gradients_that_have_derivatives_are_the_same(case: Case, device: str) -> None:
-    """Second derivatives match the reference: gradgradcheck would only compare compositions with
-    themselves."""
+    """Gradients with create_graph, which a composition computes, match those of the fused backward.
+    gradgradcheck only compares compositions with themselves."""
     op = OPS["snake"]
     call = requiring_grad(op, case.call(device, torch.float64))
     leaves = [call.args[i] for i in op.leaves(call)]
@@ -170,7 +170,8 @@ def test_gradients_that_have_derivatives_are_the_same(case: Case, device: str) -
 @pytest.mark.parametrize("shape", [(3, 5, 20_000), (1, 1, 50_000), (900, 7), (4, 2, 100)], ids=str)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_sums_of_many(dtype: torch.dtype, shape: tuple[int, ...], device: str) -> None:
-    """Gradients of the parameters are rounded about once, on any number of threads."""
+    """Gradients of the parameters are rounded about once, and have the same bits on any number of
+    threads."""
     make = Make("sums", device, dtype)
     x, alpha, beta = with_parameters(make, make(*shape)).args
     cotangent = make(*shape)
@@ -200,7 +201,8 @@ def test_sums_of_many(dtype: torch.dtype, shape: tuple[int, ...], device: str) -
 def test_vmap(
     shape: tuple[int, ...], in_dims: tuple[int | None, int | None], beta: bool, device: str
 ) -> None:
-    """Values and gradients of samples, over x, parameters, or both; one or all channels."""
+    """Values and gradients under vmap over x, parameters or both, with one parameter or one per
+    channel."""
     make = Make("vmap", device, torch.float64)
     of_x, of_alpha = in_dims
     if of_x == 1 and not shape:

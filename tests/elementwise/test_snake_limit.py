@@ -1,6 +1,7 @@
-"""snake with an alpha at or near 0, or given as its logarithm.
+"""snake with an alpha at or near 0, or with logscale.
 
-RAVE's trainings failed there (acids-ircam/RAVE#351). The exact values are those of power series.
+Training of RAVE failed with such an alpha (acids-ircam/RAVE#351). Exact values are computed with
+power series.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def near_zero(dtype: torch.dtype) -> list[float]:
 
 
 def grid(dtype: torch.dtype, device: str, x: Sequence[float] = X) -> tuple[Tensor, Tensor]:
-    """x [1, C, 1] and alpha [C]: every pair of both."""
+    """x [1, C, 1] and alpha [C], one channel for every pair of their values."""
     table = torch.tensor(list(itertools.product(x, near_zero(dtype))), dtype=torch.float64)
     x_, alpha = table.to(device, dtype).unbind(1)
     return x_.view(1, -1, 1), alpha
@@ -68,7 +69,8 @@ def bends(x: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def near(ours: Tensor, exact: Tensor, roundings: float) -> None:
-    """Checks that errors are at most `roundings` roundings plus twice the smallest number."""
+    """Checks that errors are at most `roundings` times eps, relative to `exact`, plus twice the
+    smallest number."""
     assert bool(ours.isfinite().all())
     info = torch.finfo(ours.dtype)
     bound = roundings * info.eps * exact.abs() + 2 * info.smallest_normal * info.eps
@@ -119,7 +121,7 @@ def test_second_derivatives(dtype: torch.dtype, device: str) -> None:
         (forward[0], mixed),
         (forward[1], by_alpha_twice),
     ):
-        # The terms of the last derivative cancel; the largest of them is x^3.
+        # The terms of the last derivative cancel. The largest term is x^3.
         scale = torch.finfo(dtype).eps * wide[0].abs() ** 3
         assert bool(ours.isfinite().all())
         assert bool(
@@ -131,7 +133,7 @@ def test_second_derivatives(dtype: torch.dtype, device: str) -> None:
 
 
 def test_third_derivative() -> None:
-    """sinc has derivatives of every order at 0; a constant in its place would have none."""
+    """sinc has derivatives of every order at 0; those of a constant in its place would be 0."""
     x = torch.tensor([0.5, 2.0], dtype=torch.float64)
     third = jacrev(jacrev(jacrev(lambda a: treadle.snake(x[None, :, None], a.expand(2)).flatten())))
     for alpha in (0.0, 1e-9, -1e-3):
@@ -142,12 +144,12 @@ def test_third_derivative() -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_subnormal_alpha_and_huge_x(dtype: torch.dtype, device: str) -> None:
-    """1 / alpha is infinite, the result is not."""
+    """The result is finite although 1 / alpha is infinite."""
     least = torch.finfo(dtype).smallest_normal
     for alpha in (least / 4, -least / 4, least * torch.finfo(dtype).eps):
         x = torch.tensor([0.5, 0.7, -0.6, 0.01], dtype=torch.float64) * (3 / least)
         x = x.to(device, dtype)
-        # Computed on the CPU: CUDA multiplies by 1 / alpha, which is infinite here.
+        # Computed on the CPU, because torch on CUDA multiplies by 1 / alpha, which is infinite.
         phase = x.double().cpu() * alpha
         exact = ((phase + phase.sin().square()) / alpha).to(device)
         for shape in ((1, 1, 4), (4, 1)):
@@ -159,11 +161,11 @@ def test_subnormal_alpha_and_huge_x(dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("dtype", FLOATING)
 @pytest.mark.parametrize("form", ["limit", "eps", "logscale", "logscale, limit"])
 def test_the_same_bits_in_every_layout(form: str, dtype: torch.dtype, device: str) -> None:
-    """Long rows, short rows, columns and single elements have loops of their own."""
+    """Long rows, short rows, columns and single elements use different loops."""
     make = Make("layouts", device, dtype)
     x, alpha, beta = make(4, 12, 300, by=3), make(12, by=3), make(12, by=0.3)
     alpha[::3], alpha[1::3] = 0, torch.finfo(dtype).smallest_normal / 2
-    if form == "limit":  # phases of order one, where 1 / alpha counts, and may be infinite
+    if form == "limit":  # phases of order one, where 1 / alpha matters and may be infinite
         x[:, 1::3] *= 0.05 / alpha[1::3, None]
     given: dict[str, Any] = {} if "limit" in form else {"beta": beta.abs() + 1}
     options = {"eps": 0.25} if form == "eps" else {"logscale": "logscale" in form}
@@ -186,7 +188,7 @@ def test_the_same_bits_in_every_layout(form: str, dtype: torch.dtype, device: st
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_the_bits_of_eps_0(dtype: torch.dtype, device: str) -> None:
-    """By default the bits are those of eps 0, which has a limit if alpha is a normal number."""
+    """Without an eps the bits are those of eps=0.0 if alpha is a normal number of float32."""
     make = Make("eps 0", device, dtype)
     alpha = torch.tensor([3.0, -2.0, 1e-4, -1e-9, 1e-20, 1e-37], dtype=torch.float64)
     alpha = alpha.to(device, dtype)
@@ -198,7 +200,7 @@ def test_the_bits_of_eps_0(dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("shape", [(1, 40_000, 2), (2, 40_000)], ids=str)
 def test_bits_do_not_go_by_another_alpha(shape: tuple[int, ...], device: str) -> None:
-    """A channel whose phases are almost tiny has the same bits next to an alpha of 0."""
+    """A channel with small phases has the same bits next to channels whose alpha is 0."""
     x = Make("beside", device, torch.float32)(*shape)
     alpha = torch.full((shape[1],), 1e-4, device=device)
     beside = alpha.clone()

@@ -1,5 +1,4 @@
-"""Arguments of sine and cosine, easy and hard, the exact values there, and the guaranteed
-accuracy."""
+"""Easy and hard arguments of sine and cosine, exact results, and the guaranteed accuracy."""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ WAVES: dict[str, tuple[Function, Function]] = {
 }
 EACH_WAVE = pytest.mark.parametrize("name", WAVES)
 
-# The bits of the half numbers whose results are not correctly rounded; all others are. Each true
-# value is within 2e-5 ulp of the midpoint between two numbers.
+# The bits of all half-precision arguments whose results are not correctly rounded. The true results
+# are within 2e-5 ulp of the midpoint between two numbers.
 MISROUNDED = {
     ("sine", torch.float16): {0x32B3, 0xB2B3},  # +-0.2093505859375
     ("cosine", torch.float16): {0x2B7C, 0xAB7C},  # +-0.0584716796875
@@ -45,12 +44,12 @@ OPS_OF: dict[str, tuple[Function, Function]] = {
 
 
 def every_half(dtype: torch.dtype, device: str = "cpu") -> Tensor:
-    """All negative, then all positive numbers, each by magnitude, with NaN at the end."""
+    """All positive, then all negative numbers, each sorted by magnitude, with NaN at the end."""
     return torch.arange(2**16, device=device).short().view(dtype)
 
 
 def floats(first: int, count: int, step: int = 1, device: str = "cpu") -> Tensor:
-    """The floats of every step-th bit pattern from `first` on, moved by pseudo-random low bits."""
+    """Floats of every step-th bit pattern from `first` on, each plus a pseudo-random offset."""
     index = torch.arange(count, device=device)
     bits = first + index * step
     if step > 1:
@@ -59,7 +58,7 @@ def floats(first: int, count: int, step: int = 1, device: str = "cpu") -> Tensor
 
 
 def float_pieces(count: int, piece: int, device: str = "cpu") -> Iterator[Tensor]:
-    """`count` floats in pieces, from all bit patterns evenly: every exponent, both signs, NaN."""
+    """`count` floats in pieces, spread evenly over all bit patterns, including NaN."""
     step = 2**32 // count
     for first in range(0, 2**32, piece * step):
         yield floats(first, piece, step, device)
@@ -76,14 +75,15 @@ def hard_floats() -> Tensor:
 
 @cache
 def hard_doubles() -> Tensor:
-    """Hard doubles of every exponent from 1 up, and those next to the first multiples of pi / 2."""
+    """Hard doubles of every exponent from that of 1.0 up, and those nearest to the first multiples
+    of pi / 2."""
     multiples = torch.arange(1, 2000, dtype=torch.float64) * (torch.pi / 2)
     hardest = torch.tensor(hard(FLOAT64, 4), dtype=torch.float64)
     return both_signs(torch.cat([hardest, multiples]))
 
 
 def doubles(count: int) -> Tensor:
-    """Random mantissas at every exponent, subnormal ones too, of both signs."""
+    """Doubles of both signs with random mantissas and every exponent, including subnormal ones."""
     generator = torch.Generator().manual_seed(0)
     bits = torch.randint(0, 2**52, (count,), generator=generator)
     bits += torch.arange(count) % 2047 << 52
@@ -97,7 +97,7 @@ class Exact:
     def __init__(self, x: Tensor) -> None:
         self.x = x
         columns: list[tuple[float, float, float, float]] = []
-        # mpmath takes more digits itself where the argument is large or the result small.
+        # mpmath itself adds digits if the argument is large or the result small.
         with mpmath.workprec(120):
             for value in x.tolist():
                 cosine, sine = mpmath.mp.cos_sin(mpmath.mpf(value))
@@ -107,7 +107,7 @@ class Exact:
         self.values = {"sine": (s, s_rest), "cosine": (c, c_rest)}
 
     def check(self, name: str, actual: Tensor) -> None:
-        """Checks that `actual`, float64, is as accurate as promised."""
+        """Checks that `actual`, which is float64, is as accurate as promised."""
         high, rest = self.values[name]
         ours = actual.cpu()
         error = ((ours - high) - rest).abs() / ulp(high, torch.float64)
@@ -120,16 +120,16 @@ class Exact:
 
 
 def as_promised(name: str, actual: Tensor, exact: Tensor) -> None:
-    """Checks all dtypes but float64; `exact` is in float64, on the device of `actual`."""
+    """Checks accuracy in all dtypes but float64. `exact` is float64, on the device of `actual`."""
     within_ulps(actual, exact, ULPS[actual.dtype], name)
     assert not (actual.abs() > 1).any(), f"{name}: beyond 1"
 
 
 def rounded_correctly(name: str, x: Tensor, actual: Tensor) -> None:
-    """Every number of a half type has the nearest result, except those of MISROUNDED.
+    """Checks that results of a half type are correctly rounded, except those in MISROUNDED.
 
-    `exact` is not simply rounded: torch rounds float64 to float first, and can then round a tie
-    wrongly.
+    It does not round `exact`, because torch rounds float64 to float32 first, and may then round a
+    tie wrongly.
     """
     exact = WAVES[name][1](x.cpu().double())
     as_promised(name, actual, exact)

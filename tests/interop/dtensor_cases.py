@@ -1,7 +1,7 @@
-"""The cases of test_dtensor.py: two processes, each with its part of every tensor, run them all.
+"""The cases of test_dtensor.py. Two processes run all of them, each with its part of every tensor.
 
-``python -m tests.interop.dtensor_cases FOLDER RANK`` writes what went wrong in each case to a file
-of the folder, as JSON.
+``python -m tests.interop.dtensor_cases FOLDER RANK`` writes the error of each case, if any, to a
+JSON file in FOLDER.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor, distribute_module
 from torch.distributed.tensor.parallel import RowwiseParallel, parallelize_module
 
 import treadle
-from tests.interop import dtensor_jet_cases, dtensor_snake_cases  # noqa: F401  # their own
+from tests.interop import dtensor_jet_cases, dtensor_snake_cases  # noqa: F401  # add cases
 from tests.interop.with_processes import (
     PROCESSES,
     SUM,
@@ -142,7 +142,7 @@ add_equal(
 
 @case("one gradient after another")
 def one_gradient() -> None:
-    """A call that requests other gradients than the previous call gets them."""
+    """Each call returns the gradients that it requests, whatever the previous call requested."""
     mesh = init_device_mesh("cpu", (PROCESSES,))
     x, w = tensors([X, W])
     for wanted in ((0,), (1,), (0, 1)):
@@ -250,7 +250,7 @@ for cell, count, directions, recompute in (
 
 @case("whole states and cut time")
 def moved() -> None:
-    """A DTensor with another placement is redistributed to one that the layer runs."""
+    """DTensors with placements that the layer does not support are redistributed first."""
     _, *rest = layers_given("lstm", 1, 1)
     given = [((STEPS, BATCH, INPUTS), s(0)), *((shape, R) for shape, _ in rest)]
     run = layers("lstm", 1, 1)

@@ -1,4 +1,4 @@
-"""The cases of dtensor_cases.py for jets."""
+"""Jets on DTensors. dtensor_cases.py runs the cases."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.interop.with_processes import (
     tensors,
 )
 
-PARTS = {"none": 3, "laplacian": 4, "hessian_diagonal": 5}  # of two coordinates
+PARTS = {"none": 3, "laplacian": 4, "hessian_diagonal": 5}  # of a jet in two coordinates
 W, B = (4, 3), (4,)
 
 
@@ -59,7 +59,7 @@ add_equal(
 
 @case("Siren.jet")
 def siren_jet() -> None:
-    """Sharded points give the same parts and gradients as one process."""
+    """Points sharded over two processes give the same parts and gradients as in one process."""
     mesh = init_device_mesh("cpu", (PROCESSES,))
     flags: dict[str, bool]
     for outputs, flags in (

@@ -1,7 +1,8 @@
-"""What each process of test_many_gpus.py runs: all cases, in one process group.
+"""Runs all cases of test_many_gpus.py, in each process of one process group.
 
-Every case trains a net for STEPS steps on this process's part of the batch, clips, and resumes from
-a checkpoint before the last step. The results must equal those of one process with the whole batch.
+Every case trains a net for STEPS steps on this process's part of the batch, clips gradients,
+and resumes from a checkpoint before the last step. The results must equal those of one process with
+the whole batch.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ def train(
     restart: Callable[[nn.Module, torch.optim.Optimizer, nn.Module, torch.optim.Optimizer], None],
     parts: int = 1,
 ) -> Results:
-    """`make` makes the net from a seed; `restart` moves a run's state to a fresh net through a
-    checkpoint. A batch is processed in `parts`, the last of which synchronises."""
+    """`make` makes the net from a seed. `restart` saves a checkpoint of one net and loads it into
+    another. Each batch is processed in `parts`, and only the last part synchronises gradients."""
     model = make(0)
     optimizer, losses, norms = optimizer_of(model), [], []
     for step, x in enumerate(process.parts()):
@@ -113,9 +114,9 @@ def ddp(process: Process, name: str, parts: int = 1, **options: Any) -> Results:
 
 
 def fsdp(process: Process, name: str, **options: Any) -> Results:
-    """FSDP2: every child and the net are sharded. The checkpoint is sharded, too, and is not
-    deleted."""
-    # Named explicitly: with a GPU, the default mesh has GPUs even for a net on the CPU.
+    """FSDP2 of every child and of the net. The sharded checkpoint remains for a test that reads
+    it."""
+    # Given explicitly because, with a GPU, the default mesh has GPUs even for a net on the CPU.
     mesh = init_device_mesh(process.device.partition(":")[0], (process.world,))
     path = process.folder / f"fsdp {name}{' in bfloat16' if options else ''}"
 
@@ -173,7 +174,7 @@ def accelerated(process: Process, name: str) -> Results:
 
 
 def in_lightning(process: Process, name: str) -> Results:
-    """Trainer's DDP, its clipping, and a second Trainer that resumes from the first one's file."""
+    """Lightning's DDP and clipping. A second Trainer resumes from the first one's checkpoint."""
     from tests.interop.with_lightning import Module, fit
 
     path = process.folder / "lightning.ckpt"
@@ -197,7 +198,7 @@ CASES: dict[str, Callable[[Process, str], Results]] = {
 
 
 def missing(case: str) -> str | None:
-    """The package that a case needs and that is not installed."""
+    """The package that a case needs, if it is not installed."""
     package = PACKAGES.get(case)
     return None if package is None or importlib.util.find_spec(package) else package
 
@@ -206,14 +207,14 @@ def work(rank: int, world: int, backend: str, folder: str) -> None:
     """Runs all cases and saves their results, or the first error, to this process's file."""
     process = Process(rank, world, backend, Path(folder))
     torch.set_num_threads(1)
-    # The variables that a launcher sets; the processes find each other through a file.
+    # Variables that a launcher would set. The processes find each other through a file.
     os.environ.update(
         {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
         | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "OMP_NUM_THREADS": "1"}
     )
     if backend == "nccl":
         torch.cuda.set_device(rank)
-    torch._C._set_cudnn_allow_tf32(False)  # the layers' switch
+    torch._C._set_cudnn_allow_tf32(False)  # our layers obey it too
     found: Results = {}
     try:
         distributed.init_process_group(
@@ -230,6 +231,6 @@ def work(rank: int, world: int, backend: str, folder: str) -> None:
     except BaseException:
         found["error"] = traceback.format_exc()
     torch.save(found, f"{folder}/rank{rank}.pt")
-    # Skips Python's shutdown: a thread of torch that takes the GIL during it sometimes ends the
-    # process with a signal (pytorch issue 38228).
+    # Skips Python's shutdown. A thread of torch that takes the GIL during shutdown sometimes ends
+    # the process with a signal (pytorch issue 38228).
     os._exit(0)

@@ -14,7 +14,7 @@ import treadle
 
 B, T, I, H = 8, 5, 3, 7  # noqa: E741
 STEPS = 3
-MOST_NORM = 0.05  # of gradients: smaller than theirs, so that each step is clipped
+MOST_NORM = 0.05  # of gradients, so small that each step is clipped
 
 Results = dict[str, Any]
 
@@ -87,7 +87,7 @@ def loss_of(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def whole(value: Tensor) -> Tensor:
-    """The whole of a sharded tensor."""
+    """Gathers a sharded tensor."""
     return value.full_tensor() if hasattr(value, "full_tensor") else value  # type: ignore[no-any-return]
 
 
@@ -127,8 +127,8 @@ def train_alone(name: str, device: str, steps: int = STEPS) -> Results:
 
 
 def train_alone_in_bfloat16(name: str, device: str, world: int) -> Results:
-    """Mixed precision by its definition: parameters and inputs are rounded, each part of the batch
-    has bfloat16 gradients, and their mean and the parameters are float32."""
+    """Mixed precision written out: a copy of the parameters and the inputs are rounded, each part
+    of the batch has bfloat16 gradients, and their mean and the parameters are float32."""
     model = net(name, device)
     optimizer, losses, norms = optimizer_of(model), [], []
     for x in batches(device):

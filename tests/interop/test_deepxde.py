@@ -1,4 +1,4 @@
-"""DeepXDE, if installed, trains a Siren equally with its jet and with DeepXDE's derivatives."""
+"""DeepXDE trains a Siren equally well with Siren.jet and with its own derivatives."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_both_ways_learn_the_same() -> None:
 
 
 def test_what_the_page_says_was_recorded() -> None:
-    """The jet reaches the same error in about half of the time."""
+    """The jet reaches the same error in about half the time."""
     record = json.loads(RECORD.read_text())
     theirs, ours = record["found"]["dde.grad.hessian"], record["found"]["Siren.jet"]
     assert ours["error"] == pytest.approx(theirs["error"], rel=0.01)

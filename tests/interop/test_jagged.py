@@ -1,5 +1,5 @@
-"""Nested tensors of layout torch.jagged: elementwise ops, the sine layer and Siren take them as
-torch's twins do, forward and backward; all other ops raise and name an alternative."""
+"""Nested tensors of layout torch.jagged. Elementwise ops, the sine layer and Siren accept them,
+forward and backward, like the torch functions. All other ops raise and name an alternative."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def jagged(values: Tensor, offsets: tuple[int, ...] = OFFSETS) -> Tensor:
 
 
 def gradients(function: Function, make: Make, *shapes: tuple[int, ...]) -> list[Tensor]:
-    """The values of a result for a jagged [4, j, 3] and dense parameters, and all gradients."""
+    """The result's values for a jagged input [4, j, 3] and dense parameters, and all gradients."""
     parameters = [make(7, 3).requires_grad_(), *(make(*s).requires_grad_() for s in shapes)]
     nested = jagged(parameters[0])
     result = function(nested, *parameters[1:])
@@ -39,7 +39,7 @@ def in_place(function: Function) -> Function:
     return lambda x, *rest, **options: function(x.clone(), *rest, **options)
 
 
-# Ours and torch's, with the shapes of dense parameters.
+# Our function, torch's function, and the shapes of dense parameters.
 PAIRS: dict[str, tuple[Function, Function, tuple[tuple[int, ...], ...]]] = {
     "sine": (treadle.sine, torch.sin, ()),
     "sine_": (in_place(treadle.sine_), torch.sin, ()),
@@ -81,7 +81,7 @@ def test_like_torch(name: str, device: str) -> None:
 @pytest.mark.parametrize("backend", ["none", "aot_eager"])
 @pytest.mark.usefixtures("fresh_compile")
 def test_siren(backend: str) -> None:
-    """Values and gradients equal those of one dense batch of all rows, also if compiled."""
+    """Values and gradients equal those of one dense batch of all rows, compiled or not."""
     torch.manual_seed(0)
     siren = treadle.nn.Siren(3, 8, 1, 2, outermost_linear=True)
     run = siren if backend == "none" else torch.compile(siren, fullgraph=True, backend=backend)
@@ -111,7 +111,7 @@ FLAGS: dict[str, dict[str, bool]] = {
 @pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS)
 @pytest.mark.usefixtures("fresh_compile")
 def test_jets_of_a_siren(flags: dict[str, bool], backend: str) -> None:
-    """Every part is jagged like the points, and equals the part of one dense batch of all rows."""
+    """Every part is jagged like the points, and equals that of one dense batch of all rows."""
     torch.manual_seed(0)
     siren = treadle.nn.Siren(3, 8, 1, 1, outermost_linear=True)
     x = torch.rand(7, 3, requires_grad=True)
@@ -244,7 +244,7 @@ DENSE: dict[str, Callable[[Tensor], Any]] = {
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_the_other_layout_is_named(device: str) -> None:
-    """The default layout of torch.nested.nested_tensor, for which torch raises internal errors."""
+    """The default layout of torch.nested.nested_tensor is refused. Torch raises internal errors."""
     nested = torch.nested.nested_tensor([torch.rand(2, 3), torch.rand(4, 3)], device=device)
     got = "got a nested tensor of layout torch.strided"
     for name, call in (STRIDED | DENSE).items():

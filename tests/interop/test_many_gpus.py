@@ -1,8 +1,8 @@
-"""Training in two processes equals training in one: losses, norms, gradients, parameters and
-checkpoints of the layers under DDP, FSDP2, accelerate and Lightning, with gloo, and with NCCL on
-two GPUs.
+"""Training in two processes gives the same losses, norms, gradients, parameters and checkpoints
+as training in one, under DDP, FSDP2, accelerate and Lightning, with gloo, and with NCCL on two
+GPUs.
 
-Two processes are started for each backend, once a run: they go through all cases.
+Each backend starts two processes once per run of the tests, and they run all cases.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def results(folder: Path, world: int) -> Results:
 
 
 def differ(ours: Results, alone: Results) -> dict[str, float]:
-    """The largest difference of each tensor, over the largest value of that tensor."""
+    """The largest difference in each tensor, relative to the largest value of that tensor."""
     found = {}
     for name, expected in alone.items():
         pairs = {"": (ours[name], expected)}
@@ -107,10 +107,10 @@ def test_several_processes_learn_what_one_does(
     device = "cuda" if backend[0] == "nccl" else "cpu"
     half = "bfloat16" in case
     alone = train_alone_in_bfloat16(name, device, backend[1]) if half else train_alone(name, device)
-    assert float(alone["norms"].min()) > 2 * MOST_NORM  # so clipping matters
+    assert float(alone["norms"].min()) > 2 * MOST_NORM  # so that clipping matters
     found = differ(results(run(backend), backend[1])[f"{case}/{name}"], alone)
-    # On a GPU other sizes run other kernels, and a norm summed in another order may round a weight
-    # to another bfloat16.
+    # On a GPU, different sizes run different kernels, and a norm summed in a different order may
+    # change how a weight rounds to bfloat16.
     limit = 1e-5 if device == "cpu" else 2e-3 if half else 5e-5
     assert max(found.values()) < limit, found
 
@@ -136,7 +136,8 @@ def test_a_sharded_checkpoint_is_read_by_one_process(
 
 @pytest.mark.parametrize("name", NETS)
 def test_a_part_of_the_batch_would_not_do(name: str) -> None:
-    """The cases above would fail without synchronisation: half of the batch has other gradients."""
+    """The cases above would fail without synchronisation: half of the batch has different
+    gradients."""
     x = batches("cpu")[0]
     found = []
     for rows in (x, *x.chunk(2)):

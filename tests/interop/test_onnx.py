@@ -1,4 +1,4 @@
-"""treadle.onnx: all ops but the layers, models that mix them, and unsupported exports."""
+"""treadle.onnx: all ops except layers, models that mix ops and layers, and unsupported exports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_siren_is_matmul_add_mul_sin() -> None:
     model = treadle.nn.Siren(2, 16, hidden_layers=2, out_features=1, outermost_linear=True)
     program = exported(model, (torch.rand(5, 2),), (ROWS,))
     assert nodes(program) == {"MatMul": 3, "Add": 3, "Mul": 3, "Sin": 3, "Gemm": 1}
-    # The same formula rounds the phase, up to 30 times as large as the result, in another order.
+    # ONNX rounds the phase, which is up to 30 times as large as the result, in another order.
     agrees(program, model, [(torch.rand(rows, 2),) for rows in (5, 1, 64)], atol=1e-5, rtol=0)
 
 
@@ -54,7 +54,7 @@ def test_sine_linear() -> None:
 
 
 class Jets(nn.Module):
-    """Fields with all parts and with some, of fewer outputs than coordinates and of more."""
+    """Jets with all parts and with some, for fewer outputs than coordinates and for more."""
 
     def __init__(self, dtype: torch.dtype, bias: bool) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ def test_jets_of_halves(dtype: torch.dtype) -> None:
 
 
 class Elementwise(nn.Module):
-    """x [B, 3] float32, i [B, 3] int64: dtypes that are promoted, scalars, alpha, sizes."""
+    """Calls with x [B, 3] float32 and i [B, 3] int64: promotion, scalars, alpha, dynamic sizes."""
 
     def forward(self, x: Tensor, i: Tensor) -> list[Tensor]:
         add, scale = treadle.vector_add, treadle.scale
@@ -210,7 +210,7 @@ def test_a_layer_without_the_table_names_it(monkeypatch: pytest.MonkeyPatch) -> 
 
 def said(model: nn.Module, **options: Any) -> str:
     """The innermost cause of the error that torch's exporter raises."""
-    with pytest.raises(Exception) as raised:  # noqa: B017 each exporter raises another class
+    with pytest.raises(Exception) as raised:  # noqa: B017 exporters raise different classes
         torch.onnx.export(model.eval(), (torch.randn(5, 2),), io.BytesIO(), **options)
     cause: BaseException = raised.value
     while cause.__cause__ is not None:

@@ -1,4 +1,4 @@
-"""Recurrent layers in ONNX: onnxruntime agrees, at other sizes than those that were exported."""
+"""Recurrent layers in ONNX: onnxruntime agrees, also at sizes other than the exported ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import treadle
 from tests.interop.with_onnx import DYNAMIC, EACH_KIND, INPUTS, KINDS, H, agrees, exported, nodes
 
-SIZES = ((5, 3), (9, 4), (2, 7), (1, 1))  # T and B: exported with the first
+SIZES = ((5, 3), (9, 4), (2, 7), (1, 1))  # T and B; the first is exported
 ONE_STATE = ("GRU", "RNN")
 TIMES_ROWS = {0: DYNAMIC, 1: DYNAMIC}
 
@@ -22,7 +22,7 @@ def states(kind: str, h: Tensor) -> Any:
 
 
 class Layers(nn.Module):
-    """All options of a layer's constructor, and given states."""
+    """Layers with all options of the constructor, with and without given states."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -47,13 +47,13 @@ def test_layers(kind: str) -> None:
     calls = [(torch.randn(t, b, INPUTS), torch.randn(2, b, H)) for t, b in SIZES]
     program = exported(model, calls[0], (TIMES_ROWS, {1: DYNAMIC}))
     found = nodes(program)
-    # LLTM: one for each direction.
+    # An LLTM has a Scan for each direction.
     assert (found[kind], found["Scan"]) == ((0, 8) if kind == "LLTM" else (5, 0))
     agrees(program, model, calls)
 
 
 class Options(nn.Module):
-    """Arguments of a layer's forward pass, in one direction and in two."""
+    """Calls with all arguments of a layer's forward pass, in one direction and in two."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ def test_resets_lengths_and_cells(kind: str) -> None:
     ]
     dynamic = (TIMES_ROWS, TIMES_ROWS, {0: DYNAMIC}, {1: DYNAMIC}, {1: DYNAMIC, 2: DYNAMIC})
     program = exported(model, calls[0], dynamic)
-    # With lengths in one direction the LSTM and GRU need no resets.
+    # Only the call with lengths and no resets, in one direction, becomes a node.
     assert nodes(program)[kind] == (0 if kind == "LLTM" else 1)
     agrees(program, model, calls)
 
@@ -155,7 +155,7 @@ def test_dtypes(kind: str) -> None:
     model = Halves(kind)
     calls = [(torch.randn(t, b, INPUTS), torch.randn(2, b, H)) for t, b in SIZES]
     program = exported(model, calls[0], (TIMES_ROWS, {1: DYNAMIC}))
-    # float64 is a Scan, for which onnxruntime has kernels.
+    # In float64 a layer becomes a Scan, because onnxruntime lacks kernels for the node.
     assert nodes(program)[kind] == (0 if kind == "LLTM" else 3)
     agrees(program, model, calls, atol=0.02, rtol=0.02)
 

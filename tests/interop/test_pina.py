@@ -1,6 +1,7 @@
-"""PINA trains a Siren by its jet (docs/physics.md) to the same weights as by its own derivatives.
+"""PINA trains a Siren to the same weights with Siren.jet (docs/physics.md) as with PINA's own
+operators.
 
-Runs only where pina-mathlab is installed.
+Runs only if pina-mathlab is installed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def source(x: Tensor) -> Tensor:
 
 
 def trained(equation: Callable[[Any, Any], Tensor], net: torch.nn.Module) -> list[Tensor]:
-    """The parameters after some steps on points that are the same in each call."""
+    """Trains on points that are the same in each call, and returns the parameters."""
     from pina import Condition, Trainer
     from pina.domain import CartesianDomain
     from pina.equation import Equation, FixedValue

@@ -1,4 +1,4 @@
-"""The recipes of examples/interop run as a reader runs them; they assert their own results."""
+"""The recipes of examples/interop run as a reader would run them, and check their own results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def kernels() -> ModuleType:
 
 @cache
 def run(name: str, *needs: str) -> str:
-    """The line that a recipe prints. Skips if a package that it needs is not installed."""
+    """Returns the line that a recipe prints. Skips the test if a needed package is missing."""
     for package in needs:
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")

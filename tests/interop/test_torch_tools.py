@@ -1,5 +1,5 @@
-"""Tools that know torch's LSTM and GRU, on a model after treadle.nn.replace: the table of
-docs/torch_tools.md. Tests of other packages' tools are skipped if the package is not installed."""
+"""Tools that treat torch's LSTM and GRU specially, used on a model after treadle.nn.replace: the
+table of docs/torch_tools.md. Tests of a package that is not installed are skipped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from treadle.nn import replace
 
 
 class OneStep(nn.Module):
-    """Exports a policy as rsl_rl does: with a copy of its layer, whose state is in buffers."""
+    """A policy for export, built like rsl_rl's: a copy of the layer, with its state in buffers."""
 
     def __init__(self, rnn: nn.Module, states: int) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class OneStep(nn.Module):
         self.register_buffer("c", torch.zeros(1, 1, H))
 
 
-# The kinds that robots' programs and torch's int8 know.
+# The kinds that rsl_rl and torch's int8 quantization support.
 OF_ROBOTS = pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 
 
@@ -54,7 +54,7 @@ class OneStepLSTM(OneStep):
 @EACH
 @pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_scripts(kind: str) -> None:
-    """TorchScript reads torch's forward pass, and the model does not change."""
+    """TorchScript compiles torch's forward pass, and the model itself does not change."""
     net, plain = replaced(kind), Net(kind)
     script = torch.jit.script(net)
     assert is_ours(net) and isinstance(net.rnn, getattr(treadle.nn, kind))
@@ -119,7 +119,7 @@ def test_int8(kind: str) -> None:
 @OF_ROBOTS
 @pytest.mark.filterwarnings("ignore")
 def test_int8_of_modules_made_as_ours(kind: str) -> None:
-    """Modules made as treadle.nn.LSTM do not change, with a warning, until they are restored."""
+    """Modules made as treadle.nn.LSTM or GRU are skipped with a warning until they are restored."""
     quantize = torch.ao.quantization.quantize_dynamic
     net = nn.Sequential(getattr(treadle.nn, kind)(I, H))
     words = f"{kind}: torch.ao.quantization leaves this .* treadle.nn.restore"
@@ -167,8 +167,8 @@ def test_counters(kind: str, count: Callable[[Net], Any]) -> None:
 @EACH
 @pytest.mark.filterwarnings("ignore")
 def test_opacus(kind: str) -> None:
-    """Opacus' validator reports the layer, its fix replaces it by Opacus' own layer, and that one
-    trains privately."""
+    """Opacus' validator reports the layer, its `fix` replaces the layer with Opacus' own, and the
+    result trains privately."""
     opacus = pytest.importorskip("opacus")
     validators = pytest.importorskip("opacus.validators")
     net = replaced(kind)
@@ -225,7 +225,7 @@ def run_onnx(file: bytes, *given: Tensor) -> list[Tensor]:
 
 
 class Acts(nn.Module):
-    """A policy's step, with states as inputs and outputs."""
+    """A policy whose states are inputs and outputs."""
 
     def __init__(self, kind: str, **form: Any) -> None:
         super().__init__()
@@ -247,7 +247,7 @@ FORMS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("way", ["any steps", "steps of the example", "dynamo=False"])
 def test_onnx_without_the_table(kind: str, form: dict[str, Any], way: str) -> None:
-    """The file has ONNX's own nodes, and accepts batches of other sizes than the example's."""
+    """The file has ONNX's own nodes, and accepts sizes other than the example's."""
     net = Acts(kind, **form)
     replace(net)
     count = net.rnn.num_layers * (2 if net.rnn.bidirectional else 1)
@@ -267,7 +267,7 @@ def test_onnx_without_the_table(kind: str, form: dict[str, Any], way: str) -> No
         options["dynamic_axes"] = {"x": {0: "a", 1: "b"}, "h": {1: "rows"}, "c": {1: "rows"}}
     file = onnx_file(net, given(4, 3), **options)
     nodes = pytest.importorskip("onnx").load_from_string(file).graph.node
-    # torch's exporter for a fixed number of steps takes an RNN apart.
+    # With a fixed number of steps, torch's exporter decomposes an RNN.
     node = "Tanh" if kind == "RNN" and way == "steps of the example" else kind
     assert node in {each.op_type for each in nodes}
     for steps, rows in ((4, 3), (4 if way == "steps of the example" else 7, 2)):

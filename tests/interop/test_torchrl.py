@@ -1,4 +1,4 @@
-"""LSTMModule and GRUModule of treadle.torchrl give what TorchRL's own give."""
+"""LSTMModule and GRUModule of treadle.torchrl give the same results as TorchRL's own modules."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_dtypes(kind: str, dtype: torch.dtype) -> None:
 
 @EACH_KIND
 def test_steps_and_sequences_agree(kind: str) -> None:
-    """Step by step as in a collector, then the collected batch in one call."""
+    """Runs step by step as in a collector, then the collected batch in one call."""
     mine, other = pair(kind, num_layers=2)
     whole = batch(kind, (4, 9), 2, states=False)
     collected: list[list[TensorDict]] = [[], []]
@@ -130,7 +130,7 @@ def test_dropout_is_between_layers_in_training(kind: str) -> None:
 
 @EACH_KIND
 def test_no_size_depends_on_the_marks(kind: str) -> None:
-    """Inside vmap there are no values to read, so TorchRL's splitting of rows cannot run."""
+    """Inside vmap no values can be read, so splitting rows at the marks would fail."""
     mine, other = pair(kind, num_layers=2)
     given = batch(kind, layers=2)
     several = torch.stack([torch.rand(4, 9, 1) < chance for chance in (0.0, 0.2, 0.6)])
@@ -148,7 +148,7 @@ def test_no_size_depends_on_the_marks(kind: str) -> None:
 
 @EACH_KIND
 def test_parameters_of_several_nets(kind: str) -> None:
-    """An ensemble runs as in TorchRL's losses."""
+    """An ensemble runs under vmap, as in TorchRL's losses."""
     mine, other = pair(kind)
     given = batch(kind)
     weights = TensorDict.from_module(mine).data

@@ -1,4 +1,4 @@
-"""Modules of treadle.torchrl: construction, what they leave to TorchRL, and wrong use."""
+"""Modules of treadle.torchrl: construction, options that TorchRL runs, and errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_projections_are_torchrls() -> None:
 
 @EACH_KIND
 def test_layers_are_treadles(kind: str) -> None:
-    """The layer is made by the module, passed to it, or copied and moved first."""
+    """The module's layer is treadle's, whether the module makes it or receives it."""
     name = kind[: -len("Module")]
     attribute, wanted = name.lower(), getattr(treadle.nn, name)
     mine, _ = pair(kind)
@@ -66,7 +66,7 @@ def test_primers_and_keys(kind: str) -> None:
 @EACH_KIND
 @pytest.mark.parametrize("recurrent", [False, True])
 def test_called_with_tensors(kind: str, recurrent: bool) -> None:
-    """Modules are called by the names of the keys, which tensordict's `dispatch` allows."""
+    """Tensors can be passed as keyword arguments named by the keys (tensordict's `dispatch`)."""
     mine, other = pair(kind)
     given = batch(kind, (4, 9) if recurrent else (4,))
     with theirs.set_recurrent_mode(recurrent):
@@ -91,7 +91,7 @@ def test_nested_keys(kind: str) -> None:
 
 
 def test_without_inner_cells() -> None:
-    """c has the last step's value at the last step, and 0 before."""
+    """c is correct at the last step, and 0 at all earlier steps."""
     mine, other = pair("LSTMModule", {"inner_cells": False}, num_layers=2)
     given = batch("LSTMModule", layers=2)
     found, expected = run(mine, given), run(other, given)

@@ -1,4 +1,4 @@
-"""JAX and treadle.jax for the tests here, which are skipped where either is missing."""
+"""JAX and treadle.jax for the tests in this folder, which are skipped if either is missing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-# Several processes share a GPU.
+# Test processes share a GPU, so none may preallocate its memory.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 jax = pytest.importorskip("jax", reason="jax is not installed")
 try:
@@ -20,7 +20,7 @@ needs_gpu = pytest.mark.skipif(not GPU, reason="needs a GPU that JAX sees")
 
 @pytest.fixture
 def float64():
-    """JAX has no 64-bit types otherwise."""
+    """Enables JAX's 64-bit types."""
     before = jax.config.jax_enable_x64
     jax.config.update("jax_enable_x64", True)
     yield
@@ -29,13 +29,13 @@ def float64():
 
 @pytest.fixture
 def on_cpu():
-    """Keeps JAX off the GPU: it would put arrays there, and float64 layers do not run there."""
+    """Makes the CPU JAX's default device, because float64 layers do not run on a GPU."""
     with jax.default_device(jax.devices("cpu")[0]):
         yield
 
 
 def calls(f, *arguments) -> int:
-    """How many handlers `f` calls."""
+    """How many FFI handlers `f` calls."""
     return str(jax.make_jaxpr(f)(*arguments)).count("ffi_call[")
 
 

@@ -1,4 +1,4 @@
-"""A net in Lightning, for many_gpus.py: imported where Lightning is installed."""
+"""Trains a net with Lightning. many_gpus.py imports this only if Lightning is installed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Module(LightningModule):
         return loss
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        # Called before Lightning clips.
+        # Lightning calls this before it clips gradients.
         grads = [p.grad for p in self.net.parameters() if p.grad is not None]
         self.norms.append(nn.utils.get_total_norm(grads))
 

@@ -1,4 +1,5 @@
-"""Exports models and runs them in onnxruntime. Tests that import this need both packages."""
+"""Exports models and runs them in onnxruntime. Without these packages, tests that import this
+are skipped."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def exported(
 
 
 def nodes(program: Any) -> Counter[str]:
-    """How many nodes of each type the graph has; those of a Scan's body are not counted."""
+    """How many nodes of each type the graph has, not counting the body of a Scan."""
     return Counter(node.op_type for node in program.model_proto.graph.node)
 
 
@@ -51,7 +52,7 @@ def flat(results: Any) -> list[Tensor]:
 def agrees(
     program: Any, model: nn.Module, calls: Sequence[tuple[Tensor, ...]], **bounds: float
 ) -> None:
-    """Checks every call of onnxruntime against the model; tight tolerances in float64."""
+    """Compares onnxruntime with the model for every call, with tight tolerances in float64."""
     session = onnxruntime.InferenceSession(
         program.model_proto.SerializeToString(), providers=["CPUExecutionProvider"]
     )

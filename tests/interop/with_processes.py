@@ -1,4 +1,4 @@
-"""For dtensor_cases.py: compares results on tensors of two processes with one process's."""
+"""Compares results on DTensors of two processes with results of one, for dtensor_cases.py."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from torch.distributed.tensor import (
 PROCESSES = 2
 R, SUM = Replicate(), Partial()
 Part = Placement | tuple[Placement, ...]
-Given = list[tuple[tuple[int, ...], Part]]  # shapes, and how the mesh holds them
+Given = list[tuple[tuple[int, ...], Part]]  # shapes and placements
 CASES: dict[str, Callable[[], None]] = {}
 
 
@@ -53,8 +53,8 @@ def equal(
     grads: Sequence[Part],
     grid: tuple[int, ...] = (PROCESSES,),
 ) -> None:
-    """Checks that values and gradients equal one process's, with placements `results` and
-    `grads`."""
+    """Checks that values and gradients equal those of one process, and that their placements are
+    `results` and `grads`."""
     mesh = init_device_mesh("cpu", grid)
     whole = [t.requires_grad_() for t in tensors([shape for shape, _ in given])]
     cut = [

@@ -1,4 +1,4 @@
-"""TorchRL and treadle.torchrl for the tests here, which are skipped where TorchRL is missing."""
+"""TorchRL and treadle.torchrl for the tests in this folder, which are skipped without TorchRL."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pair(
     device: str = "cpu",
     **options: Any,
 ) -> tuple[Any, Any]:
-    """Ours and TorchRL's with the same parameters."""
+    """Our module and TorchRL's, with the same parameters."""
     torch.manual_seed(0)
     options |= {"input_size": INPUTS, "hidden_size": H, **keys(kind)}
     mine = getattr(ours, kind)(**options, **(of_ours or {})).to(device, dtype)

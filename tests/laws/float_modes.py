@@ -1,9 +1,9 @@
-"""Makes calls in new processes and computes with subnormal numbers in torch after each call.
+"""Runs each call in a new process, then checks torch's arithmetic on subnormal numbers.
 
-``python -m tests.laws.float_modes NAME`` runs one group of calls, each in a child of its own, and
-prints the calls after which one of torch's threads flushes subnormal numbers to zero. It must begin
-in a process in which torch has not computed anything: a thread keeps the mode of the thread that
-made it, and OpenMP makes its threads at the first parallel loop.
+``python -m tests.laws.float_modes NAME`` runs one group of calls, each in a child process, and
+prints the calls after which one of torch's threads flushes subnormal numbers to zero. It must start
+in a process in which torch has not computed anything: a thread inherits the mode of the thread that
+created it, and OpenMP creates its threads at the first parallel loop.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def lltm_cell(batch: int, hidden: int) -> None:
 
 
 def thread_counts() -> Calls:
-    """Pools that grow and shrink, before, between and after calls."""
+    """Calls between which the thread pool grows and shrinks."""
     for counts in ((1, 4), (4, 1, 4), (2, 8), (8, 2, 6), (1, 1, 3)):
         for size in SIZES:
 
@@ -88,7 +88,7 @@ def thread_counts() -> Calls:
 
 
 def python_threads() -> Calls:
-    """Calls ops in several Python threads; each checks its own pool of threads."""
+    """Calls ops in several Python threads; each checks its own thread pool."""
     for size, count in itertools.product(SIZES, (1, 3)):
 
         def call(size: Any = size, count: int = count) -> None:
@@ -145,7 +145,7 @@ GROUPS: dict[str, Callable[[], Calls]] = {
 
 
 def in_a_child(call: Callable[[], Any]) -> bool:
-    """Whether torch's arithmetic is unchanged after the call, also in a pool that has grown."""
+    """Whether subnormal numbers survive after the call, also in a larger thread pool."""
     child = os.fork()
     if child == 0:
         status = 1

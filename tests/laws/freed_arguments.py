@@ -1,8 +1,8 @@
-"""Calls every op in every way with one tensor whose storage was freed, each in a new process.
+"""Calls every op in every way with one tensor whose storage was freed, in a process per call.
 
-``python -m tests.laws.freed_arguments [NAME]...`` prints the calls that ended their process with a
-signal; all together take minutes. A freed tensor must raise an error: sharded training leaves
-parameters in that state between steps.
+``python -m tests.laws.freed_arguments [NAME]...`` prints the calls that killed their process with a
+signal. A run of all calls takes minutes. A freed tensor must raise an error: sharded training frees
+the storage of parameters between steps.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def grads(results: Any, inputs: list[Tensor], **options: Any) -> list[Tensor]:
     return [g for g in found if g is not None]
 
 
-# ---- when the tensor is freed: each takes a call, its tensors and the one to free
+# ---- when to free the tensor: each function receives a call, its tensors and the one to free
 
 
 def before_the_call(function: Run, tensors: list[Tensor], lost: Tensor) -> None:
@@ -79,7 +79,7 @@ WHEN = (
     before_the_second_backward,
 )
 
-# ---- the calls: each returns a function and new tensors for it
+# ---- the calls: each function returns a call and the new tensors that it reads
 
 
 def of_op(op: Op, kwargs: dict[str, Any] | None = None) -> tuple[Run, list[Tensor]]:
@@ -90,7 +90,7 @@ def of_op(op: Op, kwargs: dict[str, Any] | None = None) -> tuple[Run, list[Tenso
 
 
 def of_list(cell: str, bidirectional: bool, packed: bool, given: tuple[str, ...]) -> Any:
-    """treadle.lstm and the like, with the optional arguments that `given` names."""
+    """Calls treadle.lstm or another cell's function, with the optional arguments in `given`."""
     directions, gates = 1 + bidirectional, BLOCKS[cell]
     x = torch.randn(T * B, I) if packed else torch.randn(T, B, I)
     states = [
@@ -185,7 +185,7 @@ def makers() -> Iterator[tuple[str, Callable[[], Any]]]:
 def ends_the_process(make: Callable[[], Any], when: Callable[..., None], place: int) -> bool:
     child = os.fork()
     if child == 0:
-        signal.alarm(60)  # a call that hangs is ended, and named
+        signal.alarm(60)  # kills a call that hangs, so that it is reported
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         try:
             function, tensors = make()
@@ -204,9 +204,9 @@ def main(patterns: list[str]) -> int:
         if patterns and not any(pattern in name for pattern in patterns):
             continue
         tensors = make()[1]
-        # These are other ways to call one op, and OPS already has the op.
+        # These are other ways to call an op that OPS tests at every moment.
         moments = (before_the_call, before_the_second_backward) if "(" in name else WHEN
-        # The graph of snake's gradients consists of torch's ops, which read their saved tensors.
+        # The second backward of snake consists of torch's ops, which read the freed tensor.
         if name.lower().startswith("snake"):
             moments = WHEN[:-1]
         for when, place in itertools.product(moments, range(len(tensors))):

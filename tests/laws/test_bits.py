@@ -1,5 +1,5 @@
-"""Results have the same bits twice in a row, on any stream, at any alignment, over any number of
-threads, in memory that held NaN, and (add, scale) with any instruction set."""
+"""Results have the same bits in a second call, on any stream, at any alignment, with any number of
+threads and in memory filled with NaN; those of add and scale also with any instruction set."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.inputs import Call, Case, Make, Op, outputs
 from tests.support.rule import gradients
 
 EVERY = FLOATING + INTEGERS
-BIG = 70_003  # elements, beyond the grain of the thread pool
+BIG = 70_003  # elements, more than the grain size of the thread pool
 
 
 def everything(op: Op, call: Call) -> list[Tensor]:
@@ -57,12 +57,12 @@ def big_calls(device: str, dtype: torch.dtype) -> dict[str, tuple[Op, Call]]:
     found = {
         name: (form.op, Call((make(BIG, by=9), *(rest := form.rest(make(BIG))).args), rest.kwargs))
         for name, form in FORMS.items()
-        if form.variant != "row"  # the gradient of a row is a sum by ATen
+        if form.variant != "row"  # ATen sums the gradient of a row
     }
     for sizes in ((129, 33, 131), (9001, 2, 3)):
         call = cell_arguments(make, sizes)
         found[f"lltm_cell {sizes}"] = OPS["lltm_cell"], call.map(quarters)
-    # So many steps that the CPU takes three threads.
+    # Large enough that the CPU uses three threads.
     for cell, lengths in itertools.product(CELLS, (None, (15, *[9] * 40, *[6] * 23))):
         call = layer_arguments(make, (9, 64, 33, 65), cell=cell, directions=2, lengths=lengths)
         name = f"recurrent_layer {cell}"
@@ -72,7 +72,7 @@ def big_calls(device: str, dtype: torch.dtype) -> dict[str, tuple[Op, Call]]:
 
 @pytest.fixture
 def deterministic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Sets torch's deterministic mode; `fill` says whether it fills fresh memory."""
+    """Sets torch's deterministic mode; `fill` sets whether that mode fills new memory."""
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.utils.deterministic.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
@@ -82,7 +82,7 @@ def deterministic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def fill(on: bool) -> None:
-    """Fresh memory is NaN, or the largest integer."""
+    """Sets whether torch fills new memory with NaN or the largest integer."""
     torch.utils.deterministic.fill_uninitialized_memory = on
 
 
@@ -124,7 +124,7 @@ def test_out_in_memory_full_of_nan(name: str, deterministic: None) -> None:
 @pytest.mark.parametrize("dtype", EVERY)
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_any_alignment(name: str, dtype: torch.dtype, device: str) -> None:
-    """Arguments and result may begin at different offsets of a vector."""
+    """The bits do not depend on the offsets of arguments from an aligned address."""
     op = OPS[name]
     if dtype not in op.cases[0].dtypes:
         return
@@ -171,7 +171,7 @@ def test_any_number_of_threads(dtype: torch.dtype) -> None:
             for threads in (1, 2, 3, 8):
                 torch.set_num_threads(threads)
                 new = everything(op, call)
-                # Results and gradients of states; the other gradients are sums by ATen.
+                # Drops the gradients that ATen sums.
                 if op.name == "lltm_cell":
                     new = [*new[:2], new[-1]]
                 elif op.is_layer:
@@ -192,7 +192,7 @@ def test_any_stream(dtype: torch.dtype) -> None:
         for _ in range(3):
             stream = torch.cuda.Stream()
             with torch.cuda.stream(stream):
-                # Delays the inputs, so that an op on the wrong stream would overtake them.
+                # Delays the inputs, so that an op on the wrong stream would read them too early.
                 late = call.map(lambda t: delayed(t))
                 found = everything(op, late)
             stream.synchronize()
@@ -212,7 +212,7 @@ print(hash_of_everything())
 
 
 def hash_of_everything() -> str:
-    """A hash of the bits of add and scale, in every dtype and some layouts."""
+    """A hash of the results of add and scale in every dtype and layout."""
     digest = hashlib.sha256()
     for dtype in EVERY:
         make = Make("isa", "cpu", dtype)

@@ -1,4 +1,4 @@
-"""GPUs: streams, graphs, a second device, more rows than a grid dimension may have."""
+"""Streams, CUDA graphs, a second GPU, and more rows than a grid dimension allows."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def with_gradients(function: Callable[..., Any]) -> Step:
     return step
 
 
-# Name: sizes and options of layer_arguments. In steps, few rows take transposed products.
+# Name: sizes and options of layer_arguments. The algorithm `step` transposes products of few rows.
 LAYERS: dict[str, tuple[tuple[int, int, int, int], dict[str, Any]]] = {}
 for _cell in CELLS:
     _both: dict[str, Any] = {"cell": _cell, "directions": 2}
@@ -82,8 +82,8 @@ def elementwise_calls() -> dict[str, tuple[Step, int]]:
     return found
 
 
-# Name: the function, and its number of arguments: those of elementwise_arguments, of a sine layer
-# (3), of a cell (5) or of a layer (6).
+# Name: the function and its number of arguments: 1 or 2 of elementwise_arguments, 3 of a sine
+# layer, 5 of a cell or 6 of a recurrent layer.
 CALLS: dict[str, tuple[Step, int]] = {
     **elementwise_calls(),
     "sine_linear": (with_gradients(lambda x, w, b: treadle.sine_linear(x, w, b, 30.0)), 3),
@@ -122,7 +122,7 @@ def arguments_of(name: str, device: str = "cuda") -> Tensors:
         call = layer_arguments(Make(name, device, torch.float32), sizes, **options)
         return tuple(t for t in call.args if isinstance(t, Tensor))
     if count == 3:
-        half = "bfloat16" in name  # and of sizes that one kernel takes on sm_90
+        half = "bfloat16" in name  # with sizes that a fused kernel supports on sm_90
         make = Make(name, device, torch.bfloat16 if half else torch.float32)
         widths = (64, 96) if half else (3 if "coordinates" in name else 33, 65)
         lead = (4, 250) if "jet" in name else (1000,)
@@ -134,7 +134,7 @@ def arguments_of(name: str, device: str = "cuda") -> Tensors:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_graph_capture(name: str) -> None:
-    """Forward and backward captured, then replayed over other values."""
+    """Captures forward and backward, then replays them on other values."""
     step, arguments = CALLS[name][0], arguments_of(name)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -156,7 +156,7 @@ def test_graph_capture(name: str) -> None:
 FIRST_CALLS = """
 import torch, treadle
 x = torch.randn(1000, 7, device="cuda")
-# torch's own first times: cuBLAS, and the threads of autograd. None of our kernels has run.
+# Initializes torch's cuBLAS handle and autograd threads. None of our kernels has run yet.
 w = torch.randn(7, 7, device="cuda", requires_grad=True)
 (x @ w).sum().backward()
 h, weights = x[:, :3].clone(), torch.randn(9, 10, device="cuda")
@@ -252,7 +252,7 @@ def test_kernels_that_overlap_wait_for_each_other(size: int) -> None:
 
 
 def test_launches_overlap_where_the_gpu_can() -> None:
-    """This includes a library built for many GPUs, which decides at the launch."""
+    """A library built for many GPUs decides at the launch whether kernels may overlap."""
     x, one = torch.zeros(10_000, device="cuda"), torch.ones(10_000, device="cuda")
     graph = graphs.captured(lambda: treadle.vector_add_(x, one), 5)
     newest = max(float(arch) for arch in re.findall(r"\d+\.\d", _build.kernels_info()["archs"]))

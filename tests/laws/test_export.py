@@ -1,4 +1,4 @@
-"""torch.export with save and load, and AOTInductor, loaded in Python and in a C++ program."""
+"""torch.export with save and load, and AOTInductor packages in Python and in a C++ program."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMPILER = pytest.mark.skipif(shutil.which(CXX) is None, reason="needs a C++ com
 
 
 class Everything(nn.Module):
-    """Every op that returns a new tensor; aoti_runner.cpp computes the same."""
+    """Ops that return a new tensor. aoti_runner.cpp computes the same result."""
 
     def forward(self, x: Tensor, weights: Tensor, bias: Tensor, h: Tensor) -> Tensor:
         new_h, new_cell = treadle.lltm_cell(x, weights, bias, h, h)
@@ -128,7 +128,7 @@ def test_export_of_a_module_that_can_be_trained(device: str) -> None:
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The paths of compiled packages by device. Each package is made at its first use."""
+    """Paths of compiled packages by device. Each package is compiled at its first use."""
     folder = tmp_path_factory.mktemp("aoti")
 
     class Made(dict[str, str]):
@@ -175,8 +175,8 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
         command += ["-isystem", str(folder)]
     for folder in (Path(_build.library_path()).parent, root / "lib"):
         command += [f"-L{folder}", f"-Wl,-rpath,{folder}"]
-    # Torch's libraries find their dependencies when they are loaded. treadle's names no folder, so
-    # it comes last and finds them loaded.
+    # Torch's libraries locate their dependencies when they are loaded. libtreadle.so has no rpath
+    # to torch, so it comes last, when torch's libraries are already loaded.
     command += ["-Wl,--allow-shlib-undefined", "-Wl,--no-as-needed"]
     command += ["-ltorch", "-ltorch_cpu", "-lc10", *cuda, "-l:libtreadle.so"]
     done = subprocess.run(command, capture_output=True, text=True)

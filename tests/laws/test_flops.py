@@ -1,5 +1,5 @@
-"""FlopCounterMode counts as many FLOPs for an op as for its reference, and for a module as for
-torch's."""
+"""FlopCounterMode counts as many FLOPs for an op as for its reference, and the right number for a
+module."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def backward(values: Any) -> None:
 
 
 def both(op: Op, call: Call) -> list[tuple[int, int]]:
-    """FLOPs of the op and of its reference, forward without gradients, and forward and backward."""
+    """FLOPs of the op and its reference: forward without gradients, then forward and backward."""
     plain = call.map(lambda t: t.detach())
     return [
         (flops(lambda: plain.run(function)), flops(lambda: backward(call.run(function))))  # noqa: B023
@@ -40,8 +40,8 @@ def both(op: Op, call: Call) -> list[tuple[int, int]]:
 
 
 def chosen() -> list[Any]:
-    """All cases of elementwise ops, cells and sine layers; for recurrent layers those with
-    different products."""
+    """All cases of elementwise ops, cells and sine layers, and cases of recurrent layers whose
+    matrix products differ."""
     words = ("B2 I2 H2", "T1 B3", "lengths 3,3,1", "no bias", "no directions T3", "some, rows")
     return [
         pytest.param(op, case, id=case.id)
@@ -64,7 +64,8 @@ def sizes(case: Case) -> list[int]:
 
 
 def each_subset() -> list[Any]:
-    # lltm's reference multiplies h and input in one product, ours only computes what is requested.
+    # Without lltm: its reference multiplies h and input in one product, and ours computes only the
+    # part that is requested.
     names = ("sine_linear", "recurrent_layer lstm", "recurrent_layer gru")
     return [
         pytest.param(OPS[name], i, id=f"{name} {i}")
@@ -75,7 +76,7 @@ def each_subset() -> list[Any]:
 
 @pytest.mark.parametrize(("op", "position"), each_subset())
 def test_of_one_gradient(op: Op, position: int) -> None:
-    """The gradient of h0 is always requested: without it torch skips a product in the first
+    """In layers h0's gradient is always requested: without it torch skips a product in the first
     step."""
     case = next(case for case in op.cases if 0 not in sizes(case) and not case.big)
     wanted = sorted({position, 2} if op.is_layer else {position})
@@ -126,7 +127,7 @@ def test_losses_of_derivatives(loss: Callable[..., Tensor]) -> None:
 
 
 def test_modules() -> None:
-    """Compares with a count by hand. The input needs no gradient."""
+    """Compares with FLOPs counted by hand. The input requires no gradient."""
     x, t, b, i, h = torch.rand(5, 3, 4), 5, 3, 4, 6
     sine = treadle.nn.SineLinear(i, h)
     assert flops(lambda: backward(sine(x))) == 2 * 2 * t * b * i * h
@@ -137,7 +138,7 @@ def test_modules() -> None:
     for cells, gates in kinds.items():
         layers = cells(i, h, num_layers=2, bidirectional=True)
         forward = [2 * t * b * 2 * gates * h * n for n in (i, h, 2 * h, h)]
-        # Every product has two gradients, except the first: its input requires none.
+        # Every product has two gradients except the first, whose input requires none.
         assert flops(lambda: layers(x)) == sum(forward)  # noqa: B023
         assert flops(lambda: backward(layers(x)[0])) == 3 * sum(forward) - forward[0]  # noqa: B023
         with torch.inference_mode():

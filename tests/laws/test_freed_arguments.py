@@ -7,7 +7,7 @@ import sys
 
 
 def test_freed_tensors_raise() -> None:
-    """Lengths and saved tensors, which ATen ops read; freed_arguments.py tests every way to
+    """Tests lengths and saved tensors, which ATen ops read. freed_arguments.py can test every
     call."""
     names = ["lstm True ('lengths", "affine_scan"]
     command = [sys.executable, "-W", "ignore", "-m", "tests.laws.freed_arguments", *names]

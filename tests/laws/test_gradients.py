@@ -1,4 +1,4 @@
-"""Derivatives, first and second, forward and reverse, of every case and subset of arguments."""
+"""First and second derivatives, in forward and reverse mode, of every case and argument subset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.inputs import Call, Case, Make, Op, outputs, requiring_grad
 
 SINE_SUBSETS = [s for n in range(1, 4) for s in itertools.combinations(range(3), n)]
 SUBSETS = [s for n in range(1, 6) for s in itertools.combinations(range(5), n)]
-# Subsets of one argument, of two, of all but one, and of all.
+# Subsets of one argument, of two, of all but one, and of all arguments.
 LAYER_SUBSETS = [
     (cell, subset)
     for cell in CELLS
@@ -28,7 +28,7 @@ LAYER_SUBSETS = [
 ]
 SMALL = (2, 2, 2)  # B, I, H
 SMALL_LAYER = (3, 2, 2, 2)  # T, B, I, H
-# Numerical differentiation with steps of 1e-6 in float64 reaches these; the defaults are looser.
+# Numerical differentiation in float64 with steps of 1e-6 meets these. The defaults are looser.
 NEAR = {"atol": 1e-7, "rtol": 1e-5}
 
 
@@ -44,12 +44,13 @@ def function_of(op: Op, case: Case, device: str) -> tuple[Callable[..., Any], li
 
 
 def small(op: Op, case: Case) -> bool:
-    """Calls small enough for quick numerical differentiation."""
+    """Whether the call is small enough for quick numerical differentiation."""
     return sum(a.numel() for a in case.call("meta").args if isinstance(a, Tensor)) <= 200
 
 
 def dense_leaf(t: Tensor) -> Tensor:
-    """Numerical differentiation writes through expanded leaves, and refuses strides of 0."""
+    """A dense copy: gradcheck cannot change one element of an expanded leaf, and rejects strides
+    of 0."""
     return torch.empty(t.shape, dtype=t.dtype, device=t.device).copy_(t.detach()).requires_grad_()
 
 
@@ -91,7 +92,7 @@ def test_gradgradcheck(op: Op, case: Case, dtype: torch.dtype, device: str) -> N
 
 
 def of_subset(name: str, call: Call, subset: tuple[int, ...]) -> Callable[..., Any]:
-    """The op as a function of these arguments."""
+    """The op as a function of the arguments in `subset`."""
     function = OPS[name].function
     return lambda *t: call.with_args(dict(zip(subset, t, strict=True))).run(function)
 
@@ -159,7 +160,7 @@ def products_in_backward(
     inputs: Any = None,
     names: tuple[str, ...] = PRODUCTS,
 ) -> int:
-    """Matrix products that the backward pass runs."""
+    """The number of matrix products that the backward pass runs."""
     tensors = [call.args[i].requires_grad_() for i in subset]
     results = outputs(of_subset(name, call, subset)(*tensors))
     grads = [torch.ones_like(r) for r in results]
@@ -170,7 +171,7 @@ def products_in_backward(
 
 @pytest.mark.parametrize("subset", SUBSETS, ids=str)
 def test_only_needed_products_are_computed(subset: tuple[int, ...]) -> None:
-    """input, weights and old_h take one product each; bias and old_cell take none."""
+    """The gradients of input, weights and old_h need one product each; the others need none."""
     call = cell_arguments(Make("products", "cpu", torch.float32), (3, 5, 4))
     assert products_in_backward("lltm_cell", call, subset) == len({0, 1, 3} & set(subset))
 
@@ -185,7 +186,7 @@ def test_only_the_gradients_asked_for_are_computed() -> None:
 
 @pytest.mark.parametrize("subset", SINE_SUBSETS, ids=str)
 def test_only_needed_products_of_the_sine_layer_are_computed(subset: tuple[int, ...]) -> None:
-    """input and weight take one product each."""
+    """The gradients of input and weight need one product each."""
     call = sine_arguments(Make("products", "cpu", torch.float32), (3,), (5, 4))
     kernels = ("aten::mm", "aten::bmm")
     found = products_in_backward("sine_linear", call, subset, names=kernels)
@@ -194,8 +195,8 @@ def test_only_needed_products_of_the_sine_layer_are_computed(subset: tuple[int, 
 
 @pytest.mark.parametrize(("cell", "subset"), LAYER_SUBSETS, ids=str)
 def test_only_needed_products_of_the_layer_are_computed(cell: str, subset: tuple[int, ...]) -> None:
-    """input, weight_ih and weight_hh need one product each for all steps; each step has its own.
-    GRU's weight_hh needs two, since its blocks have another order than the gates."""
+    """The gradients of input, weight_ih and weight_hh need one product each for all steps, besides
+    the products of each step. GRU's weight_hh needs two: its blocks are not in the gates' order."""
     name, sizes = f"recurrent_layer {cell}", (3, 4, 5, 6)
     call = layer_arguments(Make("products", "cpu", torch.float32), sizes, cell=cell)
     steps = products_in_backward(name, call, (2,))
@@ -241,7 +242,7 @@ def test_a_wrong_derivative_is_noticed() -> None:
         def backward(ctx: Any, grad: Tensor) -> Tensor:
             return grad * ctx.saved_tensors[0].cos() * (1 + 1e-4 * ctx.saved_tensors[0])
 
-    # x has one sign: in fast mode errors of both signs may cancel.
+    # All elements have the same sign, since errors of both signs may cancel in fast mode.
     x = torch.linspace(0.5, 1.3, 5, dtype=torch.float64).requires_grad_()
     with pytest.raises(RuntimeError, match="Jacobian mismatch"):
         gradcheck(Wrong.apply, [x], **NEAR)

@@ -1,5 +1,4 @@
-"""Autograd's rules for writing: version counters, leaves, views, out=; missing derivatives
-raise."""
+"""Autograd's rules for writes: version counters, leaves, views, out= and missing derivatives."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ def test_derivatives(write: Callable[..., Tensor], device: str) -> None:
 
 @EACH_INPLACE
 def test_a_view_that_is_written_changes_its_base(write: Callable[..., Tensor]) -> None:
-    """Gradients go through the base, and through other views of it."""
+    """Gradients flow through the base and its other views."""
 
     def function(x: Tensor, y: Tensor) -> Tensor:
         base = x * 1
@@ -90,7 +89,7 @@ def test_a_leaf_that_requires_grad_is_refused(write: Callable[..., Tensor]) -> N
 
 @pytest.mark.parametrize("name", sorted(OPS))
 def test_a_saved_argument_that_was_changed_raises(name: str) -> None:
-    """Every tensor that the derivative needs is guarded; the others may change."""
+    """Changing a tensor that the derivative needs raises; the others may change."""
     op = OPS[name]
     make = Make("saved", "cpu", torch.float64)
     call = sized_call(op, make, shape=(4, 3), cell=(3, 5, 4), layer=(2, 3, 5, 4))
@@ -124,7 +123,7 @@ def test_a_changed_result_raises() -> None:
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("changed", range(3))
 def test_a_changed_result_of_the_layer_raises(changed: int, recompute: bool, cell: str) -> None:
-    """A layer's derivative needs output, and neither h_n nor c_n."""
+    """A layer's derivative needs output, but not h_n or c_n."""
     make = Make("saved", "cpu", torch.float64)
     call = layer_arguments(make, (2, 3, 5, 4), cell=cell, directions=2)
     call = call.map(lambda t: t.requires_grad_()).with_options(recompute=recompute)
@@ -195,7 +194,7 @@ def test_a_missing_derivative_raises_and_is_never_zero() -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_inplace_in_a_wider_dtype(device: str) -> None:
-    """float32 += float64 gives each gradient in its own dtype."""
+    """After float32 += float64 each gradient has the dtype of its argument."""
     make = Make("wider", device, torch.float32)
     x, y = make(4, 3).requires_grad_(), make(3, dtype=torch.float64).requires_grad_()
     out = treadle.vector_add_(x * 1, y, alpha=2)

@@ -143,7 +143,7 @@ USED = [s for n in (1, 2) for s in itertools.combinations(range(3), n)]
 def test_some_outputs_of_the_layer_unused(
     used: tuple[int, ...], recompute: bool, lengths: Lengths, device: str, cell: str
 ) -> None:
-    """Missing gradients, all or some of them, count as zero; the op itself does so, too."""
+    """Missing gradients count as zero, in autograd and where the backward op receives None."""
     op, make = OPS[f"recurrent_layer {cell}"], Make("some", device, torch.float64)
     call = layer_arguments(make, (3, 3, 5, 8), cell=cell, directions=2, lengths=lengths)
     call = call.with_options(recompute=recompute)
@@ -189,8 +189,8 @@ def test_the_gradient_of_a_bias_that_is_not_there(device: str, cell: str) -> Non
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", sorted(set(OPS) - {"vector_add"}))
 def test_gradients_have_memory_of_their_own(name: str, device: str) -> None:
-    """Writing into one gradient changes no other, no cotangent and no argument. (An addition
-    returns its cotangent.)"""
+    """Gradients share no storage with each other, with arguments or with cotangents. (vector_add
+    returns its cotangent, so it is excluded.)"""
     op = OPS[name]
     call = requiring_grad(op, good_call(op, device))
     leaves = [call.args[i] for i in op.leaves(call)]

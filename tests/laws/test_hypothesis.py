@@ -1,4 +1,4 @@
-"""Elementwise ops on drawn tensors: any shape, stride, offset, pair of dtypes, and overlap.
+"""Elementwise ops on tensors that Hypothesis draws: any shape, stride, offset, dtypes and overlap.
 
 torch is the oracle for values (bits, or ulps where bits are not promised), layout, and the
 exception raised. The draws are the same in every run.
@@ -57,7 +57,7 @@ def same_bits_or_fused(
 ) -> None:
     """The same bits, except where torch's CPU code has rounded the product before the sum.
 
-    It does so in the tails of its loops over a `b` of stride 0. Ours is a + alpha b, rounded once.
+    It does so in tails of loops over a `b` of stride 0. Our result is a + alpha b, rounded once.
     """
     same_layout(ours, theirs, what)
     dtype = ours.dtype
@@ -74,15 +74,15 @@ def same_bits_or_fused(
 
 
 def as_traced(expected: Tensor, *arguments: Tensor) -> Tensor:
-    """The layout is that of torch's meta kernel. torch's CPU kernels lay out a sum of two dtypes
-    like the copies that they cast into, and ours make no copies."""
+    """`expected` in the layout of torch's meta kernel. For two dtypes torch's CPU kernels cast into
+    copies and lay out the sum like the copies. Ours make no copies."""
     traced = (torch.empty_strided(t.shape, t.stride(), device="meta") for t in arguments)
     like = torch.add(*traced)
     return torch.empty_strided(like.shape, like.stride(), dtype=expected.dtype).copy_(expected)
 
 
 def rounded_once(expected: Tensor, a: Tensor, b: Tensor, alpha: float) -> Tensor:
-    """One fma in float of operands in the result's dtype, to which torch rounds them, too."""
+    """One fma in float32. The operands are first rounded to the result's dtype, as in torch."""
     dtype = expected.dtype
     product = b.to(dtype).double() * torch.tensor(alpha, dtype=dtype).double()
     exact = (a.to(dtype).double() + product).float().to(dtype)
@@ -140,7 +140,7 @@ def test_scale(device: str, data: st.DataObject) -> None:
         same_bits(actual, expected, f"{layout(x)} * {factor}")
 
 
-# Ops with a twin in torch: the twin and ours, returning a new tensor or with out=, then in place.
+# Ops with a twin in torch: torch's function and ours (with out= or without), then both in place.
 OPS: dict[str, tuple[Callable[..., Tensor], ...]] = {
     name: (op.torch_function, op.function, op.torch_inplace, op.inplace)
     for name, op in CASES.items()
@@ -163,8 +163,7 @@ def test_an_op_within_ulps(name: str, device: str, data: st.DataObject) -> None:
 
 
 def same_values(name: str, ours: Tensor, theirs: Tensor, what: object) -> None:
-    """torch's bits, or a few ulps where bits are not promised; integers converted from those may
-    differ by 1."""
+    """Compares bits, or checks a tolerance where bits are not promised."""
     if name not in ROUNDED or ours.dtype == torch.bool:
         return same_bits(ours, theirs, what)
     same_layout(ours, theirs, what)
@@ -179,7 +178,7 @@ def second(data: st.DataObject, name: str, shape: tuple[int, ...], device: str) 
 
 
 def untouched(before: Tensor, after: Tensor, what: object) -> None:
-    """Memory around a tensor in its storage stays unchanged."""
+    """Asserts that the rest of a tensor's storage is unchanged."""
     if before.shape != after.shape:
         return  # resized
     flats = [
@@ -197,7 +196,7 @@ def untouched(before: Tensor, after: Tensor, what: object) -> None:
 @SETTINGS
 @given(data=st.data())
 def test_out(name: str, device: str, data: st.DataObject) -> None:
-    """out= of any dtype and strides; of another shape it is resized."""
+    """out= may have any dtype and strides. If its shape is wrong, it is resized."""
     theirs_op, ours_op = OPS[name][:2]
     shape = data.draw(shapes())
     x = place(data.draw(tensors(data.draw(broadcast_to(shape)), data.draw(DTYPES))), device)
@@ -239,8 +238,8 @@ def test_in_place(name: str, device: str, data: st.DataObject) -> None:
 @SETTINGS
 @given(data=st.data())
 def test_overlap(name: str, device: str, data: st.DataObject) -> None:
-    """Inputs and output share storage: we refuse where torch refuses, and write where torch
-    writes."""
+    """Inputs and output share storage. Ours raise where torch raises, and otherwise write the same
+    values."""
     theirs_op, ours_op = OPS[name][:2]
     views = data.draw(views_of_one_storage(3 if name == "vector_add" else 2))
     rest = second(data, name, (), device) if name == "scale" else ()

@@ -1,4 +1,4 @@
-"""The GPU's work: kernels counted by the profiler, and launches as launch_info reports them."""
+"""Kernels that the profiler counts, and launches that launch_info reports."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def layer(
     lengths: tuple[int, ...] | None = None,
     name: str = "lltm",
 ) -> tuple[Any, ...]:
-    """Arguments of lltm or another cell's op, of one bidirectional layer."""
+    """Arguments of the op `name` (lltm or another cell) for one bidirectional layer."""
     make = Make("layer", device, dtype)
     call = layer_arguments(make, sizes, cell=name, directions=2, lengths=lengths)
     x, _, h0, c0, *parameters = call.args
@@ -56,7 +56,7 @@ BINDINGS = pytest.mark.skipif(no_bindings() is not None, reason=no_bindings() or
 
 
 def traced(call: Callable[[], Any], folder: Path) -> list[dict[str, Any]]:
-    """Kernels, copies and fills of a second call, in order."""
+    """Kernels, copies and fills of the second of two calls, in order."""
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities):
         torch.ones(1, device="cuda").add_(1)
@@ -72,7 +72,7 @@ def traced(call: Callable[[], Any], folder: Path) -> list[dict[str, Any]]:
 
 
 def names(events: list[dict[str, Any]]) -> list[str]:
-    """Names of launches, without the second half of a product that cuBLAS splits."""
+    """Names of launches, without the reduction of a split-K product of cuBLAS."""
     return [e["name"] for e in events if not re.search("splitK.*reduce", e["name"], re.I)]
 
 
@@ -89,8 +89,8 @@ CASES = [
 def test_kernels_of_a_cell_forward(
     sizes: tuple[int, int, int], dtype: torch.dtype, tmp_path: Path
 ) -> None:
-    """[old_h, input] concatenated, one product, and the pointwise kernel: no fills, no copies. A
-    float32 product may have few rows and be transposed, or be split by cuBLAS."""
+    """A concatenation of [old_h, input], one product and the pointwise kernel; no fills or copies.
+    A float32 product may be transposed if it has few rows, and cuBLAS may split it."""
     arguments = cell(sizes, "cuda", dtype)
     found = names(traced(lambda: treadle.lltm_cell(*arguments), tmp_path))
     assert sum("lltm_forward" in name or "lltm_few_forward" in name for name in found) == 1, found
@@ -129,7 +129,7 @@ def test_a_sine_layer_is_one_kernel_around_its_products(
     arguments = [t.requires_grad_() for t in sine_arguments(make, (999,), (inputs, 64)).args[:3]]
     ours = [n for n in names(traced(lambda: treadle.sine_linear(*arguments, 30.0), tmp_path))
             if "treadle" in n]  # fmt: skip
-    # For coordinates and, on sm_90, half types the kernel computes the product, too.
+    # The kernel also computes the product for coordinates and, on sm_90, for half types.
     fused = on_hopper() and inputs > 4 and dtype == torch.bfloat16
     assert len(ours) == 1 and f"sine_linear_{'fused_' * fused}forward" in ours[0], ours
     every = names(traced(lambda: treadle.sine_linear(*arguments, 30.0), tmp_path))
@@ -143,11 +143,11 @@ def test_a_sine_layer_is_one_kernel_around_its_products(
     back = names(traced(lambda: backward(*arguments), tmp_path))
     ours = [name for name in back if "treadle" in name]
     if fused:
-        # All gradients, and a kernel that adds their parts.
+        # One kernel computes all gradients, and another adds their parts.
         assert ["sine_linear_fused_backward" in name for name in ours] == [True, False], back
         assert len(back) == 2 and "add_parts" in ours[1], back
         return
-    # grad_z and grad_bias in one pass, and a kernel that adds grad_bias's parts.
+    # One kernel computes grad_z and grad_bias, and another adds grad_bias's parts.
     assert ["backward_bias" in name for name in ours] == [True, False], back
     assert "sum_parts" in ours[1] and not [n for n in back if "native::reduce_kernel" in n], back
     back = names(traced(lambda: backward(*arguments[:2]), tmp_path))
@@ -234,9 +234,9 @@ def test_launch_info_says_what_the_profiler_sees(case: str, tmp_path: Path) -> N
 @EACH_CELL
 @pytest.mark.parametrize("lengths", [None, (4, 2, 1)], ids=str)
 def test_launch_info_says_how_a_layer_is_run(lengths: tuple[int, ...] | None, cell: str) -> None:
-    """One block runs all steps in one launch, after a launch that makes a packed batch's table. The
-    algorithm `step` launches a kernel for each step of each direction. Each launch has the
-    planner's reason."""
+    """One block runs all steps in one launch. A packed batch first needs a launch that uploads its
+    table. The algorithm `step` launches a kernel for each step of each direction. Each launch
+    reports the planner's reason."""
     new_enough = torch.cuda.get_device_capability() >= (8, 0)
     none = "no algorithm keeps such weights on the chip"
     of_block = "one block keeps the weights on the chip"
@@ -284,7 +284,7 @@ def test_launch_info_without_a_launch() -> None:
             assert treadle.launch_info(name, *arguments) == []
     functions = {name for name in treadle.__all__ if isfunction(getattr(treadle, name))}
     for name in functions - {"launch_info"}:
-        # It is called.
+        # launch_info calls the function, which lacks its arguments.
         with pytest.raises((TypeError, RuntimeError), match=rf"{name}\(\) (is )?missing"):
             treadle.launch_info(name)
     for op in ("launch_info", "nn", "sin"):

@@ -1,4 +1,4 @@
-"""A call leaves nothing behind: float modes, device, stream, switches, generators, environment."""
+"""A call changes no global state: float modes, device, stream, generators, environment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.inputs import Op
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_subnormal_numbers_stay_in_every_thread(group: str) -> None:
-    """Each group runs in a process in which torch has computed nothing before the call."""
+    """Each group runs in a process in which torch has not computed anything before."""
     if group == "jax_handlers":
         pytest.importorskip("treadle.jax", exc_type=ImportError)
     command = [sys.executable, "-W", "ignore", "-m", "tests.laws.float_modes", group]
@@ -35,14 +35,14 @@ def test_subnormal_numbers_stay_in_every_thread(group: str) -> None:
 
 
 def float_environment() -> tuple[int, int]:
-    """The control words of x87 and SSE of this thread: without the flags that any result sets."""
+    """This thread's control words of x87 and SSE, without the flags that any result sets."""
     state = (ctypes.c_uint16 * 16)()
     ctypes.CDLL(None).fegetenv(state)
     return state[0], (state[14] | state[15] << 16) & 0xFFC0
 
 
 def of_cublas() -> tuple[int, ...]:
-    """Math mode, pointer mode, atomics mode and stream of torch's handle."""
+    """Modes, target number of SMs and stream of torch's cuBLAS handle."""
     library = ctypes.CDLL("libcublas.so." + str(torch.version.cuda).split(".")[0])
     handle = ctypes.c_void_p(torch.cuda.current_blas_handle())
     found = []
@@ -79,7 +79,7 @@ def of_torch() -> dict[str, Any]:
 
 
 def mkl_limit() -> int:
-    """MKL's own limit for this thread, 0 for none."""
+    """MKL's limit on the number of threads for this thread; 0 means no limit."""
     library = ctypes.CDLL("libtorch_cpu.so")
     if not hasattr(library, "MKL_Set_Num_Threads_Local"):
         return 0
@@ -120,7 +120,7 @@ def state(device: str) -> dict[str, Any]:
 
 
 def both_passes(op: Op, device: str) -> None:
-    """Runs the op in float32, since switches and modes change the products of that dtype."""
+    """Runs forward and backward in float32, whose products depend on switches and modes."""
     case = next(case for case in op.cases if torch.float32 in case.dtypes)
     call = requiring_grad(op, case.call(device, torch.float32))
     results = [y for y in outputs(call.run(op.function)) if y.requires_grad]
@@ -131,7 +131,7 @@ def both_passes(op: Op, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", OPS)
 def test_the_state_is_as_before(name: str, device: str) -> None:
-    """A call leaves no state behind and gives no warning."""
+    """A call changes no global state and gives no warning."""
     both_passes(OPS[name], device)  # torch creates pools, handles and workspaces once
     before = state(device)
     with warnings.catch_warnings():
@@ -153,7 +153,7 @@ def on_another_stream(call: Callable[[], None]) -> None:
 def test_switches_that_the_user_set_stay(
     name: str, tf32: bool, allow_tf32: Callable[..., None]
 ) -> None:
-    """Checks TF32 as cuBLAS itself has it, and the caller's stream."""
+    """Checks the TF32 mode of the cuBLAS handle and the caller's stream."""
     allow_tf32(tf32)
     torch.ones(8, 8, device="cuda") @ torch.ones(8, 8, device="cuda")
     before = state("cuda")

@@ -1,8 +1,8 @@
-"""The formulas of the CPU kernels, in every instruction set that this machine has.
+"""The formulas of the CPU kernels, in every instruction set that this machine supports.
 
-Accuracy in ulp against float64 or mpmath, over samples of all floats and, for half types, all
-numbers; NaN and inf of the cell, forward and backward, where the plain composition has them.
-The cell's arguments are chosen so that the result is that of a single activation.
+Errors in ulp against float64 or mpmath are bounded, over a sample of all floats and over all values
+of half types. The cell's results and gradients are NaN or inf where the composition's are. To test
+one activation, the cell's arguments are chosen so that its result is that of the activation.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def doubles(high: float) -> Tensor:
 
 
 def exact(function: str, x: Tensor) -> Tensor:
-    """The function of mpmath at float64 `x`, rounded to float64."""
+    """mpmath's `function` at float64 `x`, rounded to float64."""
     with mpmath.workdps(40):
         if function == "sigmoid":
             values = [1 / (1 + mpmath.exp(-v)) for v in x.tolist()]
@@ -59,7 +59,8 @@ def exact(function: str, x: Tensor) -> Tensor:
 
 
 def cells(gates: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
-    """lltm_cell for N units [N, 3] and [N], each a separate cell whose bias is its gates."""
+    """lltm_cell of N separate cells of one unit, for gates [N, 3] and old_cell [N]. Each row of
+    gates is the bias of a cell."""
     n = len(old_cell)
     zeros = gates.new_zeros(n, 1, 1)
     new_h, new_cell = treadle.lltm_cell(
@@ -69,7 +70,8 @@ def cells(gates: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def with_gates(x: Tensor, *gates: float | None, old_cell: float | None) -> tuple[Tensor, Tensor]:
-    """Three gates and the cell: numbers, or None for `x`. Returns what needs gradients."""
+    """Gates [N, 3] and old_cell [N], which require gradients. Each column is the given constant, or
+    `x` in place of None."""
     columns = [x if g is None else torch.full_like(x, g) for g in (*gates, old_cell)]
     return torch.stack(columns[:3], 1).requires_grad_(), columns[3].clone().requires_grad_()
 
@@ -110,25 +112,25 @@ def test_a_smaller_instruction_set(isa: str) -> None:
 
 
 def waves(name: str, x: Tensor) -> list[Tensor]:
-    """sine or cosine twice: of the op itself, and of the backward that multiplies by it."""
+    """sine or cosine computed twice: by the op itself, and by a backward that multiplies by it."""
     return [function(x) for function in OPS_OF[name]]
 
 
 def test_exponential() -> None:
-    """exp of snake's logarithms: the gradient with respect to them has this factor, alpha's does
+    """exp in snake's logscale: the gradient of the logarithm has this factor, that of alpha does
     not."""
     for low, high, by in ((-87.0, -9.1, 1.0), (-3.0, 74.0, 2.0**-120)):
         logs = torch.linspace(low, high, 20_000).requires_grad_()
         alpha = logs.detach().exp().requires_grad_()
         found = []
         for leaf, logscale in ((logs, True), (alpha, False)):
-            # The phases are tiny, so that alpha's gradient does not depend on it.
+            # The phases are so small that alpha's gradient does not depend on alpha.
             y = treadle.snake(torch.full((1, len(leaf)), by), leaf, logscale=logscale)
             found += torch.autograd.grad(y, leaf, torch.full_like(y, 1 / by))
         ours = found[0].double() / found[1].double()
         exact = logs.detach().double().exp()
-        # The exponential errs by 0.66 ulp and the product by 0.5; the result may be in either
-        # binade.
+        # The error of exp is at most 0.66 ulp, and that of the product 0.5. The result may be in
+        # either binade.
         assert float(((ours - exact).abs() / ulp(exact, torch.float32)).max()) <= 1.2
 
 
@@ -163,7 +165,7 @@ def test_waves_of_every_half(dtype: torch.dtype, name: str) -> None:
 @EACH_WAVE
 @pytest.mark.parametrize("dtype", FLOATING, ids=str)
 def test_waves_of_zeros_infinities_and_nan(dtype: torch.dtype, name: str) -> None:
-    # Among ordinary numbers, at every position of a vector, and in the tail.
+    # Puts each among ordinary numbers, at every position of a vector and in the tail.
     for place in range(70):
         x = torch.linspace(-3, 3, 70, dtype=dtype)
         for special in (0.0, -0.0, INF, -INF, NAN):
@@ -194,7 +196,7 @@ def test_activation_in_single_precision(ours, truth, bound: float) -> None:
 
 
 def test_slopes_far_out_are_zero() -> None:
-    """Slopes are 0 before they would be subnormal. In torch 1 - y is 0 much earlier."""
+    """Slopes become 0 before they would be subnormal. In torch 1 - y becomes 0 much earlier."""
     x = floats(23.0, 100.0, 1 << 10)
     assert not tanh_slope(x).any() and not sigmoid_slope(2 * x.abs()).any()
     x = 2 * x.double()
@@ -221,7 +223,7 @@ def test_gradients_are_finite_for_finite_gates(dtype: torch.dtype) -> None:
     new_h, new_cell = cells(gates, old_cell)
     for output in (new_h, new_cell):
         for grad in torch.autograd.grad(output.sum(), (gates, old_cell), retain_graph=True):
-            # elu(largest) * 1 is the largest slope there is.
+            # The largest slope is elu(largest) * 1.
             assert bool(grad.isfinite().all())
 
 
@@ -241,7 +243,7 @@ def test_nan_and_inf_are_where_the_composition_has_them(state: torch.dtype) -> N
     gate = (0.0, 1, -1, 9, -9, 30, -30, -95, -200, 200, INF, -INF, NAN)
     cell = (0.0, 2, -6, INF, -INF, NAN)
     grid = torch.tensor(list(itertools.product(gate, gate, gate, cell)), dtype=torch.float64)
-    # Whole vectors: in the tail of a tensor torch's gradient of elu differs, and is 1 for NaN.
+    # Pads to whole vectors, because in a tensor's tail torch's gradient of elu for NaN is 1.
     grid = torch.cat([grid, grid[: -len(grid) % 64]])
     grid = grid.to(state)
 

@@ -52,8 +52,8 @@ def test_layer_of_large_values(cell: str, dtype: torch.dtype, recompute: bool, d
     """Large gates and a large cell state: h saturates, so rounding errors do not accumulate.
 
     Rounding a gate of a few hundred changes its slope more than anything else does, so the error is
-    smaller than the composition's only by chance. Of 100 draws in float32, LSTM left the rule in 16
-    on an H200, torch.nn.LSTM in 95 (docs/dev/gpu-runs.md).
+    smaller than the composition's only by chance. Of 100 draws in float32 on an H200, LSTM violated
+    the rule in 16 and torch.nn.LSTM in 95 (docs/dev/gpu-runs.md).
     """
     make, by = Make("large", device, dtype), (30, 9, 40, 2, 2, 9, 9)
     call = layer_arguments(make, (3, 17, 9, 8), cell=cell, directions=2)

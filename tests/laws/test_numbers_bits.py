@@ -1,7 +1,7 @@
 """vector_add and scale have torch's bits, in every pair of dtypes and for special values.
 
-On the CPU torch adds half types in two ways: in whole vectors it rounds a + alpha b once from
-float32, in the tail it also rounds the product. Ours must equal the first.
+On the CPU torch adds half types in two ways. In whole vectors it rounds a + alpha b once from
+float32. In the tail it also rounds the product. Ours must equal the former.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.support.layouts import LAYOUTS
 
 DTYPES = (*FLOATING, *INTEGERS, torch.bool)
 PAIRS = [pair for pair in itertools.product(DTYPES, DTYPES) if pair != (torch.bool, torch.bool)]
-VECTORS = 8 * 64  # elements, in whole vectors of every width
+VECTORS = 8 * 64  # elements, a multiple of every vector width
 FMA = pytest.mark.skipif(
     torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="this CPU has no fma"
 )
@@ -47,7 +47,8 @@ def pairs_of(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fma_in_float32(a: Tensor, b: Tensor, alpha: float) -> Tensor:
-    """a + alpha b, rounded once to float32: float64 holds the product, and the sum to odd."""
+    """a + alpha b, rounded once to float32. The float64 product has no error, and the float64 sum
+    is rounded to odd."""
     a, product = a.double(), b.double() * float(torch.tensor(alpha, dtype=torch.float32))
     total = a + product
     part = total - a
@@ -87,7 +88,7 @@ def test_add_of_special_values(dtype: torch.dtype, device: str) -> None:
 @FMA
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
 def test_add_is_one_fma(dtype: torch.dtype) -> None:
-    """Bits are equal in every layout and length, although torch's bits for half types are not."""
+    """The bits are the same in every layout and length, unlike torch's for half types."""
     make = Make("fma", "cpu", dtype)
     for alpha, (name, layout) in itertools.product((1, 0.37, -3), LAYOUTS.items()):
         rounded = float(torch.tensor(alpha, dtype=dtype))
@@ -112,7 +113,7 @@ def test_add_in_every_layout(dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("shape", [(37, 70), (70, 37), (3, 18, 33), (2, 3, 40)])
 def test_add_of_two_dtypes_in_every_layout(shape: tuple[int, ...], device: str) -> None:
-    """Rows that end within a vector, partial tiles, repeated rows and columns."""
+    """Covers rows that end within a vector, partial tiles, and repeated rows and columns."""
     pairs = [
         (torch.float32, torch.bfloat16),
         (torch.float16, torch.int32),
@@ -172,7 +173,7 @@ def test_a_product_that_is_rounded_too_is_noticed(dtype: torch.dtype) -> None:
 
 
 def test_the_emulated_fma_rounds_once() -> None:
-    """a + b c, which only the last bit of the product keeps from a tie, compared with integers."""
+    """Compares with integer arithmetic where only the last bit of the product prevents a tie."""
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randint(1, 2**24, (2000,), generator=generator) for _ in range(2))
     alpha = 2**-13 + 2**-36
@@ -182,7 +183,7 @@ def test_the_emulated_fma_rounds_once() -> None:
         fma_in_float32(a.float() * 2**24, b.float(), alpha).tolist(),
         strict=True,
     ):
-        # alpha is (2^23 + 1) 2^-36, exactly a float32.
+        # alpha is (2^23 + 1) 2^-36, which is a float32.
         exact = (x << 60) + y * (2**23 + 1)  # in units of 2^-36
         shift = exact.bit_length() - 24
         low, half = exact & ((1 << shift) - 1), 1 << (shift - 1)
@@ -195,7 +196,7 @@ def test_the_emulated_fma_rounds_once() -> None:
 @pytest.mark.parametrize("dtype", [*FLOATING, *INTEGERS])
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_number_into_out(dtype: torch.dtype, b: float, device: str) -> None:
-    """A number keeps its digits and does not promote, also where `out` is given."""
+    """A number keeps its precision and does not promote, also if `out` is given."""
     a = (torch.randn(64, generator=torch.Generator().manual_seed(0)) * 20).to(device, dtype)
     expected = torch.add(a, b, alpha=2)
     out = torch.empty_like(expected)

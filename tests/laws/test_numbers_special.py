@@ -1,4 +1,4 @@
-"""NaN and inf come out of lltm_cell where the plain PyTorch composition puts them."""
+"""lltm_cell and recurrent layers return NaN and inf where the composition does."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def same_kind(actual: Tensor, expected: Tensor, at: Tensor, what: str) -> None:
 
 
 def cells_of(values: Tensor, dtype: torch.dtype, state: torch.dtype) -> tuple[Tensor, ...]:
-    """A cell of one unit for each row g0, g1, g2, old_cell: the bias is the gates."""
+    """A cell of one unit for each row (g0, g1, g2, old_cell). Its bias is the gates."""
     n = len(values)
     weights = torch.zeros(n, 3, 2, dtype=dtype, device=values.device)
     zeros = torch.zeros(n, 1, 1, dtype=dtype, device=values.device)
@@ -50,7 +50,7 @@ def cells_of(values: Tensor, dtype: torch.dtype, state: torch.dtype) -> tuple[Te
 
 
 def results(function: object, arguments: tuple[Tensor, ...], grads: tuple[float, float]) -> dict:
-    """new_h, new_cell and the gradients of gates and old_cell, a value for each cell."""
+    """new_h, new_cell and the gradients of gates and old_cell, one value of each per cell."""
     leaves = [t.detach().requires_grad_() for t in arguments]
     new_h, new_cell = function(*leaves)
     chosen = [(t, g) for t, g in zip((new_h, new_cell), grads, strict=True) if g != 0]
@@ -81,7 +81,7 @@ def test_same_kind_everywhere(
     arguments = cells_of(values, dtype, state)
     ours = results(treadle.lltm_cell, arguments, grads)
     theirs = results(torch.vmap(reference.lltm_cell), arguments, grads)
-    # torch's elu passes a gradient through NaN in its scalar loops and makes it NaN in its vectors.
+    # The gradient of torch's elu for NaN is NaN in vectorised loops, but not in scalar loops.
     theirs["grad_g2"] = torch.where(values[:, 2].isnan(), NAN, theirs["grad_g2"])
     for name, actual in ours.items():
         same_kind(actual, theirs[name], values, name)
@@ -120,7 +120,7 @@ def test_finite_gates_have_finite_gradients(
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("dtype", "state"), STATES)
 def test_same_kind_in_one_wide_cell(dtype: torch.dtype, state: torch.dtype, device: str) -> None:
-    """The vectorised loops: one unit per triple of gates, one row per old_cell."""
+    """Tests the vectorised loops, with one unit per triple of gates and one row per old_cell."""
     gates = torch.tensor(list(itertools.product(GATES, GATES, GATES))[:1000], device=device)
     hidden = len(gates)
     old_cell = torch.tensor(CELLS, dtype=state, device=device)[:, None].expand(-1, hidden)
@@ -171,7 +171,7 @@ def test_a_value_that_is_not_finite_goes_the_layers_way(
             sum(t.sum() for t in results), [leaves.args[i] for i in ARGUMENTS[cell]]
         )
         found.append([*results, *grads])
-    saturates = position >= 6 and value in (INF, -INF)  # one gate
+    saturates = position >= 6 and value in (INF, -INF)  # a bias that saturates one gate
     unread = position == 3 and cell not in ("lltm", "lstm", "gru")  # c0 of an RNN
     if not (saturates or unread):
         assert any(not t.isfinite().all() for t in found[0])

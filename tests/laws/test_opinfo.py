@@ -1,8 +1,8 @@
-"""torch's own sample generators for add, mul, sin and cos, run through our ops and torch's.
+"""Runs our ops and torch's on torch's own samples for add, mul, sin and cos.
 
-Where torch computes a result, ours must have the same dtype, shape and strides, the same bits for
-add and mul, and sin and cos within a bound in ulps. Where torch raises, ours must raise the same
-type of exception. In addition ours raise for bool and complex results, and only for those.
+Where torch computes a result, ours must have the same dtype, shape and strides. add and mul must
+have the same bits; the error of sin and cos is bounded in ulps. Where torch raises, ours must raise
+the same type of exception. Ours also raise for bool and complex results.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ LARGE = 1 << 18
 
 @dataclass
 class Twins:
-    """One op's three forms, in torch and here, over the same arguments."""
+    """An op's functions in torch and in treadle, for the same arguments."""
 
     torch_op: Callable[..., Tensor]
     torch_inplace: Callable[..., Tensor]
     our_op: Callable[..., Tensor]
     our_inplace: Callable[..., Tensor]
-    ulps: Mapping[torch.dtype, float] | None  # None: the bits
+    ulps: Mapping[torch.dtype, float] | None  # None if bits must be equal
     keeps_integers: bool
 
 
@@ -55,15 +55,16 @@ Sample = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def samples(name: str, device: str, dtype: torch.dtype) -> Iterator[Sample]:
-    """Arguments of both generators. mul's second tensor becomes the number of its first element."""
+    """Arguments from both generators. A tensor as mul's second argument is replaced by its first
+    element, a number."""
     info = INFO[name]
     for generator in (info.sample_inputs, info.reference_inputs):
         for sample in generator(device, dtype):
             arguments, keywords = (sample.input, *sample.args), dict(sample.kwargs)
             if not isinstance(sample.input, Tensor):
-                continue  # ours take a tensor first; test_a_number_first
+                continue  # see test_a_number_first
             if sample.input.numel() > LARGE and dtype != torch.float32:
-                continue  # seconds a dtype, and the same code
+                continue  # takes seconds per dtype and runs the same code
             if name == "mul" and isinstance(arguments[1], Tensor):
                 if arguments[1].numel() == 0:
                     continue
@@ -81,10 +82,10 @@ def result_dtype(name: str, arguments: tuple[Any, ...]) -> torch.dtype:
 
 
 def rounded_once(expected: Tensor, arguments: tuple[Any, ...], alpha: float) -> Tensor:
-    """The half-precision a + alpha b of one fma, alpha rounded first as torch's CPU code does.
+    """a + alpha b as one fma, after rounding alpha to the half type, as in torch's CPU code.
 
-    torch rounds the product as well in some of its loops (tails, strides), so that its bits depend
-    on where an element lies; ours are always these.
+    Some of torch's loops (for tails and strides) also round the product, so that its bits depend on
+    the position of an element. Ours always use one fma.
     """
     a, b = (torch.as_tensor(t, dtype=torch.float64) for t in arguments)
     product = b * torch.tensor(alpha, dtype=expected.dtype).double()
@@ -107,7 +108,7 @@ def check(name: str, actual: Tensor, expected: Tensor, sample: Sample, what: str
 
 
 def refuses(name: str, arguments: tuple[Any, ...]) -> str | None:
-    """The error text with which ours refuse a bool or complex sample, or None."""
+    """Our error text for a sample whose result is bool or complex, or None for others."""
     if name not in UNARY and isinstance(arguments[1], complex):
         rule = {"add": "b must be a tensor or a real number", "mul": "factor must be a real number"}
         return rule[name] + ", got a complex one"
@@ -144,7 +145,7 @@ def test_samples(name: str, dtype: torch.dtype, device: str) -> None:
 
 
 def written(twins: Twins, sample: Sample, expected: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Results of both in out= (to be resized; strided) and in place."""
+    """Results of ours and torch's with out= (first resized, then strided) and in place."""
     arguments, keywords = sample
     if expected.numel() > LARGE:
         return
@@ -170,7 +171,7 @@ def written(twins: Twins, sample: Sample, expected: Tensor) -> Iterator[tuple[st
 
 
 def overlaps_itself(t: Tensor) -> bool:
-    """Whether two indices have one address: in place, the result depends on the op's order."""
+    """Whether two indices have the same address, so that a result in place depends on the order."""
     if t.numel() == 0 or t.is_contiguous():
         return False
     addresses = sum(
@@ -209,7 +210,7 @@ def as_leaf(value: Any) -> Any:
 
 
 def wrong(name: str, device: str) -> Iterator[tuple[str, Sample]]:
-    """Calls that torch refuses, made from its samples: its generators have none of these."""
+    """Calls that torch rejects: its own error_inputs, and some that its generators lack."""
     first = torch.arange(12.0, device=device).view(3, 4)
     second = () if name in UNARY else (2.0,)
     yield "integer out=", ((first, *second), {"out": first.to(torch.int64)})

@@ -80,8 +80,7 @@ def test_a_write_to_what_backward_needs_is_noticed(name: str, device: str) -> No
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("position", range(6))
 def test_a_write_to_what_the_cell_saved_is_noticed(position: int, device: str) -> None:
-    """Writes to the five arguments and to new_cell, whose tanh the backward pass needs, are
-    noticed."""
+    """The cell saves its five arguments, and new_cell because backward needs its tanh."""
     arguments = [t * 1 for t in cell(device, requires_grad=True)]
     new_h, new_cell = treadle.lltm_cell(*arguments)
     with torch.no_grad():
@@ -92,7 +91,7 @@ def test_a_write_to_what_the_cell_saved_is_noticed(position: int, device: str) -
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_new_h_may_be_overwritten(device: str) -> None:
-    """No derivative reads new_h, so that h can be updated in place."""
+    """No derivative reads new_h, so it may be updated in place."""
     arguments = cell(device, requires_grad=True)
     new_h, new_cell = treadle.lltm_cell(*arguments)
     torch.autograd.backward([new_h.mul_(2), new_cell], [torch.ones_like(new_h)] * 2)
@@ -101,8 +100,7 @@ def test_new_h_may_be_overwritten(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", WRITES)
 def test_writes_and_leaves(name: str, device: str) -> None:
-    """Ours raise, as torch does, for a leaf that requires grad, a view of it, and a view from
-    unbind."""
+    """Ours raise like torch for a leaf that requires grad, its views, and a view from unbind."""
 
     def leaf() -> Tensor:
         return torch.zeros(2, 3, device=device, requires_grad=True)
@@ -122,7 +120,7 @@ def test_writes_and_leaves(name: str, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", RESULTS)
 def test_inference_mode(name: str, device: str) -> None:
-    """The result inside inference mode is an inference tensor; outside, ours raise as torch
+    """Inside inference mode the result is an inference tensor. Outside, ours raise where torch
     does."""
     ours, theirs = RESULTS[name]
     normal = torch.randn(3, device=device, requires_grad=True)
@@ -201,8 +199,8 @@ def test_numbers_that_are_symbols(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", FLOATING + INTEGERS)
 def test_nothing_around_a_result_is_written(dtype: torch.dtype, device: str) -> None:
-    """Results of every length up to a few vectors, and around a block, with other elements
-    around."""
+    """Writes results inside a larger buffer, of every length up to a few vectors and of lengths
+    near a block's."""
     integers = not dtype.is_floating_point
     forms = [form for form in OUT.values() if form.op.keeps_integers or not integers]
     for size in (*range(70), *range(505, 520)):
@@ -223,7 +221,7 @@ def free_memory(device: str) -> int:
 
 
 def windows(size: int) -> list[slice]:
-    """Sizes around the limits of 32-bit indices."""
+    """Slices around the limits of 32-bit indices."""
     marks = [0, 2**31, 2**32, size]
     return [slice(max(m - 300, 0), min(m + 300, size)) for m in marks if m <= size]
 
@@ -232,8 +230,7 @@ def windows(size: int) -> list[slice]:
 @pytest.mark.usefixtures("much_memory")
 @pytest.mark.parametrize("device", DEVICES)
 def test_more_elements_than_32_bits_count(device: str) -> None:
-    """In place, over 2 GiB of one-byte elements; on a GPU also over 2^32 elements, dense and with a
-    gap."""
+    """In place on more than 2^31 elements of one byte."""
     if free_memory(device) < 4 << 30:
         pytest.skip("needs 4 GiB of free memory")
     size = 2**31 + 1000
@@ -261,7 +258,7 @@ def test_more_elements_than_32_bits_count_in_floats(size: int, layout: str, devi
         x = x[: size // 1003 * 1003].view(-1, 1003)[:, :1001]
     for form in NEW.values():
         if form.reads_y:
-            continue  # of three tensors of this size
+            continue  # needs three tensors of this size
         y = form.new(x, x)
         assert y.shape == x.shape
         step = 1 if x.dim() == 1 else 1001

@@ -1,5 +1,5 @@
-"""The machinery around a training step: checkpointing, loss scaling, threads. Several processes are
-in tests/interop/test_many_gpus.py."""
+"""Training with checkpointing, loss scaling and threads. Tests with several processes are in
+tests/interop/test_many_gpus.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS, B, I, H = 4, 6, 5, 7  # noqa: E741
 
 
 class Net(nn.Module):
-    """Every op in one net: a cell over a few steps, then the elementwise ops."""
+    """A cell over a few steps, then elementwise ops."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ def test_scaled_gradients_are_the_gradients(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_sixteen_threads_at_once(device: str) -> None:
-    """Each thread takes one of four batches; all threads share the parameters."""
+    """Each thread uses one of four batches. All threads share the parameters."""
     model, count = net(device), 16
 
     def work(seed: int) -> list[Tensor]:

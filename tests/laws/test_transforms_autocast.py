@@ -1,5 +1,5 @@
-"""Autocast: lltm_cell runs in the lower precision except its state; other ops follow their
-twins."""
+"""Under autocast lltm_cell runs in the lower precision, except for its state. Other ops behave like
+their twins."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ each = pytest.mark.parametrize(("device", "dtype"), EACH)
 
 @each
 def test_cell(device: str, dtype: torch.dtype) -> None:
-    """The same bits as a call in the lower precision, except for the state."""
+    """The bits are those of a call in the lower precision with a float32 state."""
     call = cell_arguments(Make("autocast", device, torch.float32), (9, 7, 8))
     *casts, old_cell = call.args
     with torch.autocast(device, dtype):
@@ -44,7 +44,7 @@ def test_cell(device: str, dtype: torch.dtype) -> None:
 
 @each
 def test_cell_beside_the_composition(device: str, dtype: torch.dtype) -> None:
-    """Gradients reach the float32 arguments, in float32, as accurate as the composition's."""
+    """Gradients of float32 arguments are float32, and as accurate as the composition's."""
     call = cell_arguments(Make("autocast", device, torch.float32), (9, 7, 8))
 
     def run(function: Callable[..., Any], call: Any) -> tuple[Tensor, ...]:
@@ -58,7 +58,7 @@ def test_cell_beside_the_composition(device: str, dtype: torch.dtype) -> None:
     truth = run(reference.lltm_cell, call.map(Tensor.double))
     composition = run(reference.lltm_cell, call)
     for n, (a, t, c) in enumerate(zip(ours, truth, composition, strict=True)):
-        # Errors are those of the lower precision, whatever dtype they are kept in.
+        # Errors are those of the lower precision, although the gradients are float32.
         if n >= 2:
             assert a.dtype == torch.float32
             a, c = a.to(dtype), c.to(dtype)
@@ -74,14 +74,14 @@ def test_elementwise_ops_run_as_they_are(device: str, dtype: torch.dtype) -> Non
             for a, b in ((x, x), (x, half), (half, half)):
                 ours, theirs = form.new(a, b), form.torch_new(a, b)
                 assert ours.dtype == theirs.dtype
-                # A twin of several ops rounds each.
+                # A twin that consists of several ops rounds after each.
                 roundings = 8 * torch.finfo(ours.dtype).eps
                 torch.testing.assert_close(ours, theirs, rtol=roundings, atol=roundings)
 
 
 @each
 def test_mixed_arguments_are_made_equal(device: str, dtype: torch.dtype) -> None:
-    """Half weights with float32 rows raise outside of autocast, and not inside."""
+    """Half weights with float32 rows raise outside autocast, but not inside."""
     call = cell_arguments(Make("mixed", device, torch.float32), (3, 5, 4))
     call = call.with_args({1: call.args[1].to(dtype), 4: call.args[4].to(dtype)})
     with pytest.raises(RuntimeError, match="weights must have the dtype of input"):
@@ -92,7 +92,7 @@ def test_mixed_arguments_are_made_equal(device: str, dtype: torch.dtype) -> None
 
 
 def test_float64_is_left_alone_as_linear_leaves_it() -> None:
-    """torch's autocast leaves float64 arguments alone."""
+    """Autocast does not cast float64 arguments."""
     call = cell_arguments(Make("double", "cpu", torch.float64), (3, 5, 4))
     with torch.autocast("cpu", torch.bfloat16):
         new_h, new_cell = call.run(treadle.lltm_cell)
@@ -165,8 +165,7 @@ BACKWARD = {
 def test_a_backward_pass_inside_keeps_the_dtype_of_its_forward(
     device: str, dtype: torch.dtype, name: str
 ) -> None:
-    """Autocast does not change the bits of the backward pass of a float32 call made outside of
-    it."""
+    """Autocast around a backward pass does not change its bits if the forward pass ran outside."""
     make, sizes, function = BACKWARD[name]
     call = make(Make("inside", device, torch.float32), *sizes)
     leaves = [i for i, t in enumerate(call.args) if isinstance(t, Tensor)]
@@ -183,7 +182,7 @@ def test_a_backward_pass_inside_keeps_the_dtype_of_its_forward(
 
 @each
 def test_a_float32_sine_layer_inside(device: str, dtype: torch.dtype) -> None:
-    """Second derivatives work, too, if autocast is switched off for the layer only."""
+    """Second derivatives also work if autocast is switched off only for the layer."""
     x, w, b = sine_arguments(Make("island", device, torch.float32), (2,), (3, 4)).args[:3]
 
     def f(x: Tensor) -> Tensor:
@@ -201,7 +200,7 @@ def test_a_float32_sine_layer_inside(device: str, dtype: torch.dtype) -> None:
     with torch.autocast(device, dtype):
         found = hessian(f)(x), *moved(x)
     assert torch.equal(found[1], expected[1]) and torch.equal(found[2], expected[2])
-    # Between the levels of torch.func autocast rounds products of tangents, ours and torch's.
+    # Between torch.func's levels autocast rounds products of tangents, in torch as well.
     assert found[0].dtype == torch.float32
     torch.testing.assert_close(found[0], expected[0], rtol=0.05, atol=0.05)
 

@@ -1,6 +1,6 @@
-"""torch.compile without graph breaks: static and dynamic sizes, gradients, in place, no recompiles.
+"""torch.compile without graph breaks: static and dynamic sizes, gradients, writes, no recompiles.
 
-Most run on aot_eager: it traces what inductor would, without compiling it.
+Most tests use aot_eager, which traces what inductor would compile.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from treadle.nn import LLTMCell
 pytestmark = pytest.mark.usefixtures("fresh_compile")
 
 CELL_SIZES = ((3, 5, 4), (2, 7, 6), (9, 3, 8), (5, 4, 10))
-LAYER_SIZES = ((3, 4, 5, 6), (2, 3, 7, 5), (6, 5, 3, 4), (4, 7, 6, 3))  # T unlike 2, the directions
-# Layers, whose trace takes seconds, run with dynamic sizes only: these cover the static case.
+# The T of the first, which is traced, is not 2, the number of directions.
+LAYER_SIZES = ((3, 4, 5, 6), (2, 3, 7, 5), (6, 5, 3, 4), (4, 7, 6, 3))
+# Layers take seconds to trace, so they run only with dynamic sizes, which cover the static case.
 EACH_WAY = [
     (name, dynamic)
     for name in OPS
     for dynamic in (False, True)
     if dynamic or not OPS[name].is_layer
 ]
-# Compiled second derivatives: an op of each kind. Those of layers are loops of these.
+# One op of each kind, to compile second derivatives. Those of layers are loops over these ops.
 HESSIANS = ("sine", "snake", "lltm_cell", "sine_linear")
 SHAPES = ((4, 6), (5, 7), (8, 3), (2, 9))
 
@@ -69,7 +70,7 @@ def test_forward_and_backward(name: str, dynamic: bool, device: str) -> None:
 
 @pytest.mark.parametrize("name", OPS)
 def test_no_recompiles_over_sizes(name: str) -> None:
-    """All sizes use the graph of the first, and likewise with gradients."""
+    """All sizes use the graph of the first size, without gradients and with them."""
     op = OPS[name]
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(op.function, fullgraph=True, dynamic=True, backend=counter)
@@ -97,7 +98,7 @@ def test_a_recompile_is_noticed() -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_inductor(device: str) -> None:
-    """All ops in one graph, compiled for real."""
+    """Several ops in one graph, compiled by inductor."""
 
     def step(x: Tensor, weights: Tensor, bias: Tensor, h: Tensor, c: Tensor) -> Tensor:
         x = treadle.vector_add(treadle.sine(x), treadle.scale(x, 0.5), alpha=2)
@@ -113,7 +114,7 @@ def test_inductor(device: str) -> None:
 
 WRITES: tuple[Callable[[Tensor, Tensor], Any], ...] = (
     *(form.inplace for form in INPLACE.values()),
-    # Parameters are views of larger tensors, and out must not partly overlap any.
+    # Parameters are views of larger tensors, so out must not partly overlap them.
     *(
         lambda x, y, form=form: form.out(x, x if form.op.parameters else y, y)
         for form in OUT.values()

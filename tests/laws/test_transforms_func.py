@@ -92,7 +92,7 @@ def calls(device: str) -> dict[str, tuple[Function, Function, tuple[Tensor, ...]
             found[f"{name}, packed"] = layer_call(make, cell, **packed)
     for name, form in FORMS.items():
         if form.variant == "row":
-            continue  # in the plain variant, too, y is a row here
+            continue  # here y is a row in the plain variant as well
         found[name] = (
             lambda x, y=None, f=form: f.new(x, y),
             lambda x, y=None, f=form: f.reference(x, y),
@@ -105,7 +105,7 @@ NAMES = tuple(calls("cpu"))
 
 
 def total(function: Function) -> Function:
-    """A scalar that depends on every result, with different weights."""
+    """A scalar function that gives each result a different weight."""
     return lambda *t: sum((r.sin() * (n + 2)).sum() for n, r in enumerate(outputs(function(*t))))
 
 
@@ -160,7 +160,7 @@ def test_transform(name: str, transform: str, device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_functional_call_and_ensemble(device: str) -> None:
-    """Five cells with weights of their own, in one call, and their gradients."""
+    """One call of five cells with different weights, and their gradients."""
     torch.manual_seed(0)
     cells = [LLTMCell(4, 3, device=device, dtype=torch.float64) for _ in range(5)]
     parameters, buffers = stack_module_state(cells)  # type: ignore[arg-type]

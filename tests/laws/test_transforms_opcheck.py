@@ -1,7 +1,7 @@
 """torch.library.opcheck: schema, autograd registration, fake tensors, and AOTDispatcher.
 
-AOTDispatcher compiles the op, which takes 60 times as long as the other checks: those get every
-call, AOTDispatcher only each overload in each of its forms.
+AOTDispatcher compiles the op, which takes 60 times as long as the other checks. It gets one call of
+each form of each overload; the other checks get every call.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tests.support.forms import FORMS, INPLACE, OUT, Form
 from tests.support.inputs import DEVICES, Call, Make, Op
 
 ops = torch.ops.treadle
-OpCall = tuple[Any, tuple[Any, ...], dict[str, Any]]  # an overload, and what it is called with
+OpCall = tuple[Any, tuple[Any, ...], dict[str, Any]]  # an overload and its arguments
 
 
 UNTRACED = ("test_schema", "test_autograd_registration", "test_faketensor")
 
 
 def check_all(calls: Iterable[OpCall], grad: bool, traced: bool = True) -> None:
-    """Check all calls; if `traced`, trace the first of each overload with the same options."""
+    """Checks all calls. If `traced`, traces the first call of each overload and set of options."""
     seen: set[Any] = set()
     for op, args, kwargs in calls:
         form = (op, *kwargs)
@@ -45,12 +45,12 @@ def check_all(calls: Iterable[OpCall], grad: bool, traced: bool = True) -> None:
         opcheck(op, with_grad(args) if grad else args, kwargs, **checks)
 
 
-# The cases of an elementwise op that torch traces in different ways.
+# Cases of elementwise ops that torch traces in different ways.
 TRACED = ("4-dim", "transposed", "channels_last", "empty", "0-dim b", "alpha -3")
 
 
 def overload(form: Form, name: str, y: Tensor) -> Any:
-    """The overload of `name` that takes the arguments after x in this form."""
+    """The overload of `name` that accepts the arguments after x in this form."""
     packet, args = getattr(ops, name), form.rest(y).args
     number = bool(args) and not isinstance(args[0], Tensor)
     return packet.Scalar if number and "Scalar" in packet.overloads() else packet.default
@@ -128,7 +128,7 @@ def sine_layer_calls(device: str) -> list[Call]:
 
 
 def sine_layer_ops(call: Call, every_mask: bool) -> list[OpCall]:
-    """Every mask of wanted gradients, or one for each backward op."""
+    """Calls with every mask of requested gradients, or with one mask for each backward op."""
     *tensors, omega = call.args
     output, phase = ops.sine_linear_forward(*call.args)
     grad = torch.ones_like(output)
@@ -157,12 +157,12 @@ PACKED = 4
 
 
 def layer_calls(device: str, cell: str) -> list[tuple[Call, bool]]:
-    """Calls, and whether with recompute."""
+    """Calls, and whether each uses recompute."""
     arguments = partial(layer_arguments, cell=cell)
     m = Make("opcheck", device, torch.float32)
     half = Make("opcheck", device, torch.bfloat16)
     sizes = (3, 2, 5, 4)
-    return [  # the first and that of PACKED are traced
+    return [  # the first and number PACKED are traced
         (arguments(m, sizes), False),
         (arguments(m, sizes, directions=2, bias=False), False),
         (arguments(m, sizes, directions=2), True),
@@ -195,7 +195,7 @@ def layer_ops(call: Call, recompute: bool) -> list[OpCall]:
 
 
 def layers_of(call: Call) -> list[OpCall]:
-    """The composite ops of the call's cell, of one layer in two directions."""
+    """Calls of the cell's composite ops, for one bidirectional layer."""
     input, lengths, h0, c0, *weights = call.args
     sizes, cell = batch_sizes(lengths), call.kwargs["cell"]
     op, hx = getattr(ops, cell), h0 if cell not in ("lltm", "lstm") else [h0, c0]
@@ -258,7 +258,7 @@ def test_cell(number: int, grad: bool, device: str) -> None:
 @pytest.mark.parametrize("number", range(len(sine_layer_calls("meta"))))
 def test_sine_layer(number: int, grad: bool, device: str) -> None:
     calls = sine_layer_ops(sine_layer_calls(device)[number], number == 0)
-    if grad:  # one variant has no derivatives
+    if grad:  # sine_linear_backward_ has no derivatives
         calls = [call for call in calls if call[0] is not ops.sine_linear_backward_.default]
     check_all(calls, grad, traced=number == 0)
 
@@ -272,7 +272,7 @@ def test_layer(cell: str, number: int, grad: bool, device: str) -> None:
     calls = layer_ops(call, recompute)
     backward, args, kwargs = calls[-1]
     if grad and call.args[1] is not None:
-        # Its derivative reads batch_sizes, which have no values while they are traced.
+        # Its derivative reads batch_sizes, which have no values during tracing.
         calls.pop()
         if number == PACKED:
             with pytest.raises(Exception, match="batch_sizes must have values for tangents"):
@@ -288,8 +288,8 @@ def test_layers(cell: str, lengths: tuple[int, ...] | None, device: str) -> None
     call = layer_arguments(make, (3, 2, 5, 4), cell=cell, directions=2, lengths=lengths)
     for wanted in (call, call.map(lambda t: t.requires_grad_())):
         for op, args, kwargs in layers_of(wanted):
-            # The rows of a packed batch are read from batch_sizes, whose values tracing hides. The
-            # modules call layers_from_zeros in eager code only.
+            # layers_from_zeros reads the rows of a packed batch from batch_sizes, whose values
+            # tracing hides. Modules call it only in eager mode.
             reads_sizes = op is ops.layers_from_zeros.default and lengths is not None
             checks = {"test_utils": UNTRACED[:2]} if reads_sizes else {}
             opcheck(op, args, kwargs, **checks)
@@ -326,7 +326,7 @@ def test_every_op_is_here() -> None:
     registered = {
         f"{schema.name.replace('::', '.')}.{schema.overload_name or 'default'}"
         for schema in torch._C._jit_get_all_schemas()
-        # Ops that end in _empty are called by fake kernels only.
+        # Only fake kernels call the ops that end in _empty.
         if schema.name.startswith("treadle::") and not schema.name.endswith("_empty")
     }
     assert tested == registered

@@ -1,4 +1,4 @@
-"""vmap by the rules of the ops: every subset of batched arguments, any dimension, nested."""
+"""The vmap rules of ops: every subset of batched arguments, any dimension, nested vmap."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_elementwise_dimensions(in_dims: tuple[int | None, int | None]) -> None:
         ours, theirs = form.new, form.reference
         if form.reads_y:
             if form.variant == "row":
-                continue  # a 0-dim sample has none
+                continue  # a 0-dim sample has no rows
             close(vmap(ours, in_dims)(x, y), vmap(theirs, in_dims)(x, y))
             close(vmap(ours, in_dims, -1)(x, y), vmap(theirs, in_dims, -1)(x, y))
         else:
@@ -119,7 +119,7 @@ def test_elementwise_dimensions(in_dims: tuple[int | None, int | None]) -> None:
 def test_a_batched_0_dim_tensor_does_not_promote(
     shapes: Any, in_dims: Any, dtypes: tuple[torch.dtype, torch.dtype]
 ) -> None:
-    """Inside vmap it is 0-dim, although it is 1-dim outside because of its batch."""
+    """Inside vmap such a tensor is 0-dim, although outside its batch dimension makes it 1-dim."""
     make = Make("promotion", "cpu", torch.float32)
     x, y = (
         make(*(() if in_dim is None else (N,)), *shape, dtype=dtype)
@@ -147,7 +147,7 @@ def test_in_place(device: str) -> None:
 
 
 class Shapes(TorchDispatchMode):
-    """Notes the shapes of the arguments of our ops as their kernels see them."""
+    """Records the shapes of the arguments that our kernels receive."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -162,7 +162,8 @@ class Shapes(TorchDispatchMode):
 
 @pytest.mark.parametrize("subset", [(0,), (3, 4), (0, 3, 4), (1,), (0, 1, 2, 3, 4)], ids=str)
 def test_one_kernel_call_and_rows_fold(subset: tuple[int, ...]) -> None:
-    """If only rows are batched, one larger cell computes them; otherwise one call, N cells."""
+    """If only rows are batched, one call computes one larger cell. Otherwise it computes N
+    cells."""
     make = Make("fold", "cpu", torch.float64)
     args = list(cell_arguments(make, (2, 3, 4)).args)
     for i in subset:

@@ -1,14 +1,14 @@
 """Put each mutant into a copy of the source tree and check that tests kill it: `make mutants`.
 
-A mutant is a known error, an entry of a table tests/mutants/**/*.toml; `tables.py` describes its
-fields. NAMES are names of mutants, patterns of names ("cuda_grid_*"), or tables
-(tests/mutants/recurrent/grid.toml, or recurrent/grid). The copies, an unchanged one and one per
-job, keep their objects in build/mutants, so that only files that a mutant changes are compiled. The
-run fails if a mutant survives, no longer fits the sources or does not compile, or if a test that
-should kill it fails on the unchanged copy.
+A mutant is a deliberate error, which an entry of a table tests/mutants/**/*.toml defines;
+`tables.py` describes the fields. NAMES are names of mutants, patterns of names ("cuda_grid_*"), or
+tables (tests/mutants/recurrent/grid.toml, or recurrent/grid). The copies, an unchanged one and one
+per job, keep their objects in build/mutants, so that only files that a mutant changes are compiled.
+The run fails if a mutant survives, no longer fits the sources or does not compile, or if a test
+that should kill it fails on the unchanged copy.
 
 A machine without a GPU can compile for another machine: `--build FOLDER` stores each mutant's
-libraries in FOLDER and runs no tests, `--built FOLDER` tests them.
+libraries in FOLDER and runs no tests; `--built FOLDER` tests them.
 
 `--record FILE` writes to a JSON file when and where each mutant was killed, and removes mutants
 that no longer exist. `--unrecorded` skips mutants that this file lists as killed. The repository's
@@ -207,7 +207,7 @@ def judge_all(
 
 
 def compiles_much(mutant: Mutant) -> tuple[bool, bool]:
-    """Sort key; the largest are mutants that take long to compile."""
+    """A sort key, which is largest for mutants that take long to compile."""
     return mutant.needs_cuda, mutant.file.endswith((".h", ".cuh"))
 
 

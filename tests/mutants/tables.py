@@ -36,7 +36,7 @@ NEEDS = {"cuda", "full"}
 
 
 class MutantError(Exception):
-    """A table is wrong, or a mutant does not fit the sources."""
+    """A table is invalid, or a mutant does not fit the sources."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Mutant:
         return "cuda" in self.needs
 
     def of(self, text: str) -> str:
-        """The file's text with the error."""
+        """The text of the file after the mutant's edits."""
         for edit in self.edits:
             count = text.count(edit.find)
             if count != 1:

@@ -54,7 +54,7 @@ class Copy:
         source, target = ROOT / name, self.folder / name
         if not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, target)  # keeps its time, older than the objects
+            shutil.copy2(source, target)  # keeps its modification time, so objects are newer
         elif not filecmp.cmp(source, target, shallow=False):
             shutil.copy(source, target)
 
@@ -131,8 +131,8 @@ class Libraries:
     take: Path | None = None
 
     def put(self, copy: Copy, name: str) -> bool:
-        """Puts a mutant's libraries, or those of the unchanged tree, into the copy; False if there
-        are none."""
+        """Puts a mutant's libraries, or those of the unchanged tree, into the copy. Returns False
+        if they do not compile."""
         package = copy.folder / "python_pkg" / "treadle"
         lib = package / "lib"
         if self.take is not None:

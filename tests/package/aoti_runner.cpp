@@ -1,5 +1,5 @@
-// Compares a package of AOTInductor with the ops that it was made of: test_export.py builds and
-// starts this with the package's path and a device. No Python.
+// Compares an AOTInductor package with the ops that it was compiled from, without Python.
+// test_export.py builds this program and runs it with the package's path and a device.
 #include <ATen/ATen.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <treadle/ops.h>

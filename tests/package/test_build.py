@@ -35,7 +35,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A toolkit whose nvcc only answers questions; returns that nvcc."""
+    """A fake toolkit, whose nvcc only reports its version and architectures. Returns nvcc."""
     return fake_toolkit(tmp_path, monkeypatch, "13.0")
 
 
@@ -148,7 +148,7 @@ def test_a_build_for_checking_says_so(
         facts[asked] = build._facts(Graph(TORCH, found, tmp_path, "0"), found)
     assert not facts[""]["for_checking"] and "-Ofc" not in facts[""]["nvcc_flags"]
     assert facts["1"]["for_checking"] and "-Ofc=mid" in facts["1"]["nvcc_flags"]
-    older = cuda.Toolkit(toolkit, "12.8", ("9.0",))  # whose nvcc has no such flag
+    older = cuda.Toolkit(toolkit, "12.8", ("9.0",))  # its nvcc lacks -Ofc
     assert not build._facts(Graph(TORCH, older, tmp_path, "0"), older)["for_checking"]
     monkeypatch.setenv("TREADLE_CHECK_BUILD", "yes")
     with pytest.raises(host.BuildError, match="TREADLE_CHECK_BUILD must be 0, 1 or unset, got"):
@@ -186,7 +186,7 @@ MISSING = cuda.Missing("the reason", "the remedy")
 
 
 def sources(text: str, ours: tuple[str, ...]) -> Counter[str]:
-    """How often each source of ours is compiled, by itself or in a unit."""
+    """How often each of our sources is compiled, by itself or in a unit."""
     found: Counter[str] = Counter()
     for name in re.findall(r"^build .*: (?:cxx|nvcc) (\S+)", text, re.M):
         unit = Path(name).is_absolute()
@@ -213,7 +213,7 @@ def test_every_source_is_in_the_graph(monkeypatch: pytest.MonkeyPatch, toolkit: 
     each = Counter({name: cells if "/instances/" in name else 1 for name in of_cuda})
     assert sources(with_cuda, ours) == both + each
     assert sources(without, ours) == both + Counter(["csrc/cuda_missing.cpp"])
-    # Torch's headers are parsed before any unit that includes them.
+    # The precompiled header is made before any unit that uses it.
     own = f"{folder}/a/torch-2.11.0"
     header = f"{own}/precompiled.h"
     begin = with_cuda.index(f"build {own}/csrc/recurrent-run.cpp.o")
@@ -227,7 +227,7 @@ def test_every_source_is_in_the_graph(monkeypatch: pytest.MonkeyPatch, toolkit: 
 def test_a_wheel_has_a_library_for_torch_without_cuda(
     monkeypatch: pytest.MonkeyPatch, toolkit: Path, tmp_path: Path
 ) -> None:
-    """It shares the objects of csrc/ except those of CUDA, and links no CUDA library of torch."""
+    """It shares the objects of csrc/ except CUDA's, and links none of torch's CUDA libraries."""
     monkeypatch.chdir(ROOT)
     (toolkit.parents[1] / "lib64" / "libcublas.so").touch()
     kit = cuda.find(TORCH)
@@ -274,7 +274,7 @@ def test_units_are_folders_or_equal_parts_of_them(
 def test_kernels_begin_without_torch(
     monkeypatch: pytest.MonkeyPatch, toolkit: Path, tmp_path: Path
 ) -> None:
-    """Their commands equal those of the build that follows, so that it does not repeat them."""
+    """Their commands equal those of the whole build, so that it does not repeat them."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
     without = host.Torch("0.0.0", "13.0", True, Path("no-torch"), ())
@@ -290,7 +290,7 @@ def test_kernels_begin_without_torch(
 def test_code_for_an_older_gpu_is_assembled_for_a_newer_one(
     toolkit: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tests of layers that are planned for another GPU need this (docs/other_gpus.md)."""
+    """Tests of layers planned for another GPU need this (docs/other_gpus.md)."""
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.0")
     assert cuda.find(TORCH).gencode() == ["-gencode=arch=compute_80,code=sm_80"]
     monkeypatch.setenv("TREADLE_ASSEMBLE_FOR", "9.0")

@@ -1,4 +1,4 @@
-"""The build: every kernel compiles for GPUs on which we do not run it."""
+"""The build: kernels compile for GPUs on which no test runs them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tools.native.graph import cell_flags
 from treadle import _build
 
 ROOT = Path(__file__).resolve().parents[2]
-GRU = Path("kernels/math/cells/gru.h")  # the cell with most differences between gates
+GRU = Path("kernels/math/cells/gru.h")  # the cell whose gates differ most
 
 
 @pytest.fixture
@@ -44,8 +44,8 @@ def test_kernels_compile_for_the_oldest_gpu(toolkit: cuda.Toolkit, tmp_path: Pat
 
 
 def test_a_grid_compiles_for_the_newest_gpu(toolkit: cuda.Toolkit, tmp_path: Path) -> None:
-    """The code for it uses no instructions that only 9.0 has; ptxas finds those that cicc lets
-    pass."""
+    """Its code uses no instructions that only 9.0 has. The test runs ptxas, because cicc accepts
+    such instructions."""
     source = ROOT / "kernels/recurrent/instances/grid_half_forward_sm80.cu"
     options = ("-cubin", "-arch=sm_120", *toolkit.checking_flags(), *cell_flags(GRU))
     compile_for(toolkit, source, *options, out=tmp_path / "cubin")

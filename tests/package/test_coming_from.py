@@ -1,5 +1,5 @@
-"""Runs every block of docs/coming_from.md in order, with stand-ins for the original classes:
-modules of ours with their arguments and names."""
+"""Runs every block of docs/coming_from.md in order, with stand-ins for the original classes
+that have the same names and arguments."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def blocks(page: str) -> list[str]:
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, classes in {
         "modules": [SingleBVPNet],
-        # The package of version 0.1.7 exports only two of its module's names.
+        # Version 0.1.7 of the package exports only two of its module's names.
         "siren_pytorch": [SirenNet, SirenWrapper],
         "siren_pytorch.siren_pytorch": [SirenNet, SirenWrapper, Modulator],
     }.items():
@@ -113,7 +113,7 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def in_float64() -> Iterator[None]:
-    """A rounding error in the first layer's phase grows through the later layers."""
+    """In float32, a rounding error in the first layer's phase would grow through later layers."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)

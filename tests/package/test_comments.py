@@ -1,4 +1,4 @@
-"""Files that comments, docstrings and pages name exist."""
+"""Files that comments, docstrings and pages mention exist."""
 
 from __future__ import annotations
 
@@ -59,26 +59,26 @@ def alternatives(name: str) -> list[str]:
 
 
 def exists(name: str, folder: str) -> bool:
-    """Whether it exists below the root or `folder`, or as the end of some path; `*` is any
-    letters."""
+    """Whether the file exists below the root or `folder`, or is the end of some path. `*` matches
+    any characters."""
     if "*" in name:
         return any(fnmatch(f"/{file}", f"*/{name}") for file in files())
     return name in ends() or (ROOT / folder / name).is_file()
 
 
 def missing(text: str, folder: str = ".") -> list[str]:
-    """The files that are named and do not exist."""
+    """The files that the text names and that do not exist."""
     names = [name for found in NAME.findall(text) for name in alternatives(found)]
     return [name for name in names if not name.startswith(ELSEWHERE) and not exists(name, folder)]
 
 
 def crossed(text: str) -> list[str]:
-    """Links whose text names another file than their target."""
+    """Links whose text names a file other than the target."""
     return [name for name, path in LINK.findall(text) if not f"/{path}".endswith(f"/{name}")]
 
 
 def read() -> Iterator[tuple[str, str]]:
-    """Each source and page with its prose, without the change log and docs/dev/."""
+    """Each source and page with its prose, except the change log and docs/dev/."""
     for file in files():
         page = file in ("README.md", "CONTRIBUTING.md") or re.fullmatch(r"docs/[^/]*\.md", file)
         if page or ("/" in file and file.endswith((*CPP, ".py"))):

@@ -17,7 +17,7 @@ from tests.support import installed
 from treadle import _build
 
 ROOT = Path(__file__).resolve().parents[2]
-# The environment's cmake (requirements-dev.txt) comes before the system's.
+# Prefer the environment's cmake (requirements-dev.txt) to the system's.
 SEARCH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 CMAKE = shutil.which("cmake", path=SEARCH) or "cmake"
 
@@ -104,7 +104,7 @@ endforeach()
 
 
 def asked(minor: int, patch: int) -> dict[str, bool]:
-    """Versions that find_package may ask for, and whether 0, minor, patch satisfies each."""
+    """Version requests to find_package, and whether 0.minor.patch satisfies each."""
     own, next_minor = f"0.{minor}.{patch}", f"0.{minor + 1}"
     fits = {"0": True, f"0.{minor}": True, own: True, f"{own} EXACT": True}
     fits |= {f"0.{minor} EXACT": patch == 0, f"0.{minor}...<{next_minor}": True}

@@ -1,4 +1,4 @@
-"""docs/deploy.md: its snippets run in order, and give the model's results."""
+"""docs/deploy.md: its snippets run in order, and their results equal the model's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ONNX = ("onnx", "onnxscript", "onnxruntime")
 
 @pytest.fixture
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs the snippets under a heading, after those above the first; returns their names."""
+    """Runs the page's first snippets, then those under a heading, and returns their variables."""
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
 
@@ -58,7 +58,7 @@ def test_every_snippet_is_run() -> None:
 
 
 def test_two_example_tensors_that_are_one() -> None:
-    """As the page warns, the program reads one of them in place of both."""
+    """As the page warns, the exported program reads one of the tensors in place of both."""
     lstm = treadle.nn.LSTM(3, 5)
     x, zeros = torch.randn(6, 4, 3), torch.zeros(1, 4, 5)
     h, c = torch.randn(2, 1, 4, 5).unbind()

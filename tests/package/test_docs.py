@@ -1,4 +1,4 @@
-"""The documents are true: files, commands, names, the lines of use, and every number."""
+"""The documents are true: files, commands, names, the example of use, and every number."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MADE = (
 
 
 def code(text: str) -> Iterator[str]:
-    """Text in backquotes or in a fenced block, line by line."""
+    """The text in backquotes and fenced blocks, line by line."""
     fenced = re.compile(r"^```\w*\n(.*?)^```", re.S | re.M)
     for block in fenced.findall(text):
         yield from block.splitlines()
@@ -57,7 +57,7 @@ def words(document: str) -> Iterator[str]:
 
 
 def exists(name: str, document: str) -> bool:
-    """Whether it exists below the root, next to the document, or as the end of a tracked path."""
+    """Whether the file exists below the root or next to the document, or is the end of a path."""
     if (ROOT / name).exists() or (ROOT / document).parent.joinpath(name).exists():
         return True
     folders = ("benchmarks", "csrc", "docs", "kernels", "python_pkg", "tests")
@@ -73,7 +73,7 @@ def test_links_lead_to_files(document: str) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors that GitHub makes of a page's headings."""
+    """The anchors that GitHub makes from a page's headings."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
     headings = re.findall(r"^#+ (.*)$", text, re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
@@ -129,7 +129,7 @@ def test_make_targets_exist(document: str) -> None:
 
 
 def test_commands_know_their_options() -> None:
-    """Every `python SCRIPT --option` of the documents is in that script's --help."""
+    """Every option in a `python SCRIPT --option` of the documents is in the script's --help."""
     command = re.compile(r"python (-m treadle|[a-z]+/[\w/]+\.py)((?: --?[\w-]+)*)")
     text = "\n".join(line for name in DOCUMENTS for line in code((ROOT / name).read_text()))
     found = {match.groups() for match in command.finditer(text)}
@@ -179,7 +179,7 @@ def test_lines_of_use() -> None:
 
 
 def test_commands_that_install_are_run_in_a_fresh_tree() -> None:
-    """tools/check_install.sh runs this block, as `make check-install` does in CI."""
+    """tools/check_install.sh runs this block; CI runs the script by `make check-install`."""
     block = re.search(r"^## Install$.*?^```sh\n(.*?)^```", README, re.S | re.M)
     assert block is not None
     source = "source tools/fresh_environment.sh; install_commands README.md"
@@ -244,7 +244,7 @@ def test_no_measured_number_stands_outside_of_the_blocks(page: Path) -> None:
 
 
 def test_figures_of_sine_are_those_of_this_build() -> None:
-    """Only treadle's figures: its bits do not depend on the machine."""
+    """Checks only treadle's figures, because its bits do not depend on the machine."""
     found = sine_page.figures()
     assert found["halves"].keys() == sine_error.HALVES.keys()
     for name, pair in sine_error.FUNCTIONS.items():
@@ -312,7 +312,7 @@ def row(key: str, ours: float, baseline: float, limit: float | None = None) -> t
 
 
 def test_targets_page_says_what_went_badly() -> None:
-    """The page names the missed target, the slower row and the refusal of a made-up run."""
+    """The page lists the missed target, the slower row and the refused row of a made-up run."""
     rows = [row("good", 1, 2, 2), row("missed", 3, 2, 2), row("slower", 1.5, 1)]
     refused = {"key": "wrong", "label": "wrong", "group": "views, CUDA", "refused": "an error"}
     table = "\n".join(targets_page.lines([*rows, refused]))

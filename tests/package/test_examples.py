@@ -28,7 +28,7 @@ DEVICES = [
 
 @pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The device that the examples find: they must also run without a GPU."""
+    """The device that the examples find. For the CPU, torch pretends to have no GPU."""
     if request.param == "cpu":
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     return request.param
@@ -45,7 +45,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
 def run(
     *arguments: object, device: str = "cpu", script: str = "digits.py"
 ) -> subprocess.CompletedProcess[str]:
-    """A script of examples/ as a user runs it, from another folder."""
+    """Runs a script of examples/ as a user would, from another folder."""
     package = str(Path(treadle.__file__).parent.parent)
     environment = {**os.environ, "PYTHONPATH": package, "COLUMNS": "100"}
     if device == "cpu":
@@ -118,7 +118,7 @@ def test_sine_cnn(example, device: str) -> None:
 
 @pytest.fixture(scope="module", params=DEVICES)
 def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
-    """The script's output and pictures; .ci/run has run it before, on a CPU."""
+    """The script's output and pictures. In .ci/run the script has already run on the CPU."""
     if (made := os.environ.get("TREADLE_DEMO")) and request.param == "cpu":
         said = (Path(made) / "said.txt").read_text()
         return subprocess.CompletedProcess([], 0, said, ""), Path(made), request.param
@@ -139,7 +139,7 @@ def test_demo_reaches_the_target(demo) -> None:
     for right, (_, _, share, ms) in zip(read, rows, strict=True):
         assert right >= 0.95 * 360 and float(share) == round(100 * right / 360, 1)
         assert float(ms) > 0
-    # They start alike and learn alike, up to rounding.
+    # They start with the same parameters and learn the same, up to rounding.
     for alike in (read[:2], read[2:4], read[4:]):
         assert max(alike) - min(alike) <= 2
     same = re.search(r"plain cell reads (\d+) of 360 the same, the layer (\d+)", done.stdout)
@@ -164,7 +164,7 @@ def test_demo_reads_pictures_back(demo, example, capsys: pytest.CaptureFixture[s
 
 
 def variants(picture: Image.Image) -> dict[str, Image.Image]:
-    """The same digit in the forms in which pictures come."""
+    """The same digit in different formats, colours and sizes."""
     grey = np.asarray(picture.convert("L"))
     ink = np.zeros((*grey.shape, 4), np.uint8)
     ink[..., 3] = 255 - grey

@@ -1,4 +1,4 @@
-"""The agent learns to look, remember and walk, and nothing of its loop passes through the host."""
+"""The agent learns to look, remember and walk, and in its loop the host reads no tensor."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Load = Callable[[str], types.ModuleType]
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
-    """Imports a module of this example."""
+    """Imports a module from this example."""
     for folder in (EXAMPLES, EXAMPLES / "agent"):
         monkeypatch.syspath_prepend(str(folder))
     threads = torch.get_num_threads()
@@ -36,7 +36,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
 
 
 def few_digits(world: types.ModuleType, sheet: Any) -> Any:
-    """The sheet with only the first digits."""
+    """The sheet with only the digits below FEW."""
     pictures, kinds = sheet.pictures[world.WALL + 1 :], sheet.kinds[world.WALL + 1 :]
     return world.make_sheet(pictures[kinds < FEW], kinds[kinds < FEW], kinds.device)
 
@@ -59,7 +59,7 @@ def test_it_learns(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def started(load: Load, device: str, rows: int = 16, **options: Any) -> Any:
-    """A loop with untrained nets and digits of noise."""
+    """A loop with untrained nets, and noise in place of digits."""
     world, nets, loop = load("agent_world"), load("agent_nets"), load("agent_loop")
     torch.manual_seed(0)
     labels = torch.arange(10).repeat(3)
@@ -70,7 +70,7 @@ def started(load: Load, device: str, rows: int = 16, **options: Any) -> Any:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_rooms_begin_in_the_middle_of_batches(load: Load, device: str) -> None:
-    """Episodes end at different steps in different rows, and the layer resets at each."""
+    """Episodes end at different steps in different rows, and the layer resets at each end."""
     loop = started(load, device)
     told: list[torch.Tensor] = []
     real = loop.mind.layer.forward
@@ -86,7 +86,7 @@ def test_rooms_begin_in_the_middle_of_batches(load: Load, device: str) -> None:
     assert torch.equal(torch.stack(told[:-1]), begins) and torch.equal(told[-1], ends[-1])
     inner = begins[1:]
     assert inner.any(0).all() and (inner.any(1) & ~inner.all(1)).any()
-    # A reset clears the memory: the layer gives the same scores for all steps in one call.
+    # One call over all steps gives the same scores, so its resets clear the memory as well.
     scores, value, h = loop.mind(played["x"], torch.zeros_like(loop.h), begins)
     near = 1e-4 if device == "cpu" else 1e-2  # tf32
     chance = scores.log_softmax(-1).gather(-1, played["action"][..., None])[..., 0]
@@ -96,7 +96,7 @@ def test_rooms_begin_in_the_middle_of_batches(load: Load, device: str) -> None:
 
 
 class NothingRead(TorchDispatchMode):
-    """Fails where the host asks a tensor for its values, or for a size that depends on them."""
+    """Fails if the host reads a tensor's values, or a size that depends on them."""
 
     READS = {"_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "masked_select"}
     READS |= {"_unique2", "unique_dim", "unique_consecutive", "multinomial", "allclose"}
@@ -128,12 +128,12 @@ def test_the_host_reads_nothing(load: Load, options: dict[str, Any]) -> None:
         ):
             with pytest.raises(AssertionError, match="^the host"):
                 read()
-    # Each op is at most one kernel, and a GPU's queue holds about 1,000.
+    # Each op launches at most one kernel, and a GPU's queue has space for about 1,000.
     assert mode.calls / 30 * load("agent_speed").AHEAD < 900
 
 
 def test_the_loop_needs_no_values(load: Load) -> None:
-    """It runs on the meta device, which has no values; a tensor of another device raises."""
+    """It runs on the meta device, which has no values. A tensor on another device would raise."""
     loop = started(load, "meta")
     played, value = loop.play(5)
     assert {tensor.device.type for tensor in (*played.values(), value, loop.h)} == {"meta"}
@@ -160,7 +160,8 @@ def test_the_host_waits_for_nothing_on_cuda(load: Load, way: str) -> None:
 
 @GPU
 def test_a_graph_plays_what_the_loop_plays_on_cuda(load: Load) -> None:
-    """Graph and loop agree from the same state and seed; the next replay draws other numbers."""
+    """The graph and the loop agree for the same state and seed. The next replay draws new random
+    numbers."""
     graphed = started(load, "cuda")
     play = load("agent_loop").player(graphed, 8)
     loop = started(load, "cuda")
@@ -204,7 +205,7 @@ def walk(world: Any, to: torch.Tensor, side: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("right", [True, False])
 def test_who_knows_the_corner_finds_it(load: Load, right: bool) -> None:
-    """Four steps always lead to the corner, and no other corner gives a reward."""
+    """Four steps always lead to the corner, and only the right corner gives a reward of 1."""
     module, loop = load("agent_world"), started(load, "cpu")
     world, lengths = loop.world, set()
     for _ in range(40):

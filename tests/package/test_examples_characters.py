@@ -27,18 +27,18 @@ def characters(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
 
 
 def curve(text: str) -> dict[int, tuple[float, float]]:
-    """The lines of a run: step, then bits per character in training and held out."""
+    """The bits per character of a run in training and on held-out text, by step."""
     lines = re.findall(r"^ +([\d,]+) +\d+\.\d\d +(\d+\.\d+) +(\d+\.\d+)$", text, re.M)
     return {int(step.replace(",", "")): (float(a), float(b)) for step, a, b in lines}
 
 
 @pytest.fixture(scope="module", params=DEVICES)
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
-    """300 steps in one run, and in another process 150 and then 150 more."""
+    """One run of 300 steps, and one of 150 steps that is resumed for 150 more."""
     out, script = tmp_path_factory.mktemp("characters") / "new", "characters.py"
     once, parts = out / "once.pt", out / "parts.pt"
     options = {"device": request.param, "script": script}
-    # Two layers, so that resuming also restores the GPU's dropout between them.
+    # Two layers on a GPU, so that resuming also restores the dropout between them.
     sizes = (*SMALL, "--layers", 2 if request.param == "cuda" else 1)
     texts = [
         run("--output", once, "--steps", 300, *sizes, **options),
@@ -69,7 +69,7 @@ def test_bits_fall_and_text_is_written(runs) -> None:
 
 
 def test_resumed_run_goes_on_exactly(runs) -> None:
-    """Only almost equal on a GPU, where torch sums the gradient of an embedding in any order."""
+    """On a GPU only nearly so, because torch sums the gradient of an embedding in any order."""
     (whole, first, second), once, parts, device = runs
     one, other = (torch.load(path, weights_only=True) for path in (once, parts))
     assert one["steps"] == other["steps"] == 300
@@ -175,7 +175,7 @@ def test_text_is_found_wherever_some_is(characters, monkeypatch: pytest.MonkeyPa
     assert text.LEAST < len(less) <= len(everything)
     monkeypatch.setattr(text, "PACKAGES", ())
     monkeypatch.setattr(text.sysconfig, "get_path", lambda _: "/nowhere/lib")
-    assert text.LEAST < len(text.find_text()) < len(less)  # Python's reference
+    assert text.LEAST < len(text.find_text()) < len(less)  # from the topics of Python's help()
     monkeypatch.setattr(pydoc_data.topics, "topics", {})
     with pytest.raises(SystemExit, match="name a text of your own with --text FILE"):
         text.find_text()

@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 
 def test_outline_is_a_heart(example) -> None:  # noqa: F811
-    """The outline is closed, evenly spaced and symmetric, has outward normals and two lobes."""
+    """The outline is closed, evenly spaced and symmetric, with outward normals and two lobes."""
     points, normals = example("signed_distance").outline(400)
     steps = (points.roll(-1, 0) - points).norm(dim=1)
     assert steps.max() < 1.2 * steps.median() and points.abs().max() < 1
@@ -40,7 +40,7 @@ def test_distance_is_that_of_the_outline(example) -> None:  # noqa: F811
     x = torch.tensor([[0.0, 0.0], [0.0, 2.0], [3.0, 0.3], [0.0, -0.9], [0.4, 0.3]])
     found = distance(x)
     assert (found > 0).tolist() == [False, True, True, True, False]
-    # The distance grows by 1 per unit of length.
+    # Outside, the distance grows by 1 per unit of length.
     steps = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
     torch.testing.assert_close(
         distance(x[1:3] + steps) - found[1:3], torch.ones(2), atol=0.1, rtol=0
@@ -57,7 +57,7 @@ def test_heart_is_learnt(example) -> None:  # noqa: F811
 
 
 def test_losses_of_the_heart_are_zero_for_the_distance_alone(example) -> None:  # noqa: F811
-    """A circle's distance, which a jet computes exactly, and one that grows twice as fast."""
+    """Compares a circle's distance, computed exactly by a jet, with twice that distance."""
     module = example("signed_distance")
 
     class Circle:
@@ -86,7 +86,7 @@ def test_poisson_is_solved(example) -> None:  # noqa: F811
     net, _ = module.solve(250, 0, CPU)
     errors, potential, exact, slope = module.compare(net, CPU)
     assert errors["u"] < 0.02 and errors["Laplacian"] < 0.1, errors
-    # In the picture rows are y, and ∇u is the picture's gradient.
+    # Rows of the picture are y, so differences along a row approximate ∂u/∂x.
     step = 2 / (module.SIDE - 1)
     along = (potential[:, 2:] - potential[:, :-2]) / (2 * step)
     assert (along - slope[:, 1:-1, 0]).abs().max() < 0.1 * along.abs().max()

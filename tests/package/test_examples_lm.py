@@ -1,5 +1,5 @@
-"""The language model of examples/causal_lm learns, generates, and is saved and loaded; the models
-of examples/drop_in have the losses of torch's layers."""
+"""The language model of examples/causal_lm learns, generates, and is saved and loaded. The models
+of examples/drop_in have the same losses as with torch's layers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KINDS = [("lstm", "treadle"), ("gru", "treadle"), ("lltm", "treadle"), ("lstm", 
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Imports a module of these folders."""
+    """Imports a module from these folders."""
     for folder in (EXAMPLES, LM, DROP_IN):
         monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -49,7 +49,7 @@ def lm(load: Any) -> types.ModuleType:
 
 
 def make(lm: types.ModuleType, mixer: str, kernels: str = "treadle", **sizes: int) -> Any:
-    """A small model whose scores are far from even."""
+    """A small model whose scores are far from uniform."""
     torch.manual_seed(0)
     given = {"hidden_size": 16, "num_hidden_layers": 2} | sizes
     model = lm.RecurrentForCausalLM(lm.RecurrentLMConfig(mixer=mixer, kernels=kernels, **given))
@@ -75,14 +75,14 @@ def test_generation_with_cache_equals_without(
         torch.manual_seed(2)
         text.append(model.generate(prompt(), max_new_tokens=10, use_cache=use_cache, **WAYS[way]))
     assert torch.equal(*text)
-    # The tokens read at each step: with a cache the prompt, then only new tokens.
+    # The tokens read at each step: with a cache, the prompt and then only new tokens.
     assert read[:10] == [7] + [1] * 9 and read[10:] == list(range(7, 17))
 
 
 def test_beams_depend_on_the_order_of_the_cache(
     lm: types.ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the test above could not fail for them."""
+    """Otherwise the test above could not detect beams in the wrong order."""
     model, rules = make(lm, "lstm"), {"max_new_tokens": 10, **WAYS["beams"]}
     right = model.generate(prompt(), **rules)
     monkeypatch.setattr(lm.RecurrentCache, "reorder_cache", lambda *_: None)
@@ -131,7 +131,7 @@ def test_saved_model_is_loaded_by_its_kind(
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("mixer, kernels", KINDS)
 def test_bfloat16(lm: types.ModuleType, mixer: str, kernels: str, device: str) -> None:
-    """Scores stay near float32's, in one call and step by step with the cache."""
+    """Scores stay near those in float32, in one call and step by step with the cache."""
     model, ids = make(lm, mixer, kernels).to(device), prompt().to(device)
     with torch.no_grad():
         exact = model(ids).logits
@@ -179,7 +179,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_run(
     load: Any, text: Path, device: str, bf16: bool, tmp_path: Path, monkeypatch, capsys
 ) -> None:
-    """Losses fall, and equal those of torch's layer within rounding; float32 also draws
+    """Losses fall, and equal those of torch's layer within rounding. The float32 run also draws
     pictures."""
     train = load("train_lm")
     loads = [
@@ -196,7 +196,7 @@ def test_run(
     ours, theirs = (record["runs"][side]["losses"] for side in ("treadle", "torch"))
     assert len(ours) == len(theirs) == 40
     assert ours[0] == pytest.approx(8.0, abs=0.3) and ours[-1] < ours[0] - 2
-    # A GPU rounds products in float32 as well, as torch allows its recurrent layers to.
+    # On a GPU, float32 products are rounded too: torch allows TF32 in recurrent layers.
     near = 0.1 if bf16 else 0.02 if device == "cuda" else 1e-4
     assert ours == pytest.approx(theirs, abs=near)
     held_out = [run["held_out"] for run in record["runs"].values()]
@@ -224,7 +224,7 @@ def test_says_what_it_needs(missing: str) -> None:
 
 
 def test_speeds_alone(load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """--speeds-only does not need accelerate. An LLTM has no layer of torch to compare with."""
+    """--speeds-only does not need accelerate. An LLTM has no torch layer to compare with."""
     train, speed = load("train_lm"), load("lm_speed")
     monkeypatch.setattr(speed, "SECONDS", 0.01)
     monkeypatch.setattr(train, "CPU_LOADS", [speed.Workload("training", "bfloat16", 2, 8)])
@@ -253,7 +253,7 @@ def test_committed_figures(path: Path) -> None:
 
 
 def test_word_language_model(load: Any, tmp_path: Path) -> None:
-    """Both sides draw the same dropout."""
+    """Both models draw the same dropout masks."""
     path = tmp_path / "words.json"
     sizes = ("--device", "cpu", "--steps", "12", "--width", "16", "--length", "9", "--json", path)
     load("word_language_model").main(list(map(str, sizes)))

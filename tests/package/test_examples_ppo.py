@@ -1,4 +1,4 @@
-"""The policy of the PPO example learns to remember if its layer resets, and otherwise does not."""
+"""The policy of the PPO example learns to remember only if its layer resets."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_without_resets_it_does_not_learn(ppo: types.ModuleType, ignored: str) -
 
 
 def test_mazes(ppo: types.ModuleType) -> None:
-    """At the end of a corridor, the reward is 1 for naming the first sign and -1 otherwise."""
+    """At the end of a corridor, the reward is 1 for choosing the first sign and -1 otherwise."""
     mazes = ppo.Mazes(torch.Generator().manual_seed(0))
     first, length = mazes.sign.argmax(1), torch.ones(ppo.MAZES, dtype=torch.long)
     lengths = set()

@@ -1,4 +1,4 @@
-"""The build refuses compilers with fast-math options."""
+"""The sources refuse to compile with fast-math options."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ FUNCTIONS = [name for name in treadle.__all__ if inspect.isroutine(getattr(tread
 CLASSES = [name for name in treadle.nn.__all__ if inspect.isclass(getattr(treadle.nn, name))]
 EMPTY = inspect.Parameter.empty
 LAYERS = ("lltm", "lstm", "gru", "rnn_tanh", "rnn_relu")
-# It has the arguments of the function that it calls.
+# launch_info accepts the arguments of the function that it calls.
 ANY_ARGUMENTS = {"launch_info"}
 
 
@@ -52,7 +52,7 @@ print([n for n in dir(treadle.nn) if not n.startswith("_") and n not in treadle.
 
 
 def test_completion_shows_what_is_public() -> None:
-    """dir() has no private names, except submodules."""
+    """dir() shows only public names and submodules."""
     done = installed.python("-c", NAMES)
     assert (done.stdout, done.stderr) == ("[]\n[]\n", "")
 

@@ -1,4 +1,4 @@
-"""``import treadle``: what it must not do, and its errors if the build does not fit."""
+"""``import treadle`` has no side effects, and its errors describe a build that does not fit."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_fork_after_import_and_after_use() -> None:
 
 
 def refused(path: Path, code: str = "import treadle") -> str:
-    """The message of the failed import; the library must not have been loaded."""
+    """The message of a failed import. Checks that the library was not loaded."""
     watch = f"""
 try:
     {code}
@@ -145,7 +145,7 @@ print(*treadle._build.builds(), treadle._build.facts()["cuda"])
 
 
 def test_torch_without_cuda_has_a_library_of_its_own(tmp_path: Path) -> None:
-    """A wheel's CUDA library needs torch's, so it is not opened if torch has none."""
+    """A wheel's CUDA library needs torch's CUDA libraries, so it is not opened without them."""
     folder = installed.copy(tmp_path, cuda="13.0", torch_cuda="13.0")
     of_torch = folder / "treadle" / installed.OF_TORCH
     without = of_torch.with_name(f"{of_torch.name}-cpu")
@@ -265,7 +265,7 @@ def test_an_instruction_set_that_is_none_is_said_to_be() -> None:
 
 
 def imported(module: str, modules: dict[str, Path]) -> set[str]:
-    """The modules of this package that a module imports, anywhere in its file."""
+    """The modules of this package that a module imports, at top level or in functions."""
     found = set()
     package = module if modules[module].stem == "__init__" else module.rpartition(".")[0]
     for node in ast.walk(ast.parse(modules[module].read_text())):

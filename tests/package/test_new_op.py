@@ -1,7 +1,7 @@
-"""`make new-op`: its skeleton fails tests/laws, and passes once the formula is there.
+"""The skeleton of `make new-op` fails tests/laws, and passes once its formula is written.
 
-It works in a copy of the tree, build/new_op, like the mutants. The copy starts with the objects in
-build/native, if any; otherwise its first build takes minutes.
+The test builds a copy of the tree in build/new_op, like the mutants. The copy reuses the objects in
+build/native. If there are none, its first build takes minutes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tools import new_op, new_op_texts
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "relu2"
-# Values, layouts, derivatives twice, in place and out=, error texts, vmap, opcheck.
+# Values, layouts, first and second derivatives, in place and out=, error texts, vmap, opcheck.
 LAWS = (
     "tests/laws/test_numbers.py",
     "tests/laws/test_gradients.py",
@@ -27,7 +27,8 @@ LAWS = (
     "tests/laws/test_transforms_vmap.py",
     "tests/laws/test_transforms_opcheck.py",
 )
-# max(x, 0)^2 by the four steps that the tool prints: file, skeleton's text, formula.
+# Turns the skeleton into max(x, 0)^2 by the four steps that the tool prints. Each row is a file,
+# the text to replace, and the new text.
 FORMULA = (
     (
         "python_pkg/treadle/reference/__init__.py",
@@ -124,7 +125,7 @@ def test_the_skeleton_of_an_op() -> None:
     ],
 )
 def test_names_that_are_refused(name: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The message says what to do instead; nothing is written."""
+    """The message says what to do instead, and nothing is written."""
     assert new_op.main([name]) == 2
     said = capsys.readouterr()
     assert said.err.startswith(f"new-op: {words}") and said.out == ""

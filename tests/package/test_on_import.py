@@ -1,6 +1,6 @@
-"""Treadle extends some slow-to-import parts of torch, but only when they are imported.
+"""Treadle extends some parts of torch that are slow to import, but only once they are imported.
 
-This needs no other call, and leaves no trace in the import system.
+No call is needed for this, and the import hooks are removed afterwards.
 """
 
 from __future__ import annotations

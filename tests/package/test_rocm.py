@@ -1,5 +1,5 @@
-"""AMD GPUs, without one: the sources pass through torch's hipify, a page lists what it leaves, and
-the planner takes no kernel of sm_90 there."""
+"""AMD GPUs, tested without one: torch's hipify translates the sources, a page lists what hipify
+leaves untranslated, and the planner chooses no sm_90 kernel for these GPUs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "many_gpus.md"
 FOLDERS = ("kernels", "csrc")
 SUFFIXES = (".cu", ".cuh", ".h", ".cpp")
-# Names of CUDA's runtime, driver and libraries, and of what nvcc defines. hipify keeps the
-# namespaces c10::cuda and at::cuda: torch has them on AMD GPUs, too.
+# Names from CUDA's runtime, driver and libraries, and names that nvcc defines. hipify keeps the
+# namespaces c10::cuda and at::cuda, because torch also has them on AMD GPUs.
 CUDA_NAME = re.compile(r"\b(?:cuda[A-Z]\w*|cu[A-Z]\w+|CU_\w+|CUtensor\w*|cublas\w*|__nv_\w+)\b")
 CUDA_HEADER = re.compile(r"#\s*include\s*<(cu\w*[/.][\w./]+|cooperative_groups\S*|nv\w*\.h)>")
-# Code for sm_90 only: TMA, wgmma, clusters, mbarriers, grids that wait for each other.
+# Code for sm_90 only: TMA, wgmma, clusters, mbarriers, blocks that wait for each other.
 SM_90 = {
     *(f"kernels/common/{name}.cuh" for name in ("ptx", "tma", "wgmma", "wgmma_groups")),
     *(f"kernels/recurrent/{name}.cuh" for name in ("cluster/call", "grid/grid", "tiles/forward")),
@@ -39,7 +39,7 @@ PERSISTENT = re.compile(
     r"kernels/(recurrent/(cluster|grid|block|engine|tiles|scan)/\w*\.cuh"
     r"|recurrent/launch(ers)?\.cuh?|common/wgmma\w*\.cuh|sine_linear/fused_\w+\.cuh?)"
 )
-# Every kernel needs these and hipify does not translate them: AMD GPUs need code of their own.
+# Every launch needs these, and hipify does not translate them: AMD GPUs need their own code.
 LAUNCH = {
     "cudaLaunchAttribute",
     "cudaLaunchAttributeClusterDimension",
@@ -48,7 +48,7 @@ LAUNCH = {
     "cudaLaunchConfig_t",
     "cudaLaunchKernelEx",
 }
-# The driver's functions by name, and the context of a call.
+# For finding functions of the driver by name.
 DRIVER = {
     "cudaDriverEntryPointQueryResult",
     "cudaDriverEntryPointSuccess",
@@ -69,13 +69,14 @@ BY_HAND = {
     "csrc/common/cuda/gemm.cpp": {"cublasMath_t"},
     "kernels/c_api/cuda.cpp": {"cudaStreamGetDevice", "cudaStreamLegacy", "cudaStreamPerThread"},
 }
-# PTX, which hipify leaves alone: for all GPUs, next to a host version.
+# PTX for all GPUs, next to a host version. hipify does not change PTX.
 PTX = {
     *(f"kernels/math/{name}.h" for name in ("activations", "exact", "exp")),
     *("kernels/common/launch.cuh", "kernels/common/fast_math_check.cu"),
     "kernels/elementwise/trig.cuh",
 }
-# Files that ask nvcc whether it compiles for a GPU: clang would take the host's branch there.
+# Files that test __CUDA_ARCH__, which clang does not define for AMD GPUs: it would compile the
+# host's branch.
 MATH = (
     "activations",
     "bits",
@@ -98,7 +99,7 @@ NVCC = {
 
 @pytest.fixture(scope="module")
 def translated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The text that hipify makes of each source, by path, without comments."""
+    """The text of each source after hipify, by path, without comments."""
     copy = tmp_path_factory.mktemp("hip")
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, copy / folder)
@@ -114,7 +115,7 @@ def translated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     texts = {}
     for source in sources:
         result = found[str(source)]
-        # Skip headers that an earlier file included, which are done.
+        # hipify skips headers that it has already translated for an earlier file.
         done = ("[ok]", "[skipped, no changes]", "[skipped, already hipified]")
         assert result.status in done, (source, result.status)
         texts[source.relative_to(copy).as_posix()] = strip_comments(
@@ -134,7 +135,7 @@ def test_hipify_leaves_what_is_listed(translated: dict[str, str]) -> None:
     assert not named(translated, CUDA_HEADER).keys() - {"kernels/common/tma.cuh"}
     left = named(translated, CUDA_NAME)
     assert {path: names for path, names in left.items() if path not in SM_90} == BY_HAND
-    # The lists have no entry that is not needed.
+    # No list has an unneeded entry.
     ptx = named(translated, re.compile(r"\basm\b"))
     assert ptx.keys() - SM_90 == PTX
     needed = re.compile(r"\bCUDA_ARCH_FEAT_SM90_ALL\b|__CUDA_ARCH_FEAT_SM90_ALL")
@@ -144,7 +145,7 @@ def test_hipify_leaves_what_is_listed(translated: dict[str, str]) -> None:
 
 
 def test_code_of_sm_90_stays_behind_its_planner(translated: dict[str, str]) -> None:
-    """Only kernels of sm_90 and their launchers include code of sm_90."""
+    """Only sm_90 kernels and their launchers include sm_90 code."""
     users = {
         path
         for path in translated
@@ -156,7 +157,7 @@ def test_code_of_sm_90_stays_behind_its_planner(translated: dict[str, str]) -> N
 
 
 def architectures(folder: Path, versions: Iterable[tuple[int, int]], *flags: str) -> list[int]:
-    """The architectures that the library, compiled with these flags, derives from these
+    """The architectures that `architecture_of`, compiled with `flags`, returns for these
     versions."""
     compiler = shutil.which("c++")
     if compiler is None:
@@ -172,13 +173,14 @@ def architectures(folder: Path, versions: Iterable[tuple[int, int]], *flags: str
     return [int(word) for word in done.stdout.split()]
 
 
-# The numbers that HIP reports: gfx90a (MI200), gfx942 (MI300), gfx1100, gfx1201.
+# The versions that HIP reports: gfx90a (MI200), gfx942 (MI300), gfx1100, gfx1201.
 AMD = ((9, 0), (9, 4), (11, 0), (12, 0))
 
 
 @BINDINGS
 def test_amd_gpus_get_a_kernel_a_step(tmp_path: Path) -> None:
-    """As on NVIDIA GPUs before sm_80, although gfx90a has the version number of an H200."""
+    """They run a kernel per step, like NVIDIA GPUs before sm_80, although gfx90a reports the same
+    version as an H200."""
     assert architectures(tmp_path, AMD) == [90, 94, 110, 120]
     architecture = 0
     assert architectures(tmp_path, AMD, "-D__HIP_PLATFORM_AMD__") == [architecture] * len(AMD)

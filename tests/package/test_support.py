@@ -1,4 +1,4 @@
-"""README.md's sentence and table of what works are backed by tests that run each op."""
+"""README.md's sentence and table of features are backed by tests that run each op."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ Test = Callable[..., Any]
 
 
 def named(value: Any) -> str:
-    """The op that a parameter of a test stands for: an Op, or a name such as "scale, strided"."""
+    """The op that a parameter of a test selects: an Op, or a name such as "scale, strided"."""
     value = value.values if hasattr(value, "marks") else value
     value = value[0] if isinstance(value, tuple) else value
     name = value.name if isinstance(value, Op) else str(value)
-    # lltm, lstm and gru unpack their lists and call recurrent_layer of their cell for each layer:
-    # the tests of invariants run that.
+    # lltm, lstm and gru call recurrent_layer for each layer, and the tests of invariants run
+    # recurrent_layer.
     return re.split(r"[ ,]", name.removeprefix("recurrent_layer "))[0]
 
 
 def given(test: Test) -> set[str]:
-    """Ops that a test has among its parameters."""
+    """The ops among the parameters of a test."""
     marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
     names = {named(value) for mark in marks for value in mark.args[1]}
     return names & FUNCTIONS
@@ -62,8 +62,8 @@ def transformed(transform: str) -> set[str]:
 
 
 def called(*parts: Any) -> set[str]:
-    """Ops that the source of these tests, or of what they run, calls directly or through a
-    module."""
+    """The ops that the source of these tests or modules calls, directly or through a module of
+    treadle."""
     text = "\n".join(inspect.getsource(part) for part in parts)
     names = set(re.findall(r"\btreadle\.(?:nn\.)?(\w+)|\b(LLTM)\(", text))
     found = {a or b for a, b in names}
@@ -71,14 +71,14 @@ def called(*parts: Any) -> set[str]:
 
 
 def by_jet(*parts: Any) -> set[str]:
-    """The op of jets, if these tests call Siren.jet, which calls the op for each layer."""
+    """The op of jets, if all of these call Siren.jet, which calls the op for each layer."""
     return (
         {"sine_linear_jet"} if all(".jet(" in inspect.getsource(part) for part in parts) else set()
     )
 
 
 def in_cpp() -> set[str]:
-    """Ops that the C++ example calls; a test must build and run that example."""
+    """The ops that the C++ example calls. Checks that a test builds and runs the example."""
     test = inspect.getsource(test_cpp.test_example_builds_and_trains_without_python_and_toolkit)
     assert "train_cell" in test and "every op is right" in test
     text = (ROOT / "examples" / "cpp" / "train_cell.cpp").read_text()
@@ -122,7 +122,7 @@ PROOFS: dict[str, Callable[[], set[str]]] = {
 }
 
 
-JAGGED = {"add": "vector_add"}  # test_jagged's other names
+JAGGED = {"add": "vector_add"}  # names in test_jagged that are not an op's
 
 
 def jagged() -> set[str]:
@@ -148,7 +148,7 @@ DIFFERENCES: dict[str, dict[str, Callable[[], set[str]]]] = {
 
 
 def table() -> dict[str, dict[str, str]]:
-    """The cells of the README's table, by the first op of the row and then by column."""
+    """The cells of the README's table, by the first cell of the row and then by column."""
     block = re.search(r"^\| op \|.*?(?=\n\n)", README, re.S | re.M)
     assert block is not None
     head, _, *rows = [
@@ -158,7 +158,7 @@ def table() -> dict[str, dict[str, str]]:
 
 
 def sentence() -> list[str]:
-    """The promises of the README for every op."""
+    """The features that the README promises for every op."""
     found = re.search(r"^Every op has (.*?): for each of\s+these", README, re.S | re.M)
     assert found is not None
     return re.split(r", | and ", " ".join(found[1].split()))

@@ -1,4 +1,4 @@
-"""A slow test runs in one of four runs, and whenever its sources change."""
+"""A slow test runs in every fourth run, and whenever its sources change."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def fake_torch(folder: Path, version: str) -> Path:
-    """A fake torch package with what the build reads before it compiles."""
+    """A fake torch package with the file that the build reads before it compiles."""
     (folder / version).mkdir(parents=True)
     (folder / version / "version.py").write_text(
         f"__version__ = '{version}+cu130'\ncuda = '13.0'\n"

@@ -1,4 +1,4 @@
-"""docs/write_a_cell.md: its snippets run in order and check their results; what it says is true."""
+"""docs/write_a_cell.md: its snippets run and check their results, and its statements are true."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TEXT = (DOCS / "write_a_cell.md").read_text()
 
 @pytest.fixture(scope="module")
 def page() -> dict[str, Any]:
-    """The names of the page after its snippets, most of which assert what they show."""
+    """The variables of the page's snippets, run in order. Most snippets check their own results."""
     names: dict[str, Any] = {"torch": torch, "treadle": treadle}
     for heading, code in snippets("write_a_cell.md"):
         exec(compile(code, f"write_a_cell.md, {heading}", "exec"), names)

@@ -1,4 +1,4 @@
-"""Arguments that the backward ops of sine_linear must refuse."""
+"""Arguments that the backward ops of sine_linear must reject."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ops = torch.ops.treadle
 
 
 def arguments(make: Make, changed: dict[str, Any]) -> list[Any]:
-    """Good arguments of sine_linear_backward up to omega, some replaced."""
+    """Valid arguments of sine_linear_backward up to omega, with those in `changed` replaced."""
     call = sine_arguments(make, LEAD, (I, O))
     values = {
         "grad": make(*LEAD, O),

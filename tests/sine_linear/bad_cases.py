@@ -1,4 +1,4 @@
-"""Arguments that sine_linear and its slope must refuse."""
+"""Arguments that sine_linear and sine_linear_slope must reject."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHAPES = {"input": (2, 3), "weight": (4, 3), "bias": (4,)}
 
 
 def layer(make: Make, layers: tuple[int, ...] = (), **replaced: Tensor) -> Any:
-    """sine_linear on good arguments, some replaced."""
+    """Calls sine_linear with valid arguments, except for those in ``replaced``."""
     call = sine_arguments(make, LEAD, (I, O), layers=layers)
     return call.with_args({NAMES.index(n): t for n, t in replaced.items()}).run(treadle.sine_linear)
 
@@ -137,7 +137,7 @@ def dtypes_and_memory() -> list[Bad]:
 
 
 def slope(make: Make, change: Callable[[dict[str, Any]], Any]) -> Any:
-    """sine_linear_slope on good arguments after ``change``."""
+    """Calls sine_linear_slope with valid arguments that ``change`` has modified."""
     call = sine_arguments(make, LEAD, (I, O))
     shape = (*LEAD, O)
     values: dict[str, Any] = {

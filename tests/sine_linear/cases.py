@@ -1,4 +1,4 @@
-"""Inputs of sine_linear: leading dimensions, widths, missing bias, strides, numbers for omega."""
+"""Inputs of sine_linear: leading dimensions, widths, missing bias, strides, values of omega."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.inputs import FLOATING, Call, Case, Make, Op
 from tests.support.layouts import expanded, misaligned, padded_rows, strided, transposed
 from treadle import reference
 
-# Leading dimensions, I, O. Coordinates, odd sizes, widths that no vector divides, no elements.
+# Leading dimensions, I, O: coordinates, odd sizes, widths that no vector divides, empty tensors.
 SIZES: tuple[tuple[tuple[int, ...], int, int], ...] = (
     ((), 5, 7),
     ((4,), 0, 3),
@@ -47,7 +47,8 @@ def sine_arguments(
     layers: tuple[int, ...] = (),
     to: dict[str, layouts.Layout] | None = None,
 ) -> Call:
-    """Arguments of sizes I and O. Weights are SIREN's, so phases are of order one for any width."""
+    """Arguments for sizes I and O. Weights are scaled as in SIREN, so phases are of order one for
+    any width."""
     i, o = sizes
     layout = to or {}
     fan_in = max(1, i) ** -0.5 / max(1.0, abs(omega) / 3)
@@ -62,7 +63,7 @@ def sine_arguments(
 
 
 def sine_reference(input: Tensor, weight: Tensor, bias: Tensor | None, omega: float) -> Tensor:
-    """The reference, applied to every layer of a leading dimension of weight."""
+    """The reference, which is applied to each layer if weight has a leading dimension."""
     if weight.dim() == 2:
         return reference.sine_linear(input, weight, bias, omega)
     rows = input.reshape(input.shape[0], math.prod(input.shape[1:-1]), input.shape[-1])

@@ -1,4 +1,4 @@
-"""The first backward pass of the sine layer: its arguments, and what its results must be."""
+"""The first backward pass of the sine layer: its arguments, and checks of its results."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.support.layouts import Layout, dense
 ops = torch.ops.treadle
 ALL = (True, True, True)
 NAMES = ("input", "weight", "bias")
-LARGE = 1 << 24  # bytes from which memory matters
+LARGE = 1 << 24  # bytes; the layer saves memory if its slope has this size or more
 
 
 def wide(device: str) -> int:
-    """A layer that is too wide for the fused kernel on a GPU."""
+    """The width of a layer that is too wide for the fused kernel on a GPU."""
     return 512 if device == "cuda" else 64
 
 
@@ -38,7 +38,7 @@ def backward_arguments(
 ) -> tuple[Any, ...]:
     """Arguments of sine_linear_backward without the mask.
 
-    There is one input, so that the slope and its sums are most of the work.
+    By default there is one input, so that the slope and its sums are most of the work.
     """
     call = sine_arguments(make, lead, (inputs, outputs), bias=bias, layers=layers)
     *tensors, omega = call.args
@@ -49,7 +49,7 @@ def backward_arguments(
 
 
 def backward(args: tuple[Any, ...], mask: Sequence[bool] = ALL) -> tuple[Tensor, ...]:
-    """The gradients that ``mask`` selects; checks that the others are missing."""
+    """The gradients that ``mask`` selects. Checks that the others are None."""
     wanted = [*mask, False]
     found = ops.sine_linear_backward(*args, wanted)
     assert [t is not None for t in found] == wanted
@@ -62,7 +62,7 @@ def slope_alone(args: tuple[Any, ...]) -> Tensor:
 
 
 def sums(slope: Tensor, input: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients as sums of products of the slope, in float64."""
+    """The gradients of input, weight and bias in float64, computed from the slope."""
     front = weight.shape[:-2]
 
     def rows_of(t: Tensor) -> Tensor:
@@ -75,8 +75,9 @@ def sums(slope: Tensor, input: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, 
 def gradients_are_of(
     slope: Tensor, args: tuple[Any, ...], found: Sequence[Tensor], mask: Sequence[bool] = ALL
 ) -> None:
-    """Each gradient is a sum within the errors of its own rounding, of the additions and of the
-    slope's rounding: half types may sum a slope that was not rounded."""
+    """Compares the gradients with those computed from `slope`. The tolerance covers rounding of
+    the result and of the additions and, for half types, of the slope: the op may sum a slope that
+    was not rounded."""
     exact, sizes = (sums(f(slope), *(f(t) for t in args[1:3])) for f in (lambda t: t, Tensor.abs))
     squares = sums(*(t.double().square() for t in (slope, *args[1:3])))
     eps = torch.finfo(slope.dtype).eps

@@ -1,4 +1,4 @@
-"""The reference of jets: derivatives of plain networks by torch.func, point by point."""
+"""The reference for jets: derivatives of networks that torch.func computes point by point."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from treadle.nn import SineLinear, Siren
 
 
 def by_autograd(function: Callable[[Tensor], Tensor], x: Tensor) -> treadle.Jet:
-    """All four parts of a function of one point [d] to [O], at points [..., d]."""
+    """The jet, with all parts, at points [..., d] of a function that maps one point [d] to [O]."""
     points = x.reshape(-1, x.shape[-1])
 
     def each(transform: Any) -> Tensor:
@@ -32,7 +32,7 @@ def by_autograd(function: Callable[[Tensor], Tensor], x: Tensor) -> treadle.Jet:
 
 
 def same(actual: treadle.Jet, expected: treadle.Jet, tolerance: float = 1e-9) -> None:
-    """Compares the parts that ``actual`` has, and checks that they are not all zero."""
+    """Compares the parts that ``actual`` has."""
     assert isinstance(actual, treadle.Jet)
     for name, one, other in zip(actual._fields, actual, expected, strict=True):
         if one is not None:

@@ -1,4 +1,4 @@
-"""Accuracy of the sine layer: cosines of floats, turns of halves, gradients against torch's."""
+"""Accuracy of the sine layer: cosines in float32, saved phases of half types, and gradients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ forward = torch.ops.treadle.sine_linear_forward
 
 
 def of_phases(u: Tensor, omega: float = 1.0) -> tuple[Tensor, Tensor]:
-    """sin(omega u) and its derivative with respect to u, by a layer whose only weight is 1."""
+    """sin(omega u) and its derivative with respect to u, from a layer whose only weight is 1."""
     column = u.reshape(-1, 1).detach().requires_grad_()
     y = treadle.sine_linear(column, torch.ones(1, 1, dtype=u.dtype, device=u.device), None, omega)
     (grad,) = torch.autograd.grad(y, column, torch.ones_like(y))
@@ -35,7 +35,8 @@ def phases(reach: float, count: int, device: str) -> Tensor:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("reach", [0.1, 4.0, 30.0, 1e4, 1e6, 1e30])
 def test_cosine_of_floats(reach: float, device: str) -> None:
-    """The cosine, computed from the sine and 16 bits, is within 1e-7; torch's within 4e-8."""
+    """The error of the cosine, which is computed from the sine and 16 bits, is below 1e-7. That of
+    torch's cosine is below 4e-8."""
     u = phases(reach, 1 << 20, device)
     y, cosine = of_phases(u)
     assert worst(y.double() - u.double().sin()) < 1e-7
@@ -45,7 +46,7 @@ def test_cosine_of_floats(reach: float, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("turns", [0, 1, 1000])
 def test_cosine_of_floats_near_its_zeros(turns: int, device: str) -> None:
-    """Cosines near 0, where the sine says little: points on both sides of the switch of
+    """Cosines near 0, which the sine barely determines, on both sides of the switch to another
     encoding."""
     near = math.pi / 2 + turns * math.pi
     distance = torch.logspace(-9, -1, 1 << 18, dtype=torch.float64)
@@ -66,7 +67,7 @@ def test_turns_of_halves(dtype: torch.dtype, device: str) -> None:
     phase = forward(u[:, None], torch.ones(1, 1, dtype=dtype, device=device), None, 1.0)[1]
     assert phase.dtype == torch.int16
     off = phase.flatten().double() / 2**16 - u.double() / (2 * math.pi)
-    # Half a unit; one and a half next to half a turn, whose code means NaN.
+    # The error is half a unit, or one and a half next to half a turn, whose code means NaN.
     apart = (off - off.round()).abs()
     assert float(apart.max()) <= 1.51 / 2**16
     assert float(apart[phase.flatten().abs() < 2**15 - 1].max()) <= 0.51 / 2**16
@@ -76,7 +77,7 @@ def test_turns_of_halves(dtype: torch.dtype, device: str) -> None:
 def siren_arguments(
     dtype: torch.dtype, inputs: int, reach: float, device: str
 ) -> tuple[list[Tensor], float]:
-    """A layer of 64 at omega 30 has phases of about this size."""
+    """Arguments of a layer of width 64 and omega 30, whose phases are about as large as `reach`."""
     make = Make(f"accuracy {inputs} {reach}", device, torch.float64)
     bound = reach / (30 * inputs**0.5)
     args = (make(700, inputs), make(64, inputs, by=bound), make(64, by=0.1))
@@ -104,14 +105,14 @@ def errors(
 def test_at_least_as_accurate_as_the_composition(
     dtype: torch.dtype, reach: float, inputs: int, device: str
 ) -> None:
-    """Root mean squares of the errors against float64: clearly smaller for half types."""
+    """Compares root mean square errors against float64. For half types ours are clearly smaller."""
     if dtype == torch.float16:
         reach = min(reach, 1e3)  # beyond it the composition overflows
     tensors, omega = siren_arguments(dtype, inputs, reach, device)
     exact = errors(reference.sine_linear, [t.double() for t in tensors], omega, None)
     ours = errors(treadle.sine_linear, tensors, omega, exact)
     theirs = errors(reference.sine_linear, tensors, omega, exact)
-    # float32: both round equally often, in another order.
+    # In float32 both round equally often, but in another order.
     room = 1.25 if dtype == torch.float32 else 0.8
     assert all(a <= room * b for a, b in zip(ours, theirs, strict=True)), (ours, theirs)
 

@@ -1,4 +1,4 @@
-"""sine_linear_backward gives gradients of input, weight and bias, of any shape and layout."""
+"""sine_linear_backward: gradients of input, weight and bias for any shape and layout."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.rule import within_rule
 MASKS = tuple(itertools.product((False, True), repeat=3))
 ROWS = (0, 1, 3, 1000, 5000)
 WIDTHS = (1, 3, 31, 128, 130, 256, 1030)
-# More rows than a block takes, and more than a thread adds up, with partial blocks.
+# More rows than a block processes and than a thread sums, with partial blocks.
 LARGE = ((300_001, 3), (70_001, 64), (5_000, 4_104))
 
 
@@ -43,7 +43,7 @@ def as_sums_of_the_slope(args: tuple[Any, ...]) -> None:
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_as_sums_of_a_slope(dtype: torch.dtype, rows: int, outputs: int, device: str) -> None:
-    """Gradients of weight and bias are zeros if there are no rows."""
+    """Gradients of weight and bias are 0 if there are no rows."""
     as_sums_of_the_slope(backward_arguments(Make("sums", device, dtype), (rows,), outputs))
 
 
@@ -85,7 +85,7 @@ def test_of_any_leading_dimensions(
 @pytest.mark.parametrize("outputs", [3, 128])
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_of_any_layout(dtype: torch.dtype, outputs: int, layout: Layout, device: str) -> None:
-    """With few elements, and with enough for vector loads."""
+    """Tests few elements, and enough for vector loads."""
     for rows, inputs in ((9, 1), (2000, 1), (9, 5), (300, 64)):
         make = Make("sums", device, dtype)
         args = backward_arguments(make, (rows,), outputs, layout, inputs=inputs)
@@ -95,7 +95,7 @@ def test_of_any_layout(dtype: torch.dtype, outputs: int, layout: Layout, device:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_of_one_input_row_for_all(dtype: torch.dtype, device: str) -> None:
-    """An expanded gradient, and its transpose."""
+    """The input has a stride of 0 in its first or its second dimension."""
     for inputs in (1, 64):
         grad, x, *rest = backward_arguments(Make("sums", device, dtype), (300,), 64, inputs=inputs)
         for same in (expanded(x), x[:, :1].expand(x.shape)):
@@ -106,7 +106,7 @@ def test_of_one_input_row_for_all(dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("mask", MASKS, ids=str)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_what_the_mask_wants(dtype: torch.dtype, mask: tuple[bool, ...], device: str) -> None:
-    """No other gradient is computed."""
+    """Only the gradients that the mask selects are computed."""
     cases: list[dict[str, Any]] = [
         {"lead": (2, 9), "outputs": 31, "inputs": 3},
         {"lead": (300,), "outputs": 64, "inputs": 64},
@@ -126,7 +126,7 @@ def test_what_the_mask_wants(dtype: torch.dtype, mask: tuple[bool, ...], device:
 def test_the_slope_with_the_gradient_of_the_bias(
     dtype: torch.dtype, bias: bool, layers: tuple[int, ...], device: str
 ) -> None:
-    """The slope is a fourth result, or overwrites the gradient, and the caller multiplies it."""
+    """The slope is the fourth result, or overwrites the gradient. The caller then multiplies it."""
     for rows in (0, 9, 300, 5000):
         make = Make("slope", device, dtype)
         args = backward_arguments(make, (rows,), 64, inputs=64, layers=layers)
@@ -152,7 +152,7 @@ def test_the_slope_with_the_gradient_of_the_bias(
 def test_as_the_composition(
     dtype: torch.dtype, mask: tuple[bool, ...], layers: tuple[int, ...], device: str
 ) -> None:
-    """Against autograd of the plain composition in float64."""
+    """Compares with autograd of the composition in float64."""
     for lead, inputs, outputs in (((5,), 3, 4), ((2, 40), 16, 64)):
         make = Make("composition", device, dtype)
         args = backward_arguments(make, lead, outputs, inputs=inputs, layers=layers)
@@ -205,8 +205,8 @@ def test_same_bits_twice(
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_sums_in_float32_are_at_least_those_of_aten(device: str) -> None:
-    """Compared with float64 by norm, also for values of one sign, where sums and their rounding
-    grow."""
+    """Compares norms of errors against float64, also for values of one sign, whose sums and
+    rounding errors grow."""
     grad, *rest = backward_arguments(Make("sums", device, torch.float32), (200_000,), 8)
     ones = torch.where(slope_alone((torch.ones_like(grad), *rest)) < 0, -1.0, 1.0)
     for args in ((grad, *rest), (ones, *rest)):

@@ -47,7 +47,7 @@ def names(run: Callable[[], Any]) -> list[str]:
 def test_a_backward_pass_is_one_op(
     needs: tuple[int, ...], layers: tuple[int, ...], device: str
 ) -> None:
-    """For any subset of gradients, no other op multiplies or sums again."""
+    """The op computes any subset of gradients, without further products or sums."""
     *tensors, omega = sine_arguments(
         Make("sums", device, torch.float64), (7,), (3, 4), layers=layers
     ).args
@@ -62,7 +62,8 @@ def test_a_backward_pass_is_one_op(
 def test_a_large_gradient_is_gone_when_its_slope_is_multiplied(
     dtype: torch.dtype, device: str
 ) -> None:
-    """One overwrites the other, as in eager PyTorch: there is no third tensor of that size."""
+    """The slope overwrites the gradient. As in eager PyTorch there is no third tensor of that
+    size."""
     rows = (1 << 24) // (512 * dtype.itemsize)
     *tensors, omega = sine_arguments(Make("large", device, dtype), (rows,), (8, 512)).args
     leaves = [t.requires_grad_() for t in tensors]
@@ -91,8 +92,8 @@ def test_a_large_gradient_is_gone_when_its_slope_is_multiplied(
 
 @pytest.mark.parametrize("needs", [(0, 1, 2), (0,)], ids=str)
 def test_vmap_of_rows_is_one_call(needs: tuple[int, ...]) -> None:
-    """A batch becomes N layers if anything is summed; for the gradient of only the input, more
-    rows."""
+    """A batch becomes N layers if gradients of weight or bias are requested. For the input's
+    gradient it becomes more rows."""
     make = Make("sums", "cpu", torch.float64)
     *tensors, omega = sine_arguments(make, (7,), (3, 4)).args
     leaves = [tensors[i].requires_grad_() for i in needs]
@@ -110,7 +111,7 @@ def test_vmap_of_rows_is_one_call(needs: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_derivatives_of_derivatives_are_made_of_slopes(device: str) -> None:
-    """Their gradients with respect to x W^T + b are added before any product or sum."""
+    """Gradients with respect to x W^T + b are added before any product or sum."""
     *tensors, omega = sine_arguments(Make("sums", device, torch.float64), (7,), (3, 4)).args
     leaves = [t.requires_grad_() for t in tensors]
     y = treadle.sine_linear(*tensors, omega)
@@ -135,7 +136,7 @@ def test_gradgradcheck_and_forward_ad(
     leaves = [t.requires_grad_() for t in (grad, *tensors)]
 
     def run(grad: Tensor, *tensors: Tensor) -> Any:
-        # Saved values have no gradients of their own: they are recomputed from the inputs.
+        # Saved values have no gradients, so they are recomputed from the inputs.
         with torch.no_grad():
             kept = ops.sine_linear_forward(*(t.detach() for t in tensors), omega)
         return backward((grad, *tensors, *kept, omega), mask)

@@ -1,4 +1,4 @@
-"""All gradients of a narrow layer in one kernel: half types on sm_90, with full and partial tiles.
+"""One kernel computes all gradients of a narrow layer: half types on sm_90, full and partial tiles.
 On other devices the same tests run other kernels."""
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tests.support.compare import same_bits
 from tests.support.inputs import HOPPER, Make
 from tests.support.layouts import Layout, dense, misaligned, padded_rows
 
-# Rows, columns, inputs: a block takes 64 rows at a time, of up to 128 columns and inputs; two
-# blocks share larger ones. The last sizes give each block several tiles.
+# Rows, columns, inputs. A block processes 64 rows at a time, with up to 128 columns and inputs; two
+# blocks share larger layers. With the last sizes each block has several tiles.
 SIZES = (
     (64, 128, 128),
     (65, 8, 8),
@@ -68,7 +68,7 @@ def test_values(
 @pytest.mark.parametrize("layout", [dense, padded_rows, misaligned])
 @pytest.mark.parametrize("dtype", HALVES)
 def test_memory_around_it(dtype: torch.dtype, layout: Layout, device: str) -> None:
-    """With padding, and for the last and the first rows of a larger batch, next to rows of NaN."""
+    """Tests padding, the last rows of a larger batch, and its first rows if NaN follows them."""
     args = arguments((300, 96, 72), dtype, device, layout)
     gradients_are_of(slope_alone(args), args, backward(args))
     for rows in (slice(67, None), slice(233)):
@@ -84,8 +84,8 @@ def test_memory_around_it(dtype: torch.dtype, layout: Layout, device: str) -> No
 @pytest.mark.parametrize("sizes", [(64, 64), (256, 136)], ids=str)
 @pytest.mark.parametrize("dtype", HALVES)
 def test_what_is_not_finite(dtype: torch.dtype, sizes: tuple[int, int], device: str) -> None:
-    """NaN and inf of grad stay in their row and column. A row with an invalid phase has no finite
-    gradient, and neither do sums over it."""
+    """NaN and inf of grad stay in their row and column. So does NaN from a saved phase whose code
+    means NaN."""
     args = arguments((500, *sizes), dtype, device)
     expected = backward(args)
     args[0][77, 5], args[0][490, 9] = math.nan, math.inf
@@ -114,7 +114,7 @@ def test_what_is_not_finite(dtype: torch.dtype, sizes: tuple[int, int], device: 
 
 @HOPPER
 def test_two_launches_cuda(tmp_path: Path) -> None:
-    """The second kernel adds parts. Unsupported sizes run other kernels."""
+    """The second kernel adds partial sums. Unsupported sizes run other kernels."""
 
     def kernels(
         rows: int, columns: int, inputs: int, *, dtype: torch.dtype = torch.bfloat16, **mask: bool

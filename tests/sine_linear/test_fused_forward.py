@@ -1,4 +1,4 @@
-"""The layer's product and its sines in one kernel: half types and tf32 on sm_90, with full and
+"""One kernel computes the layer's product and its sines: half types and TF32 on sm_90, full and
 partial tiles. On other devices the same tests run other kernels."""
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tests.support.cases import DEVICES, HALVES
 from tests.support.inputs import HOPPER, Make
 from tests.support.layouts import padded_rows
 
-# Rows, columns, inputs: tiles are [128, 128], two per cluster, and take 128 bytes of inputs per
-# stage, with six stages in flight.
+# Rows, columns, inputs. Tiles are [128, 128], two per cluster. A stage loads 128 bytes of inputs,
+# and six stages are in flight.
 SIZES = (
     (128, 32, 8),
     (130, 48, 12),
@@ -36,7 +36,7 @@ forward = torch.ops.treadle.sine_linear_forward
 
 @pytest.fixture(autouse=True)
 def tf32(allow_tf32: Callable[[bool], None]) -> None:
-    """Lets float32 use TF32, which only a GPU has."""
+    """Allows TF32 for float32. Only GPUs support TF32."""
     allow_tf32(True)
 
 
@@ -56,7 +56,7 @@ def exact_phase(x: Tensor, weight: Tensor, bias: Tensor | None, omega: float) ->
 
 
 def check(y: Tensor, phase: Tensor, u: Tensor, room: float = 2e-5) -> None:
-    """The tolerance is y's rounding, half a unit of the phase, and `room` for the float32 sum."""
+    """Allows for rounding of y, half a unit of the phase, and `room` for the float32 sum."""
     exact = u.sin()
     error = (y.double() - exact).abs()
     assert bool((error <= 0.5 * torch.finfo(y.dtype).eps * exact.abs() + room).all())
@@ -67,7 +67,7 @@ def check(y: Tensor, phase: Tensor, u: Tensor, room: float = 2e-5) -> None:
         )
         assert float((cosine.double() - u.cos()).abs().max()) <= 2e-7 + room
         return
-    assert int(phase.min()) > -(2**15)  # the code of NaN, to which some phases are adjacent
+    assert int(phase.min()) > -(2**15)  # the code of NaN, which is next to codes of phases
     turns = phase.double() / 2**16 - u / (2 * math.pi)
     assert float((turns - turns.round()).abs().max()) <= 1.51 / 2**16 + room
 
@@ -97,7 +97,7 @@ def test_values(dtype: torch.dtype, size: tuple[int, int, int], bias: bool, devi
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_memory_around_it(dtype: torch.dtype, device: str) -> None:
-    """With NaN as padding, with padding that breaks alignment, and for a part of a larger batch."""
+    """Tests NaN as padding, padding that breaks alignment, and a part of a larger batch."""
     make = Make("around", device, dtype)
     for layout in (padded, padded_rows):
         args = sine_arguments(make, (300,), (72, 96), to={"input": layout}).args
@@ -110,7 +110,7 @@ def test_memory_around_it(dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_large_and_no_numbers_keep_to_themselves(dtype: torch.dtype, device: str) -> None:
-    """Phases beyond the range of the short path, inf and NaN, next to small ones."""
+    """Phases that are too large for the short path, inf and NaN, next to small phases."""
     make = Make("far", device, dtype)
     x, weight, bias, _ = sine_arguments(make, (500,), (64, 64)).args
     x[7, 3], x[130, 5], x[131, 6] = math.nan, math.inf, -math.inf
@@ -133,7 +133,7 @@ def test_large_and_no_numbers_keep_to_themselves(dtype: torch.dtype, device: str
 @HOPPER
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_one_launch_cuda(dtype: torch.dtype, allow_tf32: Callable[[bool], None]) -> None:
-    """Few rows, odd sizes, unaligned memory and float32 without TF32 take two kernels."""
+    """Few rows, odd sizes, unaligned memory and float32 without TF32 need two kernels."""
 
     def kernels(rows: int, inputs: int, columns: int, first: int = 0) -> list[str]:
         make = Make("launches", "cuda", dtype)

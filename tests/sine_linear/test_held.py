@@ -1,4 +1,4 @@
-"""The slope overwrites a large gradient only if nothing else holds it."""
+"""The slope overwrites a large gradient only if nothing else references it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def a_view(y: Tensor, kept: Kept) -> Tensor:
 
 
 def the_base(y: Tensor, kept: Kept) -> Tensor:
-    """A hook on the base of the gradient, which is a view that Python has not seen."""
+    """A hook on the base of the gradient. The gradient is a view that Python has not seen."""
     return a_hook(y.view(-1), kept).view(y.shape)
 
 
@@ -89,8 +89,8 @@ def test_a_gradient_that_is_held_keeps_its_values(holder: Any, device: str) -> N
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_gradient_that_somebody_else_gets(device: str) -> None:
-    """The caller, who passed or requested it, another leaf or another layer gets the gradient,
-    too."""
+    """The gradient also belongs to the caller, who passed or requested it, to another leaf or to
+    another layer."""
     leaves, by = large_arguments(torch.float32, device)
     theirs, mine = expected(by, leaves), by.clone()
     same(torch.autograd.grad(treadle.sine_linear(*leaves, OMEGA), leaves, mine), theirs)
@@ -113,7 +113,7 @@ def test_a_gradient_that_somebody_else_gets(device: str) -> None:
 
 
 def replaced(change: Callable[[Tensor], Tensor], leaves: list[Tensor], by: Tensor) -> None:
-    """A hook returns another gradient, which nothing holds afterwards."""
+    """A hook returns another gradient, which nothing references afterwards."""
     theirs = expected(change(by).clone(), leaves)
     y = treadle.sine_linear(*leaves, OMEGA)
     y.register_hook(change)
@@ -122,8 +122,8 @@ def replaced(change: Callable[[Tensor], Tensor], leaves: list[Tensor], by: Tenso
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_gradient_that_cannot_be_written(device: str) -> None:
-    """Gradients that are expanded, transposed, inference tensors or lazily negative: only values
-    matter."""
+    """Gradients that are expanded, transposed, lazily negative, lazily zero or inference tensors
+    give the right values."""
     leaves, by = large_arguments(torch.float32, device)
 
     def inferred(g: Tensor) -> Tensor:
@@ -161,7 +161,7 @@ def test_tangents_of_gradients(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_vmap_over_weights_of_one_gradient(device: str) -> None:
-    """The gradient has no batch, but the layer's saved tensors have one."""
+    """The gradient has no batch dimension, but the layer's saved tensors have one."""
     leaves, by = large_arguments(torch.float32, device)
     x, w, b = (t.detach() for t in leaves)
 

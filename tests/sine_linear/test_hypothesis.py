@@ -1,6 +1,6 @@
-"""sine_linear on drawn sizes, strides, dtypes and omegas, within the tolerance of rule.py.
+"""sine_linear for sizes, strides, dtypes and omegas that Hypothesis draws, by the rule.
 
-Results, gradients and, in float64, gradients of gradients.
+Results, gradients and, in float64, second derivatives are checked.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Arguments = tuple[list[Tensor | None], float]
 
 @st.composite
 def arguments(draw: st.DrawFn) -> Arguments:
-    """Any small sizes, sometimes wider than a vector; every tensor in a different layout."""
+    """Small sizes, some of them wider than a vector. Every tensor has a different layout."""
     i, o = (draw(st.sampled_from([0, 1, 2, 3, 4, 5, 8, 17, 64])) for _ in range(2))
     lead = tuple(draw(st.lists(st.sampled_from([0, 1, 2, 3, 9]), max_size=3)))
     layers = draw(st.sampled_from([(), (), (), (1,), (3,)]))

@@ -1,4 +1,4 @@
-"""Jets refuse bad arguments, with the same messages on a CPU, a GPU and meta tensors."""
+"""Jets reject bad arguments, with the same messages for CPU, CUDA and meta tensors."""
 
 from __future__ import annotations
 
@@ -236,7 +236,8 @@ def test_weights_that_do_not_fit(device: str) -> None:
 @pytest.mark.parametrize("device", WHERE)
 @pytest.mark.parametrize("omega", [0.0, math.inf, math.nan])
 def test_omega_of_a_jet(omega: float, device: str) -> None:
-    """A jet cannot have an omega of 0. A module accepts 0 in a first layer, but then has no jet."""
+    """Jets do not support an omega of 0. A module accepts 0 in its first layer, but its jet
+    raises."""
     packed, weight = torch.zeros(3, N, I, device=device), torch.zeros(4, I, device=device)
     found = {0.0: "0", math.inf: "inf"}.get(omega, "nan")
     said = f"sine_linear_jet: omega must be finite and not 0 in float32, got {found}"
@@ -281,7 +282,7 @@ def test_nested_coordinates_are_refused() -> None:
 
 
 def test_a_module_that_fails_says_so_itself() -> None:
-    """An error of a final activation is not hidden."""
+    """An error that a final activation raises is not replaced by ours."""
     net = Siren(D, 8, 1, 2, True, final_activation=nn.Unflatten(1, (3, 1)))
     with pytest.raises(RuntimeError, match="^unflatten: "):
         net.jet(torch.zeros(N, D))

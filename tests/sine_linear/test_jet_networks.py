@@ -28,7 +28,7 @@ def squashed(y: Tensor) -> Tensor:
     return y / (1 + y.square().sum(-1, keepdim=True)).sqrt()
 
 
-# Each network, for jets and for the values at one point.
+# Each network as a function of a jet, and its values as a function of one point.
 NETS: dict[str, tuple[Net, Callable[[Tensor], Tensor]]] = {
     "layers": (lambda j: C.jet(B.jet(A.jet(j))), lambda x: C(B(A(x)))),
     "linear": (lambda j: jet_linear(A.jet(j), WEIGHT), lambda x: F.linear(A(x), WEIGHT)),
@@ -131,13 +131,13 @@ def test_coordinates_and_factors_keep_the_dtype() -> None:
         2 * Jet.of(x),
     ):
         assert {part.dtype for part in jet if part is not None} == {torch.float16}
-    # As for tensors, type promotion applies to all parts.
+    # Type promotion applies to all parts, as it does to tensors.
     for jet in (Jet.of(x) * CODE[:2], Jet.of(x) + CODE[:2]):
         assert {part.dtype for part in jet if part is not None} == {torch.float64}
 
 
 def test_factors_that_add_points() -> None:
-    """Several codes at the same points: a factor of more dimensions than the jet."""
+    """Several codes at the same points: the factor has more dimensions than the jet."""
     x, codes = points(5), torch.rand(3, 1, 6, dtype=torch.float64)
     for jets, values in (
         (lambda j, c: j * c, lambda y, c: y * c),
@@ -160,7 +160,7 @@ def test_results_without_a_gradient_scale_and_add() -> None:
 
 
 def copies(monkeypatch: pytest.MonkeyPatch, function: Callable[[], Any]) -> int:
-    """Counts torch.cat, which joins parts stored in several tensors."""
+    """Counts calls of torch.cat, which joins parts that are stored in separate tensors."""
     calls, cat = [], torch.cat
     with monkeypatch.context() as patch:
         patch.setattr(torch, "cat", lambda *args, **more: calls.append(0) or cat(*args, **more))
@@ -169,7 +169,7 @@ def copies(monkeypatch: pytest.MonkeyPatch, function: Callable[[], Any]) -> int:
 
 
 def test_layers_pass_parts_on_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A jet of a single layer is passed on as it is; only parts of several tensors are copied."""
+    """A layer's jet is passed on without a copy. Only parts in separate tensors are copied."""
     h = A.jet(Jet.of(points(5)))
     for name, call, count in (
         ("a layer", lambda: C.jet(B.jet(h)), 0),

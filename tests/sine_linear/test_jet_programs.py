@@ -1,4 +1,4 @@
-"""Jets in programs: torch.compile, torch.export, AOTInductor, torch.func."""
+"""Jets in torch.compile, torch.export, AOTInductor and torch.func."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from treadle.nn import SineLinear, Siren
 
 
 class Own(nn.Module):
-    """A residual network of scaled coordinates and a code, with a final tanh."""
+    """A residual network of scaled coordinates and a code, with a final tanh if ``bounded``."""
 
     def __init__(self, bounded: bool = True) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Own(nn.Module):
 
 
 class Poisson(nn.Module):
-    """A loss of the Laplacian, of value and gradient, to train."""
+    """A training loss of the Laplacian, the value and the gradient."""
 
     def __init__(self, net: Siren) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ ACTIVATED = {"final_activation": nn.Tanh(), "dropout": 0.2}
     "kind, options", [(Poisson, {}), (Poisson, ACTIVATED), (Eikonal, {"out_features": 1})]
 )
 def test_compiled_training(kind: type[Poisson], options: dict[str, Any]) -> None:
-    """Losses of Laplacian and gradient train, with another number of points in each step."""
+    """Trains on losses of Laplacian and gradient, with a different number of points each step."""
     torch._dynamo.reset()
     found = []
     for compiled in (False, True):
@@ -85,7 +85,7 @@ def test_compiled_training(kind: type[Poisson], options: dict[str, Any]) -> None
 
 
 def test_a_compiled_loss_of_the_gradient_takes_as_few_products() -> None:
-    """It runs in reverse mode, as without the compiler, and computes no jet with a part per
+    """The gradient is computed in reverse mode, as in eager mode, and not as a jet with a part per
     coordinate."""
     torch._dynamo.reset()
     backend = torch._dynamo.testing.EagerAndRecordGraphs()
@@ -164,7 +164,8 @@ ACTIVATIONS: dict[str, nn.Module] = {
 @pytest.mark.parametrize("second", [False, True])
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_export_of_a_final_activation(name: str, second: bool, tmp_path: Path) -> None:
-    """The program takes any number of points, has gradients, and loads without treadle's Python."""
+    """The program accepts any number of points, has gradients, and loads without treadle's
+    Python."""
     net = siren(final_activation=ACTIVATIONS[name])
     flags = {"laplacian": second, "hessian_diagonal": second}
 
@@ -212,11 +213,10 @@ def test_aoti(tmp_path: Path) -> None:
 
 
 def test_func_transforms() -> None:
-    """Under vmap, grad and jvp a jet is computed per point and, with stacked weights, per
-    network."""
+    """vmap over points, grad and jvp of functions that compute jets."""
     net, own, x = siren(), Own(), points()
     for call in (net.jet, own):
-        # vmap takes no None.
+        # vmap does not support None as an output.
         found = torch.func.vmap(lambda p, c=call: tuple(c(p)[:3]))(x)
         same(treadle.Jet(*found), call(x), 1e-12)
 
@@ -252,7 +252,7 @@ def test_an_ensemble_of_nets_in_one_call() -> None:
 
 
 def test_lines_of_the_page() -> None:
-    """The blocks of docs/jets.md run, one after another."""
+    """The code blocks of the page run, one after another."""
     names: dict[str, Any] = {}
     blocks = [code for _, code in snippets("jets.md")]
     for code in blocks:

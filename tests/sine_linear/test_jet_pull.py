@@ -1,5 +1,5 @@
-"""Siren.jet for only value and gradient, with few outputs: eager runs use one autograd Node, which
-saves little and recomputes the rest, some points at a time."""
+"""Siren.jet for only value and gradient, with few outputs: eager mode uses one autograd Node, which
+saves little and recomputes the rest for a chunk of points at a time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def few_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 def both_ways(run: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
-    """Results by the Node, and by torch.func."""
+    """The results of the Node, and those of torch.func."""
     found = run()
     monkeypatch.setattr(_siren_jet, "is_plain", lambda *_: False)
     return found, run()
@@ -99,7 +99,7 @@ def test_any_points(shape: tuple[int, ...], grad: bool, monkeypatch: pytest.Monk
 
 
 def test_derivatives_of_every_kind() -> None:
-    """First, second and forward derivatives, batches of cotangents, and no gradient at all."""
+    """First, second and third derivatives, forward mode, and batches of cotangents."""
     net = siren(3, out_features=1, hidden_features=4, hidden_layers=1)
     x = points(2, inputs=3).requires_grad_()
     names = [f"net.{name}" for name, _ in net.named_parameters()]
@@ -128,7 +128,7 @@ def test_derivatives_of_every_kind() -> None:
 
 @pytest.mark.parametrize("way", ["checkpoint", "hooks", "autocast", "kept"])
 def test_what_else_a_step_may_do(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch.func supports no hooks, and so no activation checkpointing; the Node does."""
+    """The Node supports saved-tensor hooks, which checkpointing needs. torch.func does not."""
     net, x = siren(3, out_features=1), points(inputs=3)
     wanted = torch.autograd.grad(pulled(net, x)[1].cos().sum(), net.parameters(), allow_unused=True)
     hooks: Any = torch.autograd.graph.save_on_cpu() if way == "hooks" else nullcontext()
@@ -141,7 +141,7 @@ def test_what_else_a_step_may_do(way: str, monkeypatch: pytest.MonkeyPatch) -> N
         loss = call(net, x)[1].cos().sum()
     if way == "kept":
         torch.autograd.grad(loss, list(net.parameters())[0], retain_graph=True)
-    # Autocast does not change the backward pass: it keeps the dtype that the layers had.
+    # Autocast does not change the backward pass, which keeps the dtype of the layers.
     with torch.autocast("cpu", torch.bfloat16) if way == "autocast" else nullcontext():
         found = torch.autograd.grad(loss, net.parameters(), allow_unused=True)
     assert wanted[-1] is None
@@ -175,6 +175,6 @@ def test_a_step_takes_half_of_autograds_memory(dtype: torch.dtype) -> None:
         def step(x: Tensor, slope: Callable[[Tensor], Tensor] = slope) -> None:
             (slope(x).norm(dim=-1) - 1).square().mean().backward()
 
-        step(x.clone())  # parameters get their gradients
+        step(x.clone())  # allocates the parameters' gradients
         found.append(most(lambda: x.clone(), step, "cpu"))
     assert found[0] <= 0.5 * found[1], found

@@ -1,4 +1,4 @@
-"""Siren.jet: its parts are the derivatives of the network, whatever its options."""
+"""Siren.jet: its parts are the derivatives of the network, for all options of Siren."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_any_leading_dimensions(shape: tuple[int, ...]) -> None:
 
 
 def test_no_products_and_no_sines_beyond_what_was_asked() -> None:
-    """Counts the rows of all products: for gradients, the Laplacian and the Hessian's diagonal."""
+    """Counts the parts of each layer's jet: for gradients, Laplacian and the Hessian's diagonal."""
     net, x, rows = siren(), points(), []
     real = treadle.nn._siren_jet.sine_linear_jet
 
@@ -99,7 +99,7 @@ def test_fewer_outputs_than_coordinates(outputs: int) -> None:
 
 
 def losses(jet: treadle.Jet) -> Tensor:
-    """A loss of all parts together."""
+    """A loss that depends on all parts."""
     parts = [part for part in jet if part is not None]
     return sum(((k + 1) * part.sin().sum() for k, part in enumerate(parts)), torch.zeros(()))
 
@@ -115,7 +115,7 @@ def test_gradients_of_a_loss_are_those_by_autograd() -> None:
 
 
 def test_coordinates_that_require_grad_agree_with_the_parts() -> None:
-    """The gradient by autograd of a jet's value equals the jet's gradient."""
+    """Derivatives of a jet's value by autograd equal the jet's gradient and Laplacian."""
     net, x = siren(out_features=1), points().requires_grad_()
     jet = net.jet(x)
     (slope,) = torch.autograd.grad(jet.value.sum(), x, create_graph=True)
@@ -155,7 +155,7 @@ def test_autocast_lowers_the_precision(device: str, dtype: torch.dtype) -> None:
     assert all(part.dtype == dtype for part in jet)
     same(treadle.Jet(*(p.float() for p in jet)), net.jet(x, hessian_diagonal=True), 0.05)
     losses(jet).backward()
-    # The last bias is only in the value.
+    # Only the value depends on the last bias.
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in net.parameters())
 
 
@@ -193,7 +193,7 @@ def test_hooks_do_not_run_and_products_are_counted(options: dict[str, Any]) -> N
     for flags in ({"laplacian": False}, {}):
         with FlopCounterMode(display=False) as counter:
             losses(net.jet(x, **flags)).backward()
-        # Seven points through two layers of 12 by 12, six times at least.
+        # Seven points pass through two layers of 12 by 12 at least six times.
         assert counter.get_total_flops() >= 6 * 2 * (2 * 7 * 12 * 12)
     assert not seen
 

@@ -1,4 +1,4 @@
-"""Losses of derivatives, as SIRENs are trained with them: eikonal, Poisson and Helmholtz."""
+"""Losses of derivatives that SIRENs are trained with: eikonal, Poisson and Helmholtz."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HIDDEN = 16
 
 
 def net(dtype: torch.dtype, device: str, outputs: int = 1) -> list[Tensor]:
-    """Weights and biases of two sine layers and a linear one, as SIREN draws them."""
+    """Weights and biases of two sine layers and a linear one, scaled as in SIREN."""
     make = Make("net", device, torch.float64)
     found = []
     for i, o, first in ((2, HIDDEN, True), (HIDDEN, HIDDEN, False), (HIDDEN, outputs, False)):
@@ -86,7 +86,7 @@ def test_as_plain_pytorch_in_float64(name: str, device: str) -> None:
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_by_the_rule(name: str, dtype: torch.dtype, device: str) -> None:
-    """Parameters and points are rounded first, also for the truth."""
+    """Parameters and points are first rounded to the dtype, also for the float64 truth."""
     runs = []
     for layer, cast in (
         (treadle.sine_linear, dtype),
@@ -104,7 +104,7 @@ def test_by_the_rule(name: str, dtype: torch.dtype, device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_derivatives_by_torch_func(device: str) -> None:
-    """Per point: the gradient by grad, the Laplacian by hessian, both under vmap."""
+    """Gradients by grad and Hessians by hessian, per point under vmap."""
     x = Make("points", device, torch.float64)(7, 2, by=0.5)
     found = []
     for layer in (treadle.sine_linear, reference.sine_linear):
@@ -123,7 +123,7 @@ def test_derivatives_by_torch_func(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_ensemble_of_networks(device: str) -> None:
-    """vmap over the weights of four networks, and the gradients of all."""
+    """The gradients of four networks, by vmap over their weights."""
     x = Make("points", device, torch.float64)(7, 2, by=0.5)
     stacked = {
         str(n): torch.stack([t.detach() * k for k in (1.0, 0.5, -1.0, 2.0)])
@@ -152,7 +152,7 @@ def test_no_more_products_than_plain_pytorch(name: str) -> None:
         products(lambda layer=layer: trained(LOSSES[name], layer, torch.float32, "cpu"))
         for layer in (treadle.sine_linear, reference.sine_linear)
     ]
-    # The kernel computes the first layer's products, of two coordinates.
+    # Our kernel itself computes the products of the first layer, which has two coordinates.
     assert counts[0] <= counts[1]
 
 
@@ -174,7 +174,7 @@ def test_checkpointed_layers_have_the_same_derivatives() -> None:
 
 
 def test_saved_tensors_may_be_moved() -> None:
-    """Hooks that pack saved tensors, as offloading does."""
+    """Hooks may replace saved tensors, as CPU offloading does."""
     found = []
     for packed in (False, True):
         parameters = net(torch.float64, "cpu")

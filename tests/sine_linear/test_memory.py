@@ -43,9 +43,9 @@ def most(prepare: Callable[[], Tensor], run: Callable[[Tensor], Any], device: st
 
 
 def beyond_the_product(by: Tensor, weight: Tensor, device: str) -> int:
-    """Bytes that torch's own product takes besides its result.
+    """Bytes that torch's own product needs besides its result.
 
-    On a CPU without instructions for bfloat16 that is a float32 copy of the result.
+    On a CPU without instructions for bfloat16 it needs a float32 copy of the result.
     """
     found: list[Tensor] = []
     return most(lambda: by, lambda z: found.append(z @ weight), device) - found[0].nbytes
@@ -57,8 +57,8 @@ def beyond_the_product(by: Tensor, weight: Tensor, device: str) -> int:
 def test_a_large_slope_lies_where_its_gradient_lay(
     dtype: torch.dtype, keep: bool, device: str
 ) -> None:
-    """There is no second tensor of that size, not even for the gradient of an equally large input:
-    it reuses the memory of the layer's saved output, if nothing holds that."""
+    """The slope overwrites the gradient, so there is no second tensor of that size. The gradient of
+    an equally large input reuses the layer's saved output if nothing else references it."""
     for inputs in (8, wide(device)):
         leaves, by = large_arguments(dtype, device, inputs=inputs)
         theirs, found = expected(by, leaves), list[Tensor]()
@@ -79,7 +79,7 @@ def test_a_large_slope_lies_where_its_gradient_lay(
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_step_of_a_network(device: str) -> None:
-    """Plain PyTorch holds the phases, the sines, a gradient and the next one, for every layer."""
+    """Plain PyTorch keeps the phases and sines of every layer, and two gradients at a time."""
     make = Make("network", device, torch.float32)
     sizes, found = (2, 256, 256, 256, 256, 1), []
     weights = [make(o, i, by=i**-0.5) for i, o in zip(sizes, sizes[1:], strict=False)]
@@ -100,7 +100,7 @@ def test_a_step_of_a_network(device: str) -> None:
 
 
 class Storages(TorchDispatchMode):
-    """Which of these storages are alive when an op is called."""
+    """Records which storages are alive at each call of the op `when`."""
 
     def __init__(self, of: dict[str, Tensor], when: str) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class Storages(TorchDispatchMode):
 def test_an_output_that_is_not_read_is_gone(
     dtype: torch.dtype, hooks: bool, keep: bool, device: str
 ) -> None:
-    """float32 needs the output for its cosine. With retain_graph nothing is released."""
+    """Only float32 needs the output, for the cosine. With retain_graph nothing is released."""
     call = sine_arguments(Make("gone", device, dtype), (300,), (3, 64))
     leaves = [t.requires_grad_() for t in call.args[:3]]
     if hooks:

@@ -121,7 +121,7 @@ def test_gradients_of_a_laplacian(device: str) -> None:
 
 
 def assert_uniform(tensor: Tensor, bound: float) -> None:
-    """Weights reach almost to the bound, with the standard deviation of a uniform distribution."""
+    """Weights nearly reach the bounds and have the standard deviation of a uniform distribution."""
     assert 0.97 * bound < tensor.max() <= bound and -bound <= tensor.min() < -0.97 * bound
     assert tensor.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.1)
 
@@ -208,7 +208,7 @@ def test_meta_device() -> None:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiles_without_a_graph_break(dynamic: bool) -> None:
-    # NumPy integers as sizes must not hinder torch.compile.
+    # NumPy integers as sizes must not break torch.compile.
     net = Siren(np.int64(2), np.int32(8), np.int8(1), 3, True, np.float32(20), 10).double()
     compiled = torch.compile(net, backend="aot_eager", fullgraph=True, dynamic=dynamic)
     for rows in (B, B + 3):

@@ -1,4 +1,4 @@
-"""SineLinear and Siren refuse bad arguments, with messages of their own."""
+"""SineLinear and Siren reject bad arguments with their own messages."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ NOT_TENSORS: tuple[Any, ...] = ([1.0], {"coords": 1}, 0.5, np.zeros(3), None)
 
 @pytest.mark.parametrize("value", NOT_TENSORS, ids=lambda value: type(value).__name__)
 def test_the_ops_name_what_is_no_tensor(value: Any) -> None:
-    """The message is one line; torch.ops prints the whole value."""
+    """The message is one line. That of torch.ops would contain the whole value."""
     fact = f"must be a tensor, got {type(value).__name__}"
     for op in ("sine", "sine_", "cosine", "cosine_"):
         with pytest.raises(TypeError, match=f"^{op}: x {fact}$"):

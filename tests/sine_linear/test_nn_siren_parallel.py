@@ -1,4 +1,4 @@
-"""Siren's state dict, with omega in it, where parameters are wrapped or sharded."""
+"""Siren's state dict, which contains omega, with wrapped or sharded parameters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def made(first: float = 30.0) -> Siren:
 
 
 def load_and_save(rank: int, world: int, folder: str) -> None:
-    """One process of two."""
+    """Runs in each of two processes."""
     store = distributed.FileStore(f"{folder}/store", world)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=world)
     try:

@@ -1,4 +1,4 @@
-"""Siren's state dict: omega in it, and conversion to the paper's code and siren-pytorch."""
+"""Siren's state dict: its omegas, and conversion to the paper's code and siren-pytorch."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_omega_survives(way: Callable[[Dict, Path], Dict], tmp_path: Path) -> No
 
 
 def test_programs_that_read_state_dicts() -> None:
-    """functional_call, a load without values on the meta device, and assign=True."""
+    """functional_call, and loading with assign=True into and from the meta device."""
     net, x = made(), points()
     assert torch.equal(torch.func.functional_call(made(), net.state_dict(), x), net(x))
     with torch.device("meta"):

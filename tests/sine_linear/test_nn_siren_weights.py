@@ -1,4 +1,4 @@
-"""Weights of other implementations load into Siren and compute the same."""
+"""Weights of other implementations load into Siren and give the same results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def omega_of(k: int) -> float:
 
 
 class PaperLayer(nn.Module):
-    """Mimics the names of a layer with a linear module inside."""
+    """`linear.weight`: a sine layer that contains a linear module."""
 
     def __init__(self, rows: int, columns: int, omega: float) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Package(nn.Module):
 
 
 class Wrapper(nn.Module):
-    """`net.layers.{k}.weight` beside the image's coordinates: siren-pytorch's SirenWrapper."""
+    """`net.layers.{k}.weight` and a buffer of coordinates: siren-pytorch's SirenWrapper."""
 
     def __init__(self, sizes: list[int], linear: bool, name: str) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts_load_as_they_are(layout: str, linear: bool) -> None:
     make, key = LAYOUTS[layout]
-    # In float64, because rounding of the first layer's phase grows through the later layers.
+    # In float64, because rounding errors of the first layer's phase grow in the later layers.
     theirs = make([2, 12, 12, 12, 3], linear).double()
     saved = theirs.state_dict()
     assert key in saved and len(saved) == 8 + ("grid" in saved)
@@ -145,7 +145,7 @@ def test_layouts_load_as_they_are(layout: str, linear: bool) -> None:
     alone = Siren(2, 12, 2, 3, linear, W0, LATER, dtype=torch.float64)
     assert str(alone.load_state_dict(saved)) == "<All keys matched successfully>"
     assert saved.keys() == before.keys()
-    # Inside of another module all names have a prefix.
+    # Inside another module all names have a prefix.
     outer = nn.ModuleDict({"siren": Siren(2, 12, 2, 3, linear, W0, LATER).double()})
     outer.load_state_dict({f"siren.{name}": value for name, value in saved.items()})
     x = torch.rand(20, 2, dtype=torch.float64) * 2 - 1
@@ -154,7 +154,7 @@ def test_layouts_load_as_they_are(layout: str, linear: bool) -> None:
 
 
 def test_siren_within_the_papers_network() -> None:
-    """`self.net = Siren(...)` for FCBlock: the saved prefix then looks like part of a name."""
+    """`self.net = Siren(...)` replaces FCBlock, so the saved prefix looks like part of a name."""
     theirs = Blocks([2, 12, 12, 12, 3], True).double()
     ours = Blocks([2, 12, 12, 12, 3], True)
     ours.net = Siren(2, 12, 2, 3, True, W0, LATER, dtype=torch.float64)
@@ -190,8 +190,8 @@ def test_a_layer_of_the_paper_loads() -> None:
 
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_linear_last_layer_of_the_paper_is_no_sine(strict: bool) -> None:
-    """Siren refuses a last sine layer of the paper, whose names look like a linear one's. A linear
-    one has other names."""
+    """A linear last layer of the paper has the names of a last sine layer of Siren, but must not
+    load into it. A last sine layer of the paper has other names."""
     saved = Paper([2, 12, 12, 3], True).state_dict()
     outer = nn.ModuleDict({"siren": Siren(2, 12, 1, 3)})
     words = r"Siren: outermost_linear must be True for these, got False: siren.net.2.weight is that"

@@ -72,7 +72,7 @@ TRANSFORMS: dict[str, Callable[[Function], Function]] = {
 @pytest.mark.parametrize("subset", SUBSETS)
 @pytest.mark.parametrize("name", ["forward", "grad", "jvp"])
 def test_vmap_refuses_what_a_call_refuses(subset: tuple[int, ...], name: str) -> None:
-    """A batch dimension in front must not make a row a layer, or a number a row."""
+    """A leading batch dimension must not turn a row into a layer, or a number into a row."""
     good = (4, 3), (5, 3), (5,)
     for place, shape in [(0, ()), (1, (3,)), (1, ()), (1, (2, 5, 3)), (2, ()), (2, (5, 1))]:
         rows: list[Any] = [
@@ -144,7 +144,7 @@ def test_vmap_is_one_call(subset: tuple[int, ...]) -> None:
 
 @each
 def test_autocast_runs_in_the_lower_precision(device: str, dtype: torch.dtype) -> None:
-    """The bits equal those of a call in that precision; gradients are float32. As in linear,
+    """The bits equal those of a call in that precision, and gradients are float32. As with linear,
     float64 is not cast."""
     call = sine_arguments(Make("autocast", device, torch.float32), (9,), (7, 8))
     expected = call.map(lambda t: t.to(dtype)).run(treadle.sine_linear)
@@ -244,7 +244,7 @@ def test_compile_of_second_derivatives() -> None:
 @pytest.mark.usefixtures("fresh_compile")
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiled_autograd_of_an_eikonal_step(dynamic: bool) -> None:
-    """The second backward pass, in which slopes send gradients to the layers' Nodes."""
+    """Tests the second backward pass, in which slopes send gradients to the layers' Nodes."""
     net = Net("cpu").double()
     x = Make("x", "cpu", torch.float64)(4, 2)
 

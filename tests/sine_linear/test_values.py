@@ -27,7 +27,7 @@ forward = torch.ops.treadle.sine_linear_forward
 def test_nan_and_inf_as_in_the_composition(
     dtype: torch.dtype, repeat: int, omega: float, device: str
 ) -> None:
-    """First and second derivatives, of few numbers and of enough for vectorised loops."""
+    """First and second derivatives of few numbers, and of enough for vectorised loops."""
     if repeat > 1 and device == "cpu":
         repeat = 500
     found, columns = [], 1 if repeat == 1 else 8
@@ -40,7 +40,7 @@ def test_nan_and_inf_as_in_the_composition(
     for n, (ours, theirs) in enumerate(zip(*found, strict=True)):
         same = ours.isnan() == theirs.isnan()
         assert bool(same.all()), f"result {n}: {torch.tensor(SPECIAL)[~same[: len(SPECIAL), 0]]}"
-    # The sign of a zero product depends on BLAS, dtype and size; a NaN has any sign.
+    # The sign of a zero product depends on BLAS, dtype and size; a NaN may have either sign.
     if device == "cpu" and columns == 1 and math.isfinite(omega):
         zeros = [y[:2].signbit() for y, *_ in found]
         assert torch.equal(*zeros)
@@ -65,7 +65,7 @@ def test_gradients_that_are_not_finite(dtype: torch.dtype, grad: float, device: 
 @pytest.mark.parametrize("inputs", [3, 64])
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_saved_bytes(dtype: torch.dtype, inputs: int, device: str) -> None:
-    """The layer keeps arguments and result, and 2 more bytes per element (8 in float64)."""
+    """The layer saves arguments and result, and 2 more bytes per element (8 in float64)."""
     call = sine_arguments(Make("saved", device, dtype), (4, 50), (inputs, 32))
     leaves = [t.requires_grad_() for t in call.args[:3]]
     kept: dict[int, int] = {}
@@ -132,7 +132,7 @@ def test_more_rows_than_one_product_takes(dtype: torch.dtype, device: str) -> No
     """The op computes products for chunks of rows; results and phases of all chunks are right."""
     args = sine_arguments(Make("rows", device, dtype), (9001,), (8, 1024)).args
     y, phase = forward(*args)
-    # The first chunk; rows after its end in every dtype; the end of the last chunk.
+    # In the first chunk; after its end, in every dtype; at the end of the last chunk.
     for part in (slice(0, 100), slice(4000, 4900), slice(-100, None)):
         alone, alone_phase = forward(args[0][part], *args[1:])
         torch.testing.assert_close(alone, y[part])
@@ -152,7 +152,7 @@ def test_more_rows_than_one_product_takes(dtype: torch.dtype, device: str) -> No
 def test_slopes_one_by_one_and_together(
     dtype: torch.dtype, shape: tuple[int, ...], order: int, device: str
 ) -> None:
-    """grad times factor times the order-th derivative, and all gradients of that."""
+    """Tests grad times factor times the order-th derivative, and all gradients of this product."""
     ops, omega = torch.ops.treadle, 1.5
     make = Make(f"slopes {shape}", device, dtype)
     args = (make(*shape), torch.eye(shape[-1], dtype=dtype, device=device), None)
@@ -192,7 +192,7 @@ def test_slopes_one_by_one_and_together(
 def test_a_write_to_what_was_saved_is_noticed(
     dtype: torch.dtype, position: int, device: str
 ) -> None:
-    """The three arguments are guarded. The result: test_written_over.py."""
+    """Writes to the three arguments raise. test_written_over.py tests writes to the result."""
     call = sine_arguments(Make("saved", device, dtype), (4,), (5, 3))
     tensors = [t.requires_grad_() * 1 for t in call.args[:3]]
     y = treadle.sine_linear(*tensors, 2.0)

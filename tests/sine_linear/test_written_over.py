@@ -1,5 +1,5 @@
-"""The layer's result may be overwritten (`y *= factor`), like torch.sin's. Gradients are bitwise
-equal to those of `y = y * factor`; higher derivatives sum in another order."""
+"""The layer's result may be overwritten (`y *= factor`), like that of torch.sin. Gradients are
+bitwise equal to those of `y = y * factor`; higher derivatives sum in another order."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def zeroed_(y: Tensor, factor: Tensor) -> Tensor:
 
 
 class Net(nn.Module):
-    """siren-pytorch's network with a modulator: each layer's result times a factor."""
+    """siren-pytorch's network with a modulator, which multiplies each layer's result."""
 
     def __init__(self, write: Write, device: str, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ def test_a_kept_graph_runs_twice() -> None:
 
 
 def test_within_autocast() -> None:
-    """The output is recomputed in its original dtype, also if autocast is on during backward."""
+    """The output is recomputed in its original dtype, even if autocast is on during backward."""
     found = []
     for write in (times_, times):
         net = Net(write, "cpu")
@@ -157,8 +157,8 @@ def test_programs(way: str) -> None:
             with torch.autograd.graph.save_on_cpu():
                 found.append(net.derivatives(1))
         elif way == "hooks that keep":
-            # With hooks torch does not compare versions, so its own ops would compute with y's
-            # values.
+            # With hooks torch does not compare versions, so its own ops would use the overwritten
+            # values of y.
             with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
                 found.append(net.derivatives(1))
         else:

@@ -1,4 +1,4 @@
-"""Arguments that sine_linear_jet and its backward must refuse."""
+"""Arguments that sine_linear_jet and its backward must reject."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ op = "sine_linear_jet"
 
 
 def layer(make: Make, **replaced: Any) -> Any:
-    """sine_linear_jet on good arguments, some replaced."""
+    """Calls sine_linear_jet with valid arguments, except for those in ``replaced``."""
     call = jet_arguments(make, LEAD, (I, O))
     call = call.with_args({NAMES.index(n): value for n, value in replaced.items()})
     return call.run(torch.ops.treadle.sine_linear_jet)
 
 
 def jets() -> list[Bad]:
-    """Shapes of jet that `coordinates` and `second` do not fit."""
+    """Shapes of jet that do not fit `coordinates` and `second`."""
     rule = f"{op}: jet must have shape [P, ..., I] with P = "
     given = "for coordinates = {} and second = {}, got {}"
     cases: tuple[tuple[tuple[int, ...], int, str, int], ...] = (
@@ -153,7 +153,7 @@ def dtypes_and_memory() -> list[Bad]:
 
 
 def backward(make: Make, change: Callable[[dict[str, Any]], Any]) -> Any:
-    """sine_linear_jet_backward on good arguments after ``change``."""
+    """Calls sine_linear_jet_backward with valid arguments that ``change`` has modified."""
     jet, weight, bias, *numbers = jet_arguments(make, LEAD, (I, O)).args
     values: dict[str, Any] = {
         "grad": make(4, 2, 4),

@@ -13,8 +13,8 @@ from treadle import reference
 
 SECONDS = ("none", "laplacian", "hessian_diagonal")
 OMEGA = 1.7
-# Leading dimensions, I, O, coordinates. Odd sizes, widths that are not multiples of a vector, no
-# elements.
+# Leading dimensions, I, O, coordinates: odd sizes, widths that are not multiples of a vector, empty
+# tensors.
 SIZES: tuple[tuple[tuple[int, ...], int, int, int], ...] = (
     ((), 5, 3, 2),
     ((2,), 2, 3, 1),
@@ -31,7 +31,7 @@ SIZES: tuple[tuple[tuple[int, ...], int, int, int], ...] = (
 
 
 def parts(coordinates: int, second: str) -> int:
-    """P."""
+    """P, the number of parts."""
     return 1 + coordinates + (0, 1, coordinates)[SECONDS.index(second)]
 
 
@@ -46,7 +46,8 @@ def jet_arguments(
     bias: bool = True,
     to: dict[str, layouts.Layout] | None = None,
 ) -> Call:
-    """Arguments of sizes I and O. Weights are SIREN's, so phases are of order one for any width."""
+    """Arguments for sizes I and O. Weights are scaled as in SIREN, so phases are of order one for
+    any width."""
     i, o = sizes
     layout = to or {}
     fan_in = max(1, i) ** -0.5 / max(1.0, abs(omega) / 3)

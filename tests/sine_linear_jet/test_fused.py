@@ -1,4 +1,4 @@
-"""The fused kernel for products and sines of all parts, sm_90: partial tiles, any width."""
+"""The fused sm_90 kernel for products and sines of all parts: partial tiles, any width."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SIZES = (
 
 @pytest.fixture
 def tf32(allow_tf32: Callable[[bool], None]) -> None:
-    """Allows TF32, without which this kernel does not take float32."""
+    """Allows TF32, without which this kernel does not support float32."""
     allow_tf32(True)
 
 
@@ -61,7 +61,8 @@ def test_by_the_rule(dtype: torch.dtype, sizes: tuple[int, int, int], d: int, se
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_large_phases_and_nan(dtype: torch.dtype) -> None:
-    """Equals the other kernels. Each sum has one product, because tf32 sums differ."""
+    """Compares with the other kernels. Each sum has one nonzero product, because TF32 sums
+    differ."""
     call = jet_arguments(Make("far", "cuda", dtype), (700,), (64, 64), omega=3e4, bias=False)
     call.args[1].zero_()[:, 3] = 1
     call.args[0].copy_(call.args[0].bfloat16())

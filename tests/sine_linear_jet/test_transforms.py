@@ -26,7 +26,7 @@ Function = Callable[..., Any]
 
 
 def jet_ops(device: str, second: str) -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
-    """Each overload, and what it is called with."""
+    """Calls of each overload: the op and its arguments."""
     call = jet_arguments(Make("opcheck", device, torch.float32), (3,), (5, 4), second=second)
     output, phase = ops.sine_linear_jet_forward(*call.args)
     kept = (*call.args[:3], output, phase, *call.args[3:])
@@ -111,7 +111,7 @@ def test_vmap_of_no_samples(name: str, subset: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("position, shape", [(0, (4,)), (0, ()), (1, (3,)), (1, (2, 4, 3))])
 def test_vmap_refuses_what_a_call_refuses(position: int, shape: tuple[int, ...]) -> None:
-    """A batch dimension must not make a row a jet, or a vector a weight."""
+    """A batch dimension must not turn a row into a jet, or a vector into a weight."""
     args = list(jet_arguments(Make("refused", "cpu", torch.float64), (2,), (3, 4)).args)
     args[position] = torch.ones(shape, dtype=torch.float64)
     words = "^sine_linear_jet: .* must have shape "
@@ -125,7 +125,8 @@ def test_vmap_refuses_what_a_call_refuses(position: int, shape: tuple[int, ...])
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", HALVES)
 def test_autocast_runs_in_the_lower_precision(dtype: torch.dtype, device: str) -> None:
-    """The bits of a call in that dtype; float32 arguments get gradients, also within autocast."""
+    """The bits are those of a call in that dtype. Gradients are float32, and the same if backward
+    runs inside autocast."""
     call = jet_arguments(Make("autocast", device, torch.float32), (9,), (7, 8))
     with torch.autocast(device, dtype):
         y = call.run(OP.function)
@@ -147,8 +148,8 @@ def test_autocast_runs_in_the_lower_precision(dtype: torch.dtype, device: str) -
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", HALVES)
 def test_second_derivatives_of_halves(dtype: torch.dtype, device: str) -> None:
-    """Tangents are composed in float32: at least as accurate as the composition in the half
-    type."""
+    """Second derivatives are composed in float32, so they are at least as accurate as those of the
+    composition in the half type."""
     call = jet_arguments(Make("second", device, dtype), (40,), (8, 16))
     found = []
     for function, to in (
@@ -182,7 +183,7 @@ class Net(torch.nn.Module):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_loss_of_the_laplacian_compiles_whole(device: str) -> None:
-    """torch.compile has no double backward, and compiles this loss."""
+    """torch.compile compiles this loss, although it does not support double backward."""
     net = Net(device)
     jet = jet_arguments(Make("compile", device, torch.float64), (6,), (2, 8)).args[0]
     found = []
@@ -205,7 +206,7 @@ def test_export() -> None:
 
 
 def test_the_reference_has_a_gradient_of_everything() -> None:
-    """Otherwise the comparison above would be empty."""
+    """If these gradients were 0, comparisons with the reference would show nothing."""
     call = requiring_grad(OP, jet_arguments(Make("all", "cpu", torch.float64), (3,), (3, 4)))
     y = reference.sine_linear_jet(*call.args)
     found = torch.autograd.grad(y.square().sum(), call.args[:3])

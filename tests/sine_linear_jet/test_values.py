@@ -1,4 +1,4 @@
-"""Jets through sine layers: autograd's derivatives, difficult phases, saved values."""
+"""Jets of sine layers: comparison with autograd, difficult phases, saved values."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def quarter_turns(make: Make, omega: float, width: int, second: str) -> Call:
         z = (jet[0].double() @ weight.double().T)[:, :1]
         distance = torch.logspace(-9, -1, 400, dtype=torch.float64, device=z.device)[:, None]
         target = ((omega * z / math.pi).round() + 0.5) * math.pi + distance * z.sign()
-        # The first column only depends on the first input, which therefore is its phase.
+        # The first column depends only on the first input, whose product with omega is its phase.
         weight[0] = 0
         weight[0, 0] = 1
         jet[0, :, :1] = (target / omega).to(jet.dtype)
@@ -97,12 +97,12 @@ def test_near_quarter_turns(dtype: torch.dtype, second: str, omega: float, devic
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
 def test_first_parts_alone_near_quarter_turns(dtype: torch.dtype, device: str) -> None:
-    """The loss depends only on the derivative y_1, so the gradient of the value takes z_1 from
-    y_1 / (omega c), where the cosine c is almost 0. Some of these phases are saved as an exact
-    quarter turn, or as a cosine of 0."""
+    """The loss depends only on the derivative y_1. So the gradient of the value needs z_1, which is
+    computed as y_1 / (omega c) although the cosine c is almost 0. Some of these phases are saved as
+    an exact quarter turn, or as a cosine of 0."""
     distance = torch.linspace(-3e-4, 3e-4, 1001, dtype=torch.float64)
     u = torch.cat([0.5 * math.pi + distance, 1.5 * math.pi + distance])
-    # A number of a half type may be 5e-4 away from u. So a second input holds the difference.
+    # Rounding u to a half type may change it by 5e-4, so a second input adds the difference.
     high = u.to(dtype)
     values = torch.stack([high, (u - high.double()).to(dtype)], -1)
     jet = torch.stack([values, torch.tensor([0.75, 0], dtype=dtype).expand(values.shape)])
@@ -121,8 +121,8 @@ def test_first_parts_alone_near_quarter_turns(dtype: torch.dtype, device: str) -
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("scale", [1e-7, 1e-5, 1e-3])
 def test_small_derivatives_of_halves(scale: float, device: str) -> None:
-    """Gradients below float16's normal range, such as those of a loss weighted by 1e-7, are
-    kept."""
+    """Gradients below float16's normal range, such as those of a loss weighted by 1e-7, are not
+    lost."""
     make = Make("small", device, torch.float16)
     call = jet_arguments(make, (60,), (8, 16), omega=30.0)
     call.args[0][1:] *= scale
@@ -157,7 +157,7 @@ def test_nan_and_inf_as_in_the_composition(dtype: torch.dtype, second: str, devi
 @pytest.mark.parametrize("second", SECONDS)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_saved_bytes(dtype: torch.dtype, second: str, device: str) -> None:
-    """The op keeps arguments and result, and 2 more bytes per value (8 in float64)."""
+    """The op saves arguments and result, and 2 more bytes per value (8 in float64)."""
     call = jet_arguments(Make("saved", device, dtype), (4, 50), (8, 32), second=second)
     leaves = [t.requires_grad_() for t in call.args[:3]]
     kept: dict[int, int] = {}
@@ -206,7 +206,7 @@ def test_a_result_that_is_written_over(dtype: torch.dtype, device: str) -> None:
         same_bits(ours, expected)
 
 
-# Points, O. More than a CUDA block takes, and more than a thread adds up.
+# Points, O: more than a CUDA block processes and than a thread sums.
 MANY = ((1, 1), (3, 31), (2_500, 256), (70_001, 24), (1_300, 1_032))
 
 
@@ -214,7 +214,7 @@ MANY = ((1, 1), (3, 31), (2_500, 256), (70_001, 24), (1_300, 1_032))
 @pytest.mark.parametrize("sizes", MANY, ids=str)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_of_many_points(dtype: torch.dtype, sizes: tuple[int, int], device: str) -> None:
-    """Equals two calls of half the points; gradients of weights equal their sums."""
+    """Gradients of weights and bias are sums over many points."""
     points, outputs = sizes
     if device == "cpu":
         points, outputs = min(points, 300), min(outputs, 256)
@@ -224,7 +224,7 @@ def test_of_many_points(dtype: torch.dtype, sizes: tuple[int, int], device: str)
     composition = gradients(OP.reference, call, (0, 1, 2), None)
     within_rule(y[0], truth[0][0], composition[0][0])
     for k, (a, t, c) in enumerate(zip(grads, truth[1], composition[1], strict=True)):
-        # A sum over many points of a half type is as accurate as the points' rounded gradients.
+        # In half types a sum over many points is as accurate as the points' rounded gradients.
         within_rule(a, t, c, gradient=True, what=str(k))
 
 
@@ -242,8 +242,8 @@ def test_wide_accesses(device: str, second: str, d: int, inputs: int) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_more_than_a_chunk(device: str) -> None:
-    """The CPU multiplies half types in chunks of 8,192 points of 256; the last chunk is right,
-    too."""
+    """The CPU multiplies half types in chunks of 8,192 points of width 256. This tests the last
+    chunk."""
     make = Make("chunks", device, torch.bfloat16)
     call = jet_arguments(make, (8_200,), (5, 256), coordinates=1, second="none")
     last = call.with_args({0: call.args[0][:, -30:]})
@@ -263,7 +263,8 @@ def test_the_same_bits_twice(dtype: torch.dtype, second: str) -> None:
 
 
 def test_the_reference_is_the_layers() -> None:
-    """Its value equals sine_linear's, so the tolerances of both are comparable."""
+    """The value equals that of sine_linear's reference, so tolerances of both ops are
+    comparable."""
     call = jet_arguments(Make("reference", "cpu", torch.float64), (5,), (3, 4))
     jet, weight, bias, omega, *_ = call.args
     torch.testing.assert_close(

@@ -109,7 +109,7 @@ def add_bad() -> list[Bad]:
 
 
 def bool_refused(op: str, call: Callable[..., Any]) -> Bad:
-    """bool arguments of an op that keeps integers."""
+    """A call with bool arguments of an op that keeps integers."""
     return Bad(
         f"{op} bool",
         lambda m: call(m, of_dtype(m, torch.bool, 4)),
@@ -122,7 +122,7 @@ def is_of_one_tensor(op: Op) -> bool:
 
 
 def of_one_tensor_bad(model: Op) -> list[Bad]:
-    """An elementwise op of one tensor, and its backward."""
+    """Bad calls of an elementwise op of one tensor, and of its backward."""
     op, backward = model.name, getattr(torch.ops.treadle, f"{model.name}_backward")
 
     def call(m: Make, x: Tensor, **out: Tensor) -> Any:

@@ -82,7 +82,7 @@ def sized_call(
     if op.name == "sine_linear":
         return sine_linear_cases.sine_arguments(make, cell[:1], cell[1:])
     if op.name == "sine_linear_jet":
-        # No other size may be 7, the number of parts: torch.compile gives equal sizes one symbol.
+        # No other size may be 7, the number of parts: torch.compile would give both one symbol.
         return jet_cases.jet_arguments(make, cell[:1], cell[1:], coordinates=5)
     if op.name == "affine_scan":
         return scan_cases.scan_arguments(make, cell)
@@ -100,7 +100,7 @@ def sized_call(
 def each_case(
     *names: str, dtypes: tuple[torch.dtype, ...] = FLOATING, big: bool = True
 ) -> list[Any]:
-    """Parameters (op, case, dtype) for pytest, of the named ops or of all ops."""
+    """Parameters (op, case, dtype) for pytest, for the named ops or for all ops."""
     return [
         pytest.param(op, case, dtype, id=f"{case.id}-{str(dtype).removeprefix('torch.')}")
         for op in (OPS[name] for name in (names or OPS))

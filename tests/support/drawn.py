@@ -136,7 +136,7 @@ def addresses(view: View) -> list[int]:
 
 
 def depends_on_order(written: View, read: View) -> bool:
-    """Whether an element is written before another that needs its old value, or twice."""
+    """Whether an element is written twice, or before its old value is read."""
     out, source = addresses(written), addresses(read)
     if len(set(out)) < len(out):
         return True

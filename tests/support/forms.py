@@ -1,4 +1,4 @@
-"""The elementwise ops in every form: new results, in place, out=.
+"""Elementwise ops in every form: with a new result, in place, and with out=.
 
 The forms are made from ``OPS``, so every test includes new ops. A form is called with x and with a
 second tensor y of the same shape, from which ``Op.rest`` makes the arguments after the first.

@@ -1,7 +1,7 @@
 """Finds launches in a CUDA graph that may overlap the previous launch, and removes the overlap.
 
-Capture turns the attribute of programmatic dependent launch into a type of edge, which the driver
-reports. So tests need neither a second build nor timing.
+Graph capture turns the attribute of programmatic dependent launch into an edge type, which the
+driver reports. So tests need neither a second build nor timing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def captured(call: Callable[[], Any], times: int) -> torch.cuda.CUDAGraph:
 
 
 def overlaps(graph: torch.cuda.CUDAGraph) -> list[bool]:
-    """Whether the launch at the end of each edge may begin before the other has ended."""
+    """For each edge, whether its second launch may begin before the first has ended."""
     return [edge.type == PROGRAMMATIC for edge in _edges(graph)[2]]
 
 

@@ -1,8 +1,9 @@
-"""Prints the `--help` of each script as JSON, from one process that has imported torch.
+"""Prints the `--help` output of each script as JSON.
 
     python -m tests.support.helps examples/digits.py "-m treadle" ...
 
-Each script runs in a forked process. The JSON has its output and exit status.
+Each script runs in a fork of this process, which has already imported torch. The JSON maps each
+script to its exit status and output.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import treadle  # noqa: F401
 
 
 def run(script: str) -> int:
-    """The exit status, which argparse raises as an exception."""
+    """Runs a script and returns its exit status, which argparse raises as an exception."""
     sys.argv = [script, "--help"]
     try:
         if script.startswith("-m "):

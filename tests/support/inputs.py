@@ -1,4 +1,4 @@
-"""The parts of a case: tensors of equal values on every device, calls, cases and ops."""
+"""Tensors with equal values on every device, and the classes of calls, cases and ops."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 
 class Make:
-    """Makes a case's tensors: seeded by its name, computed on the CPU, moved to the device."""
+    """Makes a case's tensors. They are seeded by its name, computed on the CPU, and moved to the
+    device."""
 
     def __init__(self, name: str, device: str, dtype: torch.dtype) -> None:
         self.device, self.dtype = device, dtype
@@ -111,12 +112,12 @@ class Op:
     has_out: bool = False
     saved: tuple[int, ...] = ()  # positions of the tensors whose values the derivative needs
     torch_function: Callable[..., Any] | None = None  # torch's twin of function, with out=
-    # The largest error in ulps; None: bitwise equal to the twin.
+    # The largest error in ulps, or None if results are bitwise equal to the twin's.
     ulps: Mapping[torch.dtype, float] | None = None
-    # For an elementwise op: for each variant of a call, a function that makes the arguments after
-    # the first from a tensor of the first one's shape. See forms.py.
+    # Only for elementwise ops: maps each variant of a call to a function that makes the arguments
+    # after the first from a tensor of the first one's shape. See forms.py.
     rest: Mapping[str, Callable[[Tensor], Call]] | None = None
-    parameters: bool = False  # whether tensors after the first have shapes of their own
+    parameters: bool = False  # whether tensors after the first have other shapes than the first
 
     @property
     def elementwise(self) -> bool:
@@ -163,7 +164,7 @@ def outputs(result: Any) -> tuple[Tensor, ...]:
 
 
 def requiring_grad(op: Op, call: Call, positions: list[int] | None = None) -> Call:
-    """The call with copies of its tensors as leaves; those at ``positions`` require grad."""
+    """The call in which the tensors at ``positions`` (default: all that can) require grad."""
     wanted = op.leaves(call) if positions is None else positions
     return call.with_args({i: call.args[i].detach().requires_grad_() for i in wanted})
 
@@ -174,7 +175,7 @@ class Bad:
 
     id: str
     run: Callable[[Make], Any]
-    message: str  # {device}: the tensors' device; {other}: that of a misplaced one
+    message: str  # {device}: the tensors' device; {other}: the device of a misplaced tensor
     devices: tuple[str, ...] = ("cpu", "cuda", "meta")
     error: type[Exception] = RuntimeError
 

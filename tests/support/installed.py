@@ -21,7 +21,7 @@ PACKAGE = ROOT / "python_pkg" / "treadle"
 ISAS = ("portable", "avx2", "avx512")
 
 
-# The folder of the running torch, below the package.
+# The package's subfolder for the running torch.
 OF_TORCH = f"lib/torch-{'.'.join(torch.__version__.split('.')[:2])}"
 
 
@@ -54,7 +54,7 @@ def copy(folder: Path, **facts: Any) -> Path:
 def python(
     *arguments: str, path: Path | None = None, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs Python outside of the source tree, with treadle from `path` (default: the tree)."""
+    """Runs Python outside the source tree, with treadle from `path` (default: the tree)."""
     return subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,

@@ -37,7 +37,7 @@ def strided(t: Tensor) -> Tensor:
 
 
 def padded_rows(t: Tensor) -> Tensor:
-    """Dense rows with three elements of another tensor between them."""
+    """Dense rows with three unused elements after each."""
     if t.dim() == 0:
         return misaligned(t)
     buffer = t.new_zeros(*t.shape[:-1], t.shape[-1] + 3)
@@ -53,7 +53,7 @@ def misaligned(t: Tensor) -> Tensor:
 
 
 def expanded(t: Tensor) -> Tensor:
-    """The first row for every row, stored once (the values of the other rows are lost)."""
+    """Repeats the first row with a stride of 0. The values of the other rows are lost."""
     if t.dim() == 0 or t.shape[0] == 0:
         return t.contiguous()
     return t[:1].contiguous().expand(t.shape)

@@ -1,4 +1,4 @@
-"""A net after treadle.nn.replace, for tests of copies and of tools."""
+"""A net in which treadle.nn.replace has replaced layers, for tests of copies and tools."""
 
 from __future__ import annotations
 

@@ -47,7 +47,8 @@ def within_rule(
 def gradients(
     function: Callable[..., Any], call: Call, leaves: Sequence[int], dtype: torch.dtype | None
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Results and gradients for random cotangents; all tensors cast to ``dtype``, if given."""
+    """Results, and gradients for random cotangents. If ``dtype`` is given, all tensors are cast to
+    it."""
 
     def cast(t: Tensor) -> Tensor:
         return t.detach().to(dtype or t.dtype)
@@ -63,7 +64,7 @@ def gradients(
 
 
 def obeys(op: Op, call: Call, *, backward: bool = True, slack: float = 1) -> None:
-    """Checks results, and gradients of every floating-point argument, by the rule."""
+    """Checks results, and gradients of all differentiable arguments, by the rule."""
     leaves = op.leaves(call) if backward else []
     if not leaves:
         runs = [

@@ -1,4 +1,4 @@
-"""Slow tests, with the CPU seconds of all cases of a function or file together.
+"""Slow tests, with the CPU seconds that all cases of a function or file take together.
 
 Measured on an AMD EPYC (Zen 4), including child processes; `pytest --durations=0` shows wall times.
 """

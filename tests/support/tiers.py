@@ -1,9 +1,9 @@
 """Selects the tests of a run and orders them.
 
-The cases of an entry of SLOW together take a worker 10 seconds or more. `--slow=none`, which
-`make test` uses, leaves these entries out. `--slow=some`, which .ci/run uses, runs entries whose
-sources changed since the last commit that ran all tests (.ci/full_run) and a quarter of the others,
-which is a different quarter for each commit.
+All cases of an entry of SLOW together take 10 seconds or more on one worker. `--slow=none`, which
+`make test` uses, leaves these entries out. `--slow=some`, which .ci/run uses, runs the entries
+whose sources changed since the last commit that ran all tests (.ci/full_run) and a quarter of the
+others, a different quarter for each commit.
 """
 
 from __future__ import annotations

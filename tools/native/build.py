@@ -5,7 +5,7 @@ treadle/lib/torch-2.11/libtreadle.so         and so on, one folder per torch min
 treadle/lib/torch-2.11/facts.json
 treadle/lib/torch-2.11-cpu/                  the same two in a wheel, for that torch without CUDA
 treadle/_C.cpython-311-x86_64-linux-gnu.so   one per Python minor
-treadle/lib/libtreadle_jax.so                where JAX is installed
+treadle/lib/libtreadle_jax.so                if JAX is installed
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def build(package: Path, version: str) -> None:
     """Build all binaries, and put them with the facts into `package`.
 
-    They are for the installed torch and the running Python; with $TREADLE_TORCHES, for those torch
-    packages, with CUDA and without, and every Python that is found.
+    They are for the installed torch and the running Python. With $TREADLE_TORCHES they are for
+    those torch packages, with CUDA and without, and for every Python that is found.
     """
     torches = host.Torch.all()
     pythons = [host.Python.running()] if len(torches) == 1 else host.Python.all()
@@ -71,7 +71,7 @@ def build_for(torch: host.Torch, pythons: list[host.Python], package: Path, vers
 def run_ninja(file: Path, jobs: int) -> int:
     command = [host.ninja(), "-f", str(file), "-j", str(jobs)]
     env = host.ccache_environment(ROOT) | os.environ
-    # LD_RUN_PATH would write a folder of this machine into both binaries.
+    # LD_RUN_PATH would write a folder of this machine into the binaries.
     env.pop("LD_RUN_PATH", None)
     return subprocess.run(command, env=env).returncode
 
@@ -99,10 +99,10 @@ def _has(toolkit: cuda.Toolkit | cuda.Missing) -> bool:
 
 
 def build_folder() -> Path:
-    """Where objects are kept.
+    """The folder of objects: $TREADLE_BUILD_DIR if set.
 
-    $TREADLE_BUILD_DIR moves it. ninja identifies objects by path: a path relative to the tree lets
-    copies of a built tree reuse objects, an absolute one lets several unpacked sdists share them.
+    ninja identifies objects by path. A path relative to the tree lets copies of a built tree reuse
+    objects, while an absolute one lets several unpacked sdists share them.
     """
     return Path(os.environ.get("TREADLE_BUILD_DIR") or "build/native")
 

@@ -55,7 +55,7 @@ class Toolkit:
         return ["-Ofc=mid"] if int(self.version.split(".")[0]) >= 13 else []
 
     def libraries(self, torch: Torch) -> list[Path]:
-        """The CUDA runtime and cuBLAS to link with torch: the toolkit's, else torch's own."""
+        """The CUDA runtime and cuBLAS to link: the toolkit's if it has them, else torch's."""
         return [self._library(name, torch) for name in ("cudart", "cublas")]
 
     def static_runtime(self, torch: Torch) -> Path:
@@ -100,8 +100,8 @@ def find(torch: Torch) -> Toolkit | Missing:
     """The toolkit to build with, or why there is none.
 
     $TREADLE_CUDA: 1 requires CUDA, 0 leaves it out, gpu (the Makefile's choice) builds it for the
-    GPUs of this machine or, if it has none, leaves it out; if unset, CUDA is built if nvcc is
-    found.
+    GPUs of this machine or, if it has none, leaves it out. If the variable is unset, CUDA is
+    built if nvcc is found.
     """
     wanted = os.environ.get("TREADLE_CUDA", "")
     if wanted not in ("", "0", "1", "gpu"):
@@ -201,7 +201,7 @@ def _parse(text: str, known: list[str]) -> tuple[str, ...]:
 
 
 def _has_gpu() -> bool:
-    """Whether a GPU is here, even if this torch was built without CUDA."""
+    """Whether this machine has a GPU, even if this torch was built without CUDA."""
     import torch
 
     return bool(torch.cuda.is_available()) or Path("/proc/driver/nvidia/gpus").is_dir()
@@ -216,6 +216,6 @@ def _present_gpus(known: list[str]) -> tuple[str, ...]:
     for index in range(torch.cuda.device_count()):
         major, minor = torch.cuda.get_device_capability(index)
         arch = f"{major}.{minor}"
-        # A GPU newer than the toolkit runs the newest PTX the toolkit can write.
+        # A GPU newer than the toolkit runs the newest PTX that the toolkit can generate.
         archs.append(arch if arch in known else known[-1] + "+PTX")
     return tuple(dict.fromkeys(archs))

@@ -5,7 +5,7 @@
   a wheel has a second one for the same torch without CUDA, which shares all objects of csrc/ except
   those of the cuda folders.
 - _C: csrc/bindings.cpp, one for each Python version.
-- libtreadle_jax.so: kernels/jax/, the handlers of treadle.jax; only where JAX is installed.
+- libtreadle_jax.so: kernels/jax/, the handlers of treadle.jax; only if JAX is installed.
 
 There is one graph for everything, so that all cores stay busy, and a file is recompiled only if it,
 a header that it includes, or its command has changed. A CPU-only build shares every object with the
@@ -25,7 +25,7 @@ from .words import escape, from_env, quote, write_if_new
 CXX_FLAGS = ["-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror=return-type"]
 # --expt-relaxed-constexpr allows std::numeric_limits and the like in device code.
 NVCC_FLAGS = ["-O3", "-std=c++17", "--expt-relaxed-constexpr"]
-# The file's name, because a linker that finds only libstdc++.a would otherwise copy it into the
+# Linked by file name, because a linker that finds only libstdc++.a would otherwise copy it into the
 # library. A second libstdc++ in a process crashes in iostreams, which every error text uses.
 CXX_RUNTIME = "-l:libstdc++.so.6"
 
@@ -70,7 +70,7 @@ class Graph:
 
     @property
     def folder(self) -> Path:
-        """One folder per torch version, so that builds for two can alternate."""
+        """One folder per torch version, so that builds for two versions can alternate."""
         return self.base / f"torch-{self.torch.version.replace('+', '-')}"
 
     @property
@@ -100,7 +100,7 @@ class Graph:
 
     @property
     def cpu_library(self) -> Path:
-        """The same file name as `library`, because programs link to that name."""
+        """It has the same file name as `library`, because programs link to that name."""
         return self.folder / "without-cuda" / self.library.name
 
     def module(self, python: host.Python) -> Path:
@@ -197,7 +197,7 @@ class Graph:
         return [*flags, "-idirafter", "csrc/compat", *from_env("CXXFLAGS")]
 
     def kernel_host_flags(self) -> list[str]:
-        """The flags of those kernels/*.cpp that are compiled for any processor."""
+        """The flags of the kernels/*.cpp that are compiled for any processor."""
         flags = [*CXX_FLAGS, "-O2", "-std=c++17", "-I.", "-Ikernels/include"]
         return [*flags, *from_env("CXXFLAGS")]
 
@@ -212,7 +212,7 @@ class Graph:
         if cuda.for_checking():
             flags += toolkit.checking_flags()
         if os.environ.get("TREADLE_LINEINFO") == "1":
-            # Not the default, because line numbers double the library's size, and those in PTX
+            # Not the default, because line numbers double the library's size, and in PTX they
             # contain folders of this machine.
             flags.append("-lineinfo")
         flags += [f"-Xcompiler={','.join(['-fPIC', '-fvisibility=hidden', '-Wall'])}"]
@@ -249,8 +249,8 @@ class Graph:
         return objects + [self._shared_object("cxx", source, flags) for source in others]
 
     def _c_api_objects(self) -> list[Path]:
-        """The functions of kernels.h; for CUDA arrays they call CUDA, or raise in a build without
-        it."""
+        """The functions of kernels.h. For CUDA arrays they call CUDA, or return an error in a build
+        without it."""
         flags = [*self.kernel_host_flags(), f'-DTREADLE_KERNELS_SOURCES="{kernels_sources()}"']
         if isinstance(self.toolkit, cuda.Toolkit):
             flags.append(f'-DTREADLE_CUDA_VERSION="{self.toolkit.version}"')
@@ -298,13 +298,13 @@ class Graph:
         return [*flags, CXX_RUNTIME, "-lpthread", *from_env("LDFLAGS")]
 
     def _library_flags(self, library: Path, toolkit: cuda.Toolkit | cuda.Missing) -> list[str]:
-        # libgomp's file name, so that the linker uses the runtime that torch ships and loads.
+        # libgomp is linked by file name, so that the linker uses the one that torch loads.
         libraries = [str(self.kernels), CXX_RUNTIME, "-lc10", "-ltorch_cpu", "-l:libgomp.so.1"]
         if isinstance(toolkit, cuda.Toolkit):
             libraries += ["-lc10_cuda", "-ltorch_cuda"]
             libraries += map(str, toolkit.libraries(self.torch))
-        # In the package, the library is in its torch version's folder, below the folder of the
-        # kernels.
+        # In the package, the library is in its torch version's folder, below the folder of
+        # libtreadle_kernels.so.
         start = [*LINK_FLAGS, f"-Wl,-soname,{library.name}", "-Wl,-rpath,$ORIGIN/.."]
         start.append("-Wl,--version-script=tools/native/local.map")
         return [*start, f"-L{self.torch.lib_dir}", *libraries, *from_env("LDFLAGS")]
@@ -317,7 +317,7 @@ class Graph:
             # bindings.cpp does not include torch.
             flags = self.kernel_host_flags()
             for folder in (pybind11.get_include(), python.include):
-                # Both put __FILE__ into the binary, so remove the build machine's path from it.
+                # Their headers put __FILE__ into the binary, so remove the build machine's path.
                 flags += ["-isystem", folder, f"-ffile-prefix-map={folder}/="]
             made = self._shared_object("cxx", source, flags, python.suffix.removesuffix(".so"))
             link = [CXX_RUNTIME, str(self.kernels), "-Wl,-rpath,$ORIGIN/lib", *from_env("LDFLAGS")]
@@ -335,7 +335,7 @@ class Graph:
 
 
 def cell_flags(header: Path) -> list[str]:
-    """Which cell a source of kernels/recurrent/instances is compiled for."""
+    """Flags that select the cell of a source of kernels/recurrent/instances."""
     name = header.stem.title().replace("_", "")
     return [f"-DTREADLE_CELL={name}", f'-DTREADLE_CELL_HEADER="{header}"']
 

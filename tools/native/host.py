@@ -78,7 +78,7 @@ class Torch:
 
     @classmethod
     def at(cls, folder: Path) -> Torch:
-        """A torch package that is built against but never imported, so its dependencies may be
+        """A torch package to build against. It is never imported, so its dependencies may be
         missing."""
         facts = runpy.run_path(str(folder / "version.py"))
         # Every torch for Linux since 2.6 has the C++11 ABI.
@@ -86,7 +86,7 @@ class Torch:
 
     @classmethod
     def all(cls) -> list[Torch]:
-        """The torch packages in the folders of $TREADLE_TORCHES; else the installed one."""
+        """The torch packages in the folders of $TREADLE_TORCHES or, if unset, the installed one."""
         folders = os.environ.get("TREADLE_TORCHES")
         if not folders:
             return [cls.installed()]
@@ -99,7 +99,7 @@ class Torch:
 
     @property
     def cxx_standard(self) -> int:
-        """The standard that torch's own headers need: they refuse anything older with an #error."""
+        """The C++ standard that torch's headers need. They refuse an older one with an #error."""
         header = (self.root / "include" / "ATen" / "ATen.h").read_text()
         return 20 if "202002L" in header else 17
 
@@ -147,7 +147,7 @@ class Python:
 
 
 def jax_include() -> Path | None:
-    """The folder of XLA's headers in an installed JAX, which is not imported; None without one."""
+    """The folder of XLA's headers in the installed JAX, or None. This does not import JAX."""
     jaxlib = importlib.util.find_spec("jaxlib") if importlib.util.find_spec("jax") else None
     for folder in (jaxlib.submodule_search_locations or []) if jaxlib else []:
         if (Path(folder) / "include" / "xla" / "ffi" / "api").is_dir():
@@ -156,7 +156,7 @@ def jax_include() -> Path | None:
 
 
 def cxx() -> str:
-    """The C++ compiler: $CXX, else c++ or g++."""
+    """The C++ compiler: $CXX, else c++, g++ or clang++."""
     asked = os.environ.get("CXX")
     for name in [asked] if asked else ["c++", "g++", "clang++"]:
         if name and shutil.which(name.split()[0]):
@@ -170,13 +170,13 @@ def ccache() -> str:
 
 
 def ccache_environment(root: Path) -> dict[str, str]:
-    """Settings for ccache: torch's headers are precompiled, and paths below the tree (such as
-    .venv) are equal in another tree."""
+    """Settings for ccache: it must cope with precompiled headers, and must treat paths below the
+    tree (such as .venv) as equal to those of another tree."""
     return {"CCACHE_SLOPPINESS": "pch_defines,time_macros", "CCACHE_BASEDIR": str(root)}
 
 
 def first_line(command: list[str]) -> str:
-    """The first line of a compiler's version."""
+    """The first line that a command prints, such as a compiler's version."""
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return out.splitlines()[0].strip()
 
@@ -204,8 +204,8 @@ def ninja() -> str:
 
 
 def _free_memory() -> int:
-    """Bytes that the build may use: the machine's free memory, or the rest of the cgroup's
-    limit."""
+    """Bytes that the build may use: the machine's free memory, but at most the rest of the
+    cgroup's limit."""
     free = 1 << 62
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
@@ -221,7 +221,7 @@ def _free_memory() -> int:
 
 
 def jobs() -> int:
-    """The number of parallel compilers: $MAX_JOBS, else by cores and free memory."""
+    """The number of parallel compilers: $MAX_JOBS, else chosen by cores and free memory."""
     asked = os.environ.get("MAX_JOBS")
     if asked:
         if not asked.isdigit() or int(asked) < 1:

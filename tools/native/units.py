@@ -1,9 +1,9 @@
 """Selects the files of csrc/ that are compiled together.
 
-Parsing torch's headers takes longer than compiling most files of csrc/, so a folder is one unit, or
-a few if it is large: a source that includes the folder's files. Errors name the lines of those
-files. The files of a unit share one scope, so names of static functions and in anonymous namespaces
-are unique in their folder.
+Parsing torch's headers takes longer than compiling most files of csrc/, so a unit is a source that
+includes the files of a folder. A large folder has several units. Compiler errors refer to the lines
+of the included files. The files of a unit share one scope, so names of static functions and names
+in anonymous namespaces must be unique in their folder.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ APART = {"bindings.cpp", "cuda_missing.cpp"}
 
 
 def units() -> dict[str, list[Path]]:
-    """The files of each unit, by its name: csrc/recurrent's are recurrent-1, recurrent-2, ...
+    """The files of each unit, by the unit's name. For csrc/recurrent these are recurrent-1, ...
 
     Sources with CUDA calls are separate units, named -cuda.
     """
@@ -32,7 +32,7 @@ def units() -> dict[str, list[Path]]:
 
 
 def write(name: str, files: list[Path], folder: Path) -> Path:
-    """The source of a unit."""
+    """Writes the source of a unit."""
     source = folder / f"{name}.cpp"
     folder.mkdir(parents=True, exist_ok=True)
     write_if_new(source, "".join(f'#include "{file}"\n' for file in files))

@@ -20,7 +20,7 @@ static cudaDataType_t type_of(Dtype dtype) {
   return dtype == Dtype::kHalf ? CUDA_R_16F : CUDA_R_16BF;
 }
 
-// A factor in cuBLAS's column-major order: a row-major matrix is its transpose.
+// A factor in cuBLAS's column-major order, in which a row-major matrix is its transpose.
 struct Operand {
   cublasOperation_t op;
   const void* data;
@@ -33,7 +33,7 @@ struct Operand {
     stride = counted(std::max<int64_t>(rows ? of.row_stride : of.column_stride, 1));
   }
 
-  // cuBLAS takes 32-bit sizes.
+  // cuBLAS needs 32-bit sizes.
   static int counted(int64_t count) {
     TORCH_CHECK(count <= std::numeric_limits<int>::max(),
                 "treadle: sizes of a matrix product must be less than 2^31, got ", count);
@@ -41,7 +41,7 @@ struct Operand {
   }
 };
 
-// Older torch has a bool here, and newer torch an enum whose first value allows it.
+// The option is a bool in older torch, and in newer torch an enum whose first value means allowed.
 template <class Option>
 static bool is_allowed(Option option) {
   if constexpr (std::is_same_v<Option, bool>) {
@@ -58,7 +58,7 @@ static bool rounds_parts(Dtype dtype) {
                                : is_allowed(context.allowBF16ReductionCuBLAS());
 }
 
-// The mode of one product, if it differs from the handle's, which is restored after the product.
+// Sets the handle's math mode for one product, and restores it. Does nothing without a mode.
 class MathMode {
  public:
   MathMode(cublasHandle_t handle, std::optional<cublasMath_t> mode) {
@@ -133,8 +133,8 @@ GemmsOnStream::GemmsOnStream(cudaStream_t stream, void* workspace, size_t bytes)
   TORCH_CUDABLAS_CHECK(cublasSetWorkspace(handle, workspace, bytes));
 }
 
-// ATen sets stream, workspace and mode whenever it is asked for the handle. If that throws here,
-// ATen's next use of the handle sets them.
+// Every call of getCurrentCUDABlasHandle sets the handle's stream, workspace and mode. If it throws
+// here, ATen's next call sets them.
 GemmsOnStream::Moved::~Moved() {
   try {
     at::cuda::getCurrentCUDABlasHandle();

@@ -1,5 +1,5 @@
-// Matrix products by cuBLAS directly, with ATen's handle: its stream, its workspace, and torch's
-// setting of tf32. A call of ATen's own functions takes as long as a step of a recurrent layer.
+// Matrix products that call cuBLAS directly, with ATen's handle and thus its stream, its workspace
+// and torch's TF32 setting. A call of an ATen function takes as long as a step of a layer.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,14 +13,14 @@
 
 namespace treadle {
 
-// On the current device and stream. Make one for several products: asking ATen for the handle takes
-// longer than a product. Each product leaves the handle's mode as it found it.
+// Runs on the current device and stream. Use one Gemm for several products: getting the handle from
+// ATen takes longer than a product. Each product restores the handle's math mode.
 class Gemm {
  public:
-  // tf32: whether float32 is computed in tf32; none: torch's setting for matrix products.
+  // tf32: whether float32 products use TF32; by default, torch's setting for matrix products.
   explicit Gemm(Dtype dtype, std::optional<bool> tf32 = {});
-  // out = a b, or out += a b, for matrices that are dense along rows or columns, bitwise equal to
-  // at::mm. `wide`: out is acc_t. Raises for sizes of 2^31 or more.
+  // out = a b, or out += a b if `add`, for matrices that are dense along rows or columns; bitwise
+  // equal to at::mm. `wide`: out is stored as acc_t. Raises for sizes of 2^31 or more.
   void multiply(const Matrix& out, const Matrix& a, const Matrix& b, bool add,
                 bool wide = false) const;
 
@@ -30,8 +30,8 @@ class Gemm {
   cublasHandle_t handle_;
 };
 
-// While it lives, Gemms of this thread on the current device that were made before it use this
-// stream and workspace; afterwards they use ATen's again.
+// During its lifetime, Gemms of this thread on the current device that were created before it use
+// this stream and workspace. Afterwards they use ATen's again.
 class GemmsOnStream {
  public:
   GemmsOnStream(cudaStream_t stream, void* workspace, size_t bytes);

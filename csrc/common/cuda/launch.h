@@ -1,4 +1,4 @@
-// Guards and checks around every launch of a CUDA backend function.
+// Device guards, and the error check after every kernel launch.
 #pragma once
 
 #include <ATen/cuda/CUDAContext.h>

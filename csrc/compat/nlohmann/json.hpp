@@ -1,6 +1,6 @@
-// A stand-in for nlohmann/json.hpp: ATen/functorch/Interpreter.h includes it, and torch's wheels do
-// not ship it. It only has to parse: nothing of it is called from our files. The folder is searched
-// last (-idirafter), so that a real copy of the library wins.
+// A stub of nlohmann/json.hpp, which ATen/functorch/Interpreter.h includes although torch's wheels
+// do not ship it. The stub only has to compile: our code calls none of its functions. This folder
+// is searched last (-idirafter), so that a real copy of the library takes precedence.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// From an elementwise loop to launches: guards the device, takes the current stream, splits the
-// work where it is too large for 32-bit offsets.
+// Launches kernels for an elementwise loop: sets the device, uses the current stream, and splits
+// loops that are too large for 32-bit offsets.
 #pragma once
 
 #include <ATen/TensorIterator.h>
@@ -16,7 +16,7 @@ namespace treadle {
 ElementwiseArgs elementwise_args(const ElementwiseLoop& loop);
 ElementwiseArgs elementwise_args(const char* op, const at::TensorIteratorBase& iter, Dtype compute);
 
-// f(args, stream) launches and returns its error.
+// f(args, stream) launches a kernel and returns a cudaError_t.
 template <class F>
 void run_cuda(ElementwiseLoop& loop, const F& f) {
   if (loop.numel() == 0) return;
@@ -33,7 +33,8 @@ void run_cuda(ElementwiseLoop& loop, const F& f) {
   }
 }
 
-// Where a kernel of elementwise/op.h runs. It takes the arguments, the parameters and the stream.
+// Runs a kernel for elementwise/op.h. `launch` receives the ElementwiseArgs, the parameters and the
+// stream.
 struct OnCuda {
   template <auto launch, class Parameters>
   static void run(ElementwiseLoop& loop, const Parameters& parameters) {

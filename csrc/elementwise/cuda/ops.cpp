@@ -8,8 +8,8 @@
 namespace treadle {
 namespace {
 
-// vector_add of two tensors, of which one may be a number: a 0-dim CPU tensor, whose memory the
-// device must not read.
+// vector_add of two tensors. If one of them is a 0-dim CPU tensor, whose memory the device must not
+// read, it is passed as a number.
 struct AddOnCuda {
   template <auto launch, class Parameters>
   static void run(ElementwiseLoop& loop, const Parameters& parameters) {

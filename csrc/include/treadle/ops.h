@@ -1,5 +1,5 @@
-// treadle's ops for C++ programs with LibTorch. Same contracts as in Python; each call goes through
-// the dispatcher, so autograd, autocast and the device switch work as with at::add.
+// treadle's ops for C++ programs that use LibTorch, with the same contracts as in Python. Each call
+// goes through the dispatcher, so autograd, autocast and device dispatch work as in at::add.
 #pragma once
 
 #include <ATen/core/ATen_fwd.h>
@@ -14,7 +14,7 @@
 #pragma GCC visibility push(default)
 namespace treadle {
 
-// a + alpha * b, one fma. a, b [*] broadcast and promote as in at::add.
+// a + alpha * b, computed with one fma. a and b [*] are broadcast and promoted as in at::add.
 at::Tensor vector_add(const at::Tensor& a, const at::Tensor& b, const at::Scalar& alpha = 1);
 at::Tensor vector_add(const at::Tensor& a, const at::Scalar& b, const at::Scalar& alpha = 1);
 at::Tensor& vector_add_out(at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
@@ -44,8 +44,8 @@ at::Tensor& cosine_(at::Tensor& x);
 at::Tensor cosine_backward(const at::Tensor& grad, const at::Tensor& x);
 
 // x + sin(alpha x)^2 / (beta + eps). x [N, C, ...], alpha and beta [C] or [1], of any number
-// dtypes; without beta it is alpha. Without beta and eps it is x + alpha (x sinc(alpha x))^2, which
-// is smooth at alpha 0. logscale: alpha and beta are the logarithms of these.
+// dtypes. beta defaults to alpha. Without beta and eps, the result is x + alpha (x sinc(alpha
+// x))^2, which is smooth at alpha = 0. With logscale, alpha and beta are given as logarithms.
 at::Tensor snake(const at::Tensor& x, const at::Tensor& alpha,
                  const std::optional<at::Tensor>& beta = std::nullopt,
                  std::optional<double> eps = std::nullopt, bool logscale = false);
@@ -57,8 +57,9 @@ at::Tensor& snake_(at::Tensor& x, const at::Tensor& alpha,
                    std::optional<double> eps = std::nullopt, bool logscale = false);
 
 // One step of the LLTM cell: (new_h [B, H], new_cell [B, H]) from input [B, I], weights
-// [3H, H+I], bias [3H] or [1, 3H] or none, old_h [B, H], old_cell [B, H] (float32 with half
-// types, or input's dtype). A leading N on every tensor: N independent cells.
+// [3H, H+I], bias [3H] or [1, 3H] or none, old_h [B, H], old_cell [B, H] (in input's dtype, or
+// float32 with half types). If every tensor has a leading dimension N, computes N independent
+// cells.
 std::tuple<at::Tensor, at::Tensor> lltm_cell(const at::Tensor& input, const at::Tensor& weights,
                                              const std::optional<at::Tensor>& bias,
                                              const at::Tensor& old_h, const at::Tensor& old_cell);
@@ -68,9 +69,9 @@ std::tuple<at::Tensor, at::Tensor> lltm_cell(const at::Tensor& input, const at::
 at::Tensor sine_linear(const at::Tensor& input, const at::Tensor& weight,
                        const std::optional<at::Tensor>& bias, double omega);
 
-// Propagates a jet [P, ..., I] through that layer: [P, ..., O]. A jet holds the value, then its
-// derivatives with respect to the `coordinates`, then the second derivatives that `second` names:
-// none, laplacian (their sum) or hessian_diagonal (one per coordinate).
+// Propagates a jet [P, ..., I] through that layer: [P, ..., O]. A jet consists of the value, then
+// its derivatives with respect to the `coordinates`, then the second derivatives that `second`
+// selects: none, laplacian (their sum) or hessian_diagonal (one per coordinate).
 at::Tensor sine_linear_jet(const at::Tensor& jet, const at::Tensor& weight,
                            const std::optional<at::Tensor>& bias, double omega, int64_t coordinates,
                            std::string_view second = "none");
@@ -78,10 +79,10 @@ at::Tensor sine_linear_jet(const at::Tensor& jet, const at::Tensor& weight,
 // Layers of LLTM cells over a sequence: (output [T, B, D*H], h_n, c_n [L*D, B, H]) from input
 // [T, B, I] ([B, T, I] if batch_first), hx = {h0, c0} [L*D, B, H] and params: for each layer and
 // each of its D directions weight_ih [3H, I] (after the first layer [3H, D*H]), weight_hh [3H, H]
-// and, if has_biases, bias [3H]. The order is that of at::lstm. recompute: save less for backward.
-// reset [T, B] bool ([B, T] if batch_first): where it is true, the state before that step is
-// reset_hx (shaped as hx, or one per step, [L*D, T, B, H]) or zeros. lengths [B], int64 or int32 on
-// input's device: the steps of each row, from 0 to T.
+// and, if has_biases, bias [3H], in the order of at::lstm. With recompute, less is saved for the
+// backward pass. Where reset, bool [T, B] ([B, T] if batch_first), is true, the state before that
+// step is reset_hx (with the shape of hx, or [L*D, T, B, H] for one state per step) or zeros.
+// lengths [B], int64 or int32 on input's device, is the number of steps of each row, from 0 to T.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> lltm(
     const at::Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
     int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first,
@@ -95,8 +96,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lltm(
     bool recompute = false, const std::optional<at::Tensor>& reset = std::nullopt,
     at::TensorList reset_hx = {});
 
-// The same for LSTM and GRU cells, with the arguments of at::lstm and at::gru: weights are [4H,
-// ...] or [3H, ...], and if has_biases there are bias_ih and bias_hh. For GRU, hx is h0 and there
+// The same for LSTM and GRU cells, with the arguments of at::lstm and at::gru. Weights are
+// [4H, ...] or [3H, ...]; if has_biases, there are bias_ih and bias_hh. For GRU, hx is h0 and there
 // is no c_n.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm(
     const at::Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
@@ -122,7 +123,7 @@ std::tuple<at::Tensor, at::Tensor> gru(const at::Tensor& data, const at::Tensor&
                                        const std::optional<at::Tensor>& reset = std::nullopt,
                                        const std::optional<at::Tensor>& reset_hx = std::nullopt);
 
-// The same for RNN cells: weights are [H, ...], and the names give the nonlinearity.
+// The same for RNN cells, whose weights are [H, ...]. The function names give the nonlinearity.
 std::tuple<at::Tensor, at::Tensor> rnn_tanh(
     const at::Tensor& input, const at::Tensor& hx, at::TensorList params, bool has_biases,
     int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first,
@@ -148,7 +149,7 @@ std::tuple<at::Tensor, at::Tensor> rnn_relu(
     const std::optional<at::Tensor>& reset = std::nullopt,
     const std::optional<at::Tensor>& reset_hx = std::nullopt);
 
-// The same, which also return the cell states of the last layer: c of every step, [T, B, D*H]
+// lltm and lstm that also return the cell states of the last layer: c of every step, [T, B, D*H]
 // ([B, T, D*H] if batch_first) or [S, D*H], in the dtype of c_n.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> lltm_with_cells(
     const at::Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,

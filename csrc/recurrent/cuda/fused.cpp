@@ -1,5 +1,5 @@
-// Algorithms "tiles" and "warp" on CUDA, in which a launch is a whole step: what their kernels read
-// is copied to where they can read it.
+// Algorithms "tiles" and "warp" on CUDA, in which one launch runs a whole step. Operands whose
+// layout the kernels cannot read are copied.
 #include <ATen/Functions.h>
 
 #include "kernels/recurrent/fused_args.h"
@@ -9,11 +9,11 @@
 namespace treadle {
 namespace {
 
-// Two buffers of a fused algorithm: h of direction d before a step, and after it.
+// The two buffers for h of direction d, which alternate: h before a step, and h after it.
 struct Turns {
   Tensor before, after;
 
-  // A single step only reads the state before it, so it may read h0 itself.
+  // A single step only reads the h before it, so it may read h0 itself.
   Turns(const LayerRun& run, int64_t d, const Tensor& first_h, const Tensor& h) {
     if (first_h.defined() && run.sizes.steps == 1) {
       before = after = first_h[d];
@@ -22,12 +22,13 @@ struct Turns {
     const Tensor states = at::empty({2, h.size(1), h.size(2)}, h.options());
     before = states[0].copy_(first_h.defined() ? first_h[d] : h[d]);
     after = states[1];
-    // Rows of a packed batch begin at different steps in the reverse direction.
+    // In the reverse direction, rows of a packed batch begin at different steps, so h0 must be in
+    // both buffers.
     if (d == 1 && run.arguments.batch_sizes.defined()) after.copy_(h[d]);
   }
 };
 
-// Uses const_data_ptr, because a write access would copy an h0 whose storage is copy-on-write.
+// Uses const_data_ptr, because mutable_data_ptr would copy an h0 whose storage is copy-on-write.
 void* data_of_turn(const Tensor& t) { return const_cast<void*>(t.const_data_ptr()); }
 
 // Whether rows can be read 16 bytes at a time.
@@ -44,8 +45,8 @@ Tensor as_chunks(const Tensor& rows) {
   return in_chunks(rows) ? rows : rows.clone(at::MemoryFormat::Contiguous);
 }
 
-// Rows for the kernels of "warp". Only the sizes decide whether these read vectors, so that the
-// order of their sums does not depend on alignment.
+// Rows for the kernels of "warp". Only the sizes decide whether these kernels read vectors, so that
+// the order of their sums does not depend on alignment.
 Tensor as_vectors(const Tensor& rows) {
   const bool readable = rows.size(1) % 4 == 0 ? in_chunks(rows) : rows.stride(1) == 1;
   return readable ? rows : rows.clone(at::MemoryFormat::Contiguous);

@@ -1,5 +1,5 @@
-// Runs a direction of algorithm "step" as a StepGraph: the launches of one step, forward and
-// backward.
+// Runs a direction of algorithm "step", forward or backward, with a StepGraph: defines the launches
+// of one step.
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
 
@@ -10,8 +10,8 @@
 
 namespace treadle {
 
-// All steps of a graph read the states that the previous step wrote, so the first states are
-// copied there.
+// Every step of a graph reads its states where the previous step wrote them, so the first states
+// are copied there.
 static void begin_with(void* state, const void* first, int64_t bytes, cudaStream_t stream) {
   if (first == nullptr) return;
   C10_CUDA_CHECK(cudaMemcpyAsync(state, first, bytes, cudaMemcpyDeviceToDevice, stream));
@@ -32,7 +32,7 @@ void run_grouped_forward(const char* op, const RecurrenceForward& args, const Gr
   const int64_t width = cell.input_gates * hidden, state_width = cell.state_gates * hidden;
   const at::Tensor products = at::empty({chunk * batch, width}, acc);
   const at::Tensor of_h = at::empty({batch, state_width}, acc);
-  // [rows, columns], or stored column by column.
+  // A view [rows, columns], stored by columns if the plan is transposed.
   const auto laid_out = [&](const at::Tensor& t, int64_t rows, int64_t columns) {
     return plan.transposed ? MatrixView{t.const_data_ptr(), 1, rows}
                            : MatrixView{t.const_data_ptr(), columns, 1};
@@ -52,7 +52,7 @@ void run_grouped_forward(const char* op, const RecurrenceForward& args, const Gr
     own.first_c = nullptr;
     own.products = all_products;
     own.state_products = state_products;
-    // Moves the pointer to where row 0 of S would be, because the steps count rows from row 0.
+    // Moves the pointer to where row 0 of S would be, because steps index rows from row 0.
     if (base == nullptr) {
       own.products.data = static_cast<const char*>(all_products.data) -
                           products_row * all_products.row_stride * acc_bytes(args.dtype);

@@ -1,5 +1,5 @@
 // recurrent_layer on CUDA: algorithm "step" launches a matrix product and a kernel per step,
-// "tiles" and "warp" one kernel per step, the others one launch. Kernels:
+// "tiles" and "warp" launch one kernel per step, and the others one kernel for all steps. Kernels:
 // kernels/recurrent/launchers.h. Twin: cpu.cpp.
 #include "recurrent/cuda/layer.h"
 
@@ -21,16 +21,17 @@
 namespace treadle {
 namespace {
 
-// LSTM, GRU and RNN follow the switch that torch's layers follow; LLTM and formulas, which torch
-// has no layer for, that of matrix products.
+// The TF32 setting of a layer, if it differs from that of matrix products. LSTM, GRU and RNN use
+// the setting of torch's layers. LLTM and formulas, for which torch has no layers, use that of
+// matrix products.
 std::optional<bool> tf32_cuda(CellKind cell, Dtype dtype) {
   if (cell == CellKind::kLltm || is_formula(cell) || dtype != Dtype::kFloat) return {};
   const bool wanted = tf32_allowed_in_rnn();
   return wanted == tf32_allowed() ? std::optional<bool>() : wanted;
 }
 
-// The plans of a thread's last layers. Only the driver can say whether a plan fits in the
-// current context, and asking it takes the host as long as a launch.
+// A cache of the plans of a thread's last layers. Only the driver knows whether a plan fits in the
+// current context, and asking it takes as much host time as a launch.
 class KnownPlans {
  public:
   struct Key {
@@ -110,7 +111,7 @@ Tensor product_cuda(const LayerRun& run, const Tensor& a, const Tensor& b) {
   return run.acc == a.scalar_type() ? at::mm(a, b) : at::mm(a, b, run.acc);
 }
 
-// f(args of one step, its first row, its number of rows), for each step that has rows.
+// Calls f(args of one step, its first row, its number of rows) for each step that has rows.
 template <class Args, class F>
 void each_step(const Args& args, const F& f) {
   Args one = args;
@@ -128,7 +129,7 @@ void each_step(const Args& args, const F& f) {
   }
 }
 
-// The states that a direction's first step begins with, where a reset replaces them.
+// Replaces the states before a direction's first step in the rows that reset there.
 void replace_first(const LayerRun& run, const ForwardDirection& direction) {
   const LayerResets& resets = run.resets;
   const RecurrenceStep& step = direction.steps[0];
@@ -149,7 +150,7 @@ void replace_first(const LayerRun& run, const ForwardDirection& direction) {
   replace(direction.c, resets.c);
 }
 
-// If a reset replaced the first step's state, the gradient goes to the replacement.
+// Where a reset replaced the state before the first step, moves its gradient to the replacement.
 void cut_first(const LayerRun& run, const RecurrenceStep& step, const Tensor& grad,
                Tensor of_reset) {
   if (!run.resets.marks.defined() || step.marked_rows == 0) return;
@@ -162,13 +163,14 @@ void cut_first(const LayerRun& run, const RecurrenceStep& step, const Tensor& gr
   rows.masked_fill_(mark, 0);
 }
 
-// W_hh for the products of all steps, dense along rows or columns.
+// W_hh for the products of all steps, stored by columns if the plan says so, otherwise by rows.
 Tensor as_multiplied(const LayerRun& run, const Tensor& w_hh) {
   if (run.plan.weight_by_columns) return w_hh.t().contiguous().t();
   return w_hh.contiguous();
 }
 
-// The steps of a chunk one by one. The first reads first_h instead of args.h, unless it is null.
+// Runs the steps of a chunk one by one. The first step reads first_h instead of args.h, unless
+// first_h is null.
 void steps_forward(const LayerRun& run, const RecurrenceForward& args, const Tensor& weight,
                    const void* first_h, cudaStream_t stream) {
   const char* const op = layer_op_name();
@@ -218,8 +220,8 @@ LayerSaved forward_cuda(const LayerRun& run, bool save) {
   const cudaStream_t stream = at::cuda::getCurrentCUDAStream().stream();
   if (!run.idle()) check_units(layer_op_name(), run.sizes.batch, run.sizes.hidden);
   if (run.persistent()) return persistent_forward_cuda(run, save, stream);
-  // The kernels write h, and only the products read it. If all rows take the first step without a
-  // reset, its product reads h0, and nothing is copied.
+  // The kernels write h, and only the products read it. So if all rows take the first step without
+  // a reset, its product can read h0 without a copy.
   const bool reads_h0 =
       !run.idle() && !run.arguments.batch_sizes.defined() && !run.resets.marks.defined();
   const bool reads_c0 =

@@ -11,26 +11,26 @@ inline void check_units(const char* op, int64_t batch, int64_t hidden) {
               batch, " * ", hidden);
 }
 
-// ---- all of these on the current device and stream
+// ---- functions that run on the current device and stream
 
-// a b, all of the layer's dtype.
+// out = a b, all in the layer's dtype.
 void multiply_cuda(const LayerRun& run, const Matrix& out, const Matrix& a, const Matrix& b);
 
-// Algorithms "tiles" and "warp": all steps of a direction.
+// Runs all steps of a direction with algorithm "tiles" or "warp".
 void fused_forward_cuda(const LayerRun& run, const ForwardDirection& direction,
                         cudaStream_t stream);
 
-// Algorithms "cluster" and "grid".
+// Run a whole pass with algorithm "cluster" or "grid".
 LayerSaved persistent_forward_cuda(const LayerRun& run, bool save, cudaStream_t stream);
 LayerGradients persistent_backward_cuda(const BackwardPass& pass, const StateGradients& states,
                                         cudaStream_t stream);
 
-// c before every step of a direction.
+// Computes c before every step of a direction.
 void c_states_cuda(const LayerRun& run, const BackwardDirection& direction, cudaStream_t stream);
 
-// Adds to `found` what direction d has; `grad_gates` [S, GH] contiguous. `known_h` is
-// pass.previous_h(d), or undefined if it is not known yet. `bias_sums` [parts, GH], whose sum is
-// that of grad_gates, or undefined.
+// Writes the gradients of direction d's parameters to `found`, and adds its gradient of the input.
+// `grad_gates` [S, GH] is contiguous. `known_h` is pass.previous_h(d), or undefined if that has not
+// been computed. `bias_sums` is [parts, GH] with the same column sums as grad_gates, or undefined.
 void add_parameters_cuda(const BackwardPass& pass, int64_t d, const Tensor& grad_gates,
                          const Tensor& known_h, const Tensor& bias_sums, LayerGradients& found,
                          cudaStream_t stream);

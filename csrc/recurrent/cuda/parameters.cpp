@@ -1,5 +1,5 @@
-// The gradients of the input and the parameters on CUDA, from those of the gates: products by
-// cuBLAS, and two kernels between them. They are written in place: views of tensors would take
+// The gradients of the input and the parameters on CUDA, computed from those of the gates by cuBLAS
+// products and two kernels. Operands are pointers and strides: creating views of tensors would take
 // longer than the products of a short sequence.
 #include <ATen/Functions.h>
 
@@ -12,20 +12,20 @@ namespace treadle {
 namespace {
 
 constexpr const char* kOp = "recurrent_layer_backward";
-// Below this size, copying every h_{t-1} into one buffer beats launching a second GEMM.
+// Below this size, copying every h_{t-1} to one buffer is faster than launching a second GEMM.
 constexpr int64_t kManyStates = int64_t{1} << 19;
-// Above this many rows torch's reduction, which distributes rows over blocks, is faster.
+// Above this number of rows, torch's reduction is faster, because it distributes rows over blocks.
 constexpr int64_t kRowsOfOneBlock = 2048;
 
-// One direction. A Matrix with null data: that gradient is not needed.
+// The operands and results of one direction. A result whose data is null is not needed.
 struct ParameterGradients {
   CellKind cell;
   Dtype dtype;
   int64_t direction, batch, hidden;
   Matrix grad_gates;        // [S, GH]
-  Matrix bias_sums;         // [parts, GH], whose sum is the sum of grad_gates; or none
+  Matrix bias_sums;         // [parts, GH] with the same column sums as grad_gates; or none
   Matrix input, weight_ih;  // [S, I], [G_i H, I]
-  Matrix previous_h;        // [S, H], h before each step; none: use the next two
+  Matrix previous_h;        // [S, H], h before each step; if none, the next two are used
   Matrix h0, output;        // [B, H], [S, H], if every row takes every step
   Matrix of_input;          // [S, I]
   bool adds;                // whether to add to of_input or to overwrite it
@@ -33,7 +33,7 @@ struct ParameterGradients {
   void *of_bias_ih, *of_bias_hh;
 };
 
-// The columns of the gates [S, GH] to which h's product contributes, or the input's.
+// The columns of the gates [S, GH] to which h's product or the input's product contributes.
 Matrix state_window(const ParameterGradients& args) {
   const CellInfo& cell = cell_info(args.cell);
   return args.grad_gates.columns_from(cell.state_first * args.hidden,
@@ -51,8 +51,8 @@ struct Products {
   at::TensorOptions options;  // of the gates
   cudaStream_t stream;
 
-  // to = (columns of the gates)^T h, in torch's order of the gates, by one product for each run of
-  // gates that stays contiguous.
+  // to = gates^T h, with the rows of `to` in torch's order of the gates: one product for each range
+  // of gates that is contiguous in both orders.
   void weight_hh(const Matrix& to, const Matrix& gates, const Matrix& h, bool add,
                  bool wide = false) const {
     const int64_t first = cell_info(args.cell).torch_shift * args.hidden;
@@ -62,8 +62,8 @@ struct Products {
     gemm.multiply(to.rows_from(rest, first), gates.columns_from(0, first).t(), h, add, wide);
   }
 
-  // h before a step is h0 for the first step, else the output of the previous one: two products,
-  // whose sum is rounded once.
+  // h before a step is h0 for the first step, and the output of the previous step for the others.
+  // So there are two products, whose sum is rounded once.
   void by_parts(const Matrix& to, bool wide) const {
     const Matrix gates = state_window(args);
     const int64_t batch = args.batch, rest = gates.rows - batch;
@@ -118,7 +118,7 @@ struct Products {
   }
 };
 
-// Direction d of a weight of `layer` or its gradient, or of a state.
+// Direction d of a weight, its gradient, or a state.
 Matrix direction_of(const Tensor& t, int64_t d, bool one_direction) {
   if (!t.defined()) return {};
   if (one_direction) return matrix_of(t);
@@ -137,7 +137,7 @@ void make(bool needed, const Tensor& like, Tensor& found) {
   if (needed && !found.defined()) found = at::empty(like.sizes(), like.options());
 }
 
-// Also returns a gradient for a missing bias.
+// Allocates a gradient even for a missing bias.
 void make_bias(bool needed, const Tensor& weight, Tensor& found) {
   if (!needed || found.defined()) return;
   found = at::empty(weight.sizes().slice(0, weight.dim() - 1), weight.options());
@@ -177,7 +177,8 @@ void add_parameters_cuda(const BackwardPass& pass, int64_t d, const Tensor& grad
   if (bias_sums.defined()) args.bias_sums = matrix_of(bias_sums);
   args.input = matrix_of(input);
   args.weight_ih = direction_of(weight, d, one);
-  // Only needed here. All others read h before each step from parts of the output.
+  // Only packed batches and resets need h before each step in a separate tensor. In other cases it
+  // is read from h0 and output.
   const bool moved = a.batch_sizes.defined() || run.resets.marks.defined();
   const Tensor previous = mask[4] && moved && !known_h.defined() ? pass.previous_h(d) : known_h;
   if (previous.defined()) {

@@ -1,6 +1,7 @@
-// recurrent_layer on CUDA where all steps and directions are one launch: algorithms "cluster" and
-// "grid"; and the c states. Around kernels/recurrent/run.h: the input product of all steps, and
-// copies of what is not aligned for the kernels' 16-byte loads.
+// Algorithms "cluster" and "grid" on CUDA, which run all steps and directions in one launch; also
+// computes the c states. kernels/recurrent/run.h launches the kernels. Before that, this file
+// computes the input products of all steps, and copies operands that are not aligned for the
+// kernels' 16-byte loads.
 #include <ATen/Functions.h>
 
 #include <algorithm>
@@ -15,7 +16,7 @@
 namespace treadle {
 namespace {
 
-// Elements that the kernels load at a time. Kernels of a single block load them one by one.
+// The number of elements that the kernels load at a time. Single-block kernels load one at a time.
 int64_t chunk(const LayerRun& run) { return run.plan.one_block() ? 1 : 8; }
 
 // H padded to whole chunks.
@@ -33,20 +34,21 @@ bool ends_within_a_word(const Tensor& t) {
   return word_of(at) + 4 > begin + t.storage().nbytes();
 }
 
-// Whether the kernels' loads of t stay in its memory and are aligned.
+// Whether the kernels' loads of t are aligned and stay within its memory.
 bool aligned(const LayerRun& run, const Tensor& t) {
   if (run.reads_words()) return !ends_within_a_word(t);
   return run.plan.one_block() || begins_at_16_bytes(t);
 }
 
-// Allocates room for the last word if kernels read words of two elements.
+// An empty tensor. If the kernels read words of two elements, its memory includes the whole last
+// word.
 Tensor empty_words(const LayerRun& run, at::IntArrayRef sizes, const at::TensorOptions& options) {
   const int64_t elements = c10::multiply_integers(sizes);
   if (!run.reads_words() || elements % 2 == 0) return at::empty(sizes, options);
   return at::empty({elements + 1}, options).narrow(0, 0, elements).view(sizes);
 }
 
-// t, which consists of contiguous rows of `columns`, with each row padded by zeros.
+// A copy of `given`, whose rows of `columns` elements are padded with zeros to `width`.
 Tensor widened(const LayerRun& run, const Tensor& given, int64_t columns, int64_t width) {
   const Tensor t = given.contiguous();
   const int64_t rows = columns == 0 ? 0 : t.numel() / columns;
@@ -58,8 +60,8 @@ Tensor widened(const LayerRun& run, const Tensor& given, int64_t columns, int64_
   return wide;
 }
 
-// x W_ih^T of all steps [D, S, G * width], in `gates` [D, S, GH] if that has room and the kernel
-// may overwrite each product by its gate.
+// x W_ih^T of all steps, [D, S, G * width]. Written to `gates` [D, S, GH] if that has the same
+// shape and the kernel may overwrite each product with its gate.
 Tensor products_of_all_steps(const LayerRun& run, int64_t width, const Tensor& gates) {
   const LayerArguments& a = run.arguments;
   const int64_t directions = run.sizes.directions, hidden = run.sizes.hidden;
@@ -70,7 +72,7 @@ Tensor products_of_all_steps(const LayerRun& run, int64_t width, const Tensor& g
       in_place ? gates : empty_words(run, {directions, rows, row}, a.input.options());
   Tensor weights = a.weight_ih;
   const int64_t blocks = run.cell.input_gates;
-  // Each block of H rows is copied as one row.
+  // Each block of H rows is padded as one row.
   if (padded) weights = widened(run, weights, hidden * features, width * features);
   const Tensor x = with_matrix(a.input);
   weights = a.one_direction() && !padded ? with_matrix(weights) : weights.contiguous();
@@ -89,7 +91,7 @@ Tensor products_of_all_steps(const LayerRun& run, int64_t width, const Tensor& g
   return products;
 }
 
-// The first row of each step; undefined if that is t * batch.
+// The first row of each step, on the device; undefined if these are multiples of the batch size.
 Tensor device_starts(const LayerRun& run, cudaStream_t stream) {
   const Sequence& sequence = run.sequence;
   const auto count = static_cast<int64_t>(sequence.steps.size());
@@ -116,14 +118,14 @@ PersistentSizes sizes_of(const LayerRun& run, const Tensor& starts) {
   return sizes;
 }
 
-// What the blocks of a grid exchange.
+// The memory through which the blocks of a grid exchange packets; undefined if none is needed.
 Tensor workspace_of(const LayerRun& run) {
   const auto bytes = static_cast<int64_t>(workspace_bytes(run.sizes, run.plan));
   return bytes == 0 ? Tensor() : at::empty({bytes}, run.arguments.input.options().dtype(at::kByte));
 }
 
-// The gates [D, S, GH]: those that were saved, or computed again where their gradients `result`
-// will lie, if the kernels let that be.
+// The gates [D, S, GH], saved or recomputed. Recomputed gates are written to `result`, where their
+// gradients will overwrite them, unless the kernels read words.
 Tensor whole_gates(const BackwardPass& pass, const Tensor& result) {
   const LayerRun& run = pass.run;
   if (!pass.recompute) return pass.gates;
@@ -134,7 +136,8 @@ Tensor whole_gates(const BackwardPass& pass, const Tensor& result) {
   return again;
 }
 
-// [D, parts, GH], of the gradients of the gates: where the grid adds them up; or undefined.
+// Memory for the sums [D, parts, GH] of the gradients of the gates. Undefined if the kernel does
+// not compute these sums, or if no bias needs them.
 Tensor new_bias_sums(const BackwardPass& pass, const Tensor& grad_gates) {
   const LayerRun& run = pass.run;
   const bool sums = run.plan.kernel == KernelId::kGridFp16x2 && (pass.mask[5] || pass.mask[6]);
@@ -143,8 +146,8 @@ Tensor new_bias_sums(const BackwardPass& pass, const Tensor& grad_gates) {
   return at::empty({run.sizes.directions, parts, run.width()}, grad_gates.options());
 }
 
-// Sets what steps and c states read of the gradients of the output, `rows` being those of all steps
-// as a matrix, or undefined; returns what must outlive them.
+// Sets the gradients of the output in `args`. `rows` has those of all steps as a matrix, or is
+// undefined. Returns the tensor that `args` points to.
 Tensor set_grad_output(const LayerRun& run, const Tensor& rows, int64_t width,
                        PersistentBackward& args) {
   if (!rows.defined()) return rows;
@@ -153,7 +156,7 @@ Tensor set_grad_output(const LayerRun& run, const Tensor& rows, int64_t width,
   args.grad_row = own.row_stride;
   if (width != run.sizes.hidden || !aligned(run, grad) || own.column_stride != 1 ||
       own.row_stride % chunk(run) != 0 ||
-      own.row_stride > std::numeric_limits<int>::max()) {  // the kernels keep it in an int
+      own.row_stride > std::numeric_limits<int>::max()) {  // the kernels use an int for it
     grad = widened(run, grad, run.sizes.hidden, width);
     args.grad_row = run.sizes.directions * width;
   }
@@ -209,8 +212,8 @@ LayerSaved persistent_forward_cuda(const LayerRun& run, bool save, cudaStream_t 
 
 namespace {
 
-// Writes grad_gates, the gradients of states and the sums of biases. What the kernels need beside
-// these is freed here, before the products of the parameters.
+// Writes grad_gates, the gradients of states and bias_sums. All other memory that the kernels need
+// is freed on return, before the products for the parameters.
 void run_steps_backward(const BackwardPass& pass, const StateGradients& states,
                         const Tensor& grad_gates, const Tensor& bias_sums, cudaStream_t stream) {
   const LayerRun& run = pass.run;

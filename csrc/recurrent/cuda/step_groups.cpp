@@ -14,9 +14,9 @@
 namespace treadle {
 namespace {
 
-// A graph costs the host as much as about twenty steps.
+// Creating a graph takes as much host time as about twenty steps.
 constexpr int64_t kLeastSteps = 64;
-// If a product takes the GPU this many microseconds, a step takes it as long as the host.
+// If a product takes this many microseconds, the GPU takes as long for a step as the host.
 constexpr double kLongProduct = 16;
 
 bool is_captured(cudaStream_t stream) {
@@ -83,7 +83,8 @@ StepGroups::StepGroups(const char* op, Dtype dtype, std::optional<bool> tf32,
       device_(device),
       stream_(stream),
       step_(std::move(step)),
-      // Inside a caller's capture the steps become part of it. Recorded launches run one by one.
+      // If the caller is capturing a graph, the steps become part of that graph. If launches are
+      // recorded, the steps run one by one.
       graphs_(!is_captured(stream) && !launches_recorded()) {
   if (graphs_) base_ = at::empty({2}, at::TensorOptions(device).dtype(at::kLong));
 }
@@ -94,8 +95,8 @@ StepGroups::~StepGroups() {
 }
 
 void StepGroups::make_graph() {
-  // Without this, cuBLAS would allocate its workspace within the capture. It is as large as ATen's,
-  // so that cuBLAS chooses the same algorithm.
+  // Without this workspace, cuBLAS would allocate its own within the capture. It is as large as
+  // ATen's, so that cuBLAS chooses the same algorithm.
   const auto bytes = static_cast<int64_t>(at::cuda::getChosenWorkspaceSize());
   workspace_ = at::empty({bytes}, at::TensorOptions(device_).dtype(at::kByte));
   // Relaxed: calls made here must not invalidate a capture in another thread.

@@ -1,7 +1,7 @@
-// Several steps of algorithm "step" as one CUDA graph. On a GPU that is not filled, launching a
-// GEMM and a kernel takes the host longer than the GPU. So several steps are captured once per call
-// and launched repeatedly, each time for a few microseconds of the host. The graph reads its
-// position in the sequence from memory.
+// StepGraph: several steps of algorithm "step" as one CUDA graph. If the work does not fill the
+// GPU, the host takes longer to launch a GEMM and a kernel than the GPU takes to run them. So
+// several steps are captured once per call, and the graph is launched repeatedly, each time in a
+// few microseconds of host time. It reads its position in the sequence from memory.
 #pragma once
 
 #include <functional>
@@ -13,8 +13,8 @@
 
 namespace treadle {
 
-// A view of `rows` and `columns`, for a product. It keeps strides even for a single row or column,
-// because cuBLAS's choice of an algorithm depends on them.
+// A view as an operand of a product. It keeps its strides even for a single row or column, because
+// cuBLAS's choice of an algorithm depends on them.
 inline Matrix matrix_of(const MatrixView& view, int64_t rows, int64_t columns,
                         int64_t element_size) {
   return {static_cast<char*>(const_cast<void*>(view.data)),
@@ -25,24 +25,24 @@ inline Matrix matrix_of(const MatrixView& view, int64_t rows, int64_t columns,
           element_size};
 }
 
-// Steps of a StepGraph.
+// The number of steps in a StepGraph.
 inline constexpr int64_t kGroupSteps = 8;
 
-// Whether a sequence has enough short steps to pay for a graph. This depends only on sizes, so
-// that a captured call gives the same bits.
+// Whether a sequence has enough short steps for a graph to save time. This depends only on sizes,
+// so that a call that is being captured gives the same bits.
 struct GroupedSteps {
   bool any = false;
   int64_t batch = 0;
-  int64_t direction = 1;  // the next step's rows begin this many batches after this step's
+  int64_t direction = 1;  // -1 if the rows of later steps come first in memory
 
   GroupedSteps(CellKind cell, Dtype dtype, int64_t batch, int64_t hidden,
                const RecurrenceStep* steps, int64_t count, const RecurrenceResets& resets,
                std::optional<bool> tf32);
 };
 
-// Runs `step(gemm, first_row, base, stream)` for each step passed to run(): by itself, or as part
-// of a graph, in which `first_row` is counted from base[0] and the group's products begin at
-// base[1]. One object serves one call and keeps the graph.
+// Runs `step(gemm, first_row, base, stream)` for each step passed to run(), either directly or as
+// part of a graph. In a graph, `first_row` is counted from base[0], and the rows of the input
+// products from base[1]. An object is used for one call and owns the graph.
 class StepGroups {
  public:
   // May throw.
@@ -80,7 +80,7 @@ void run_grouped_forward(const char* op, const RecurrenceForward& args, const Gr
                          const at::Tensor& weight_hh, const RecurrencePlan& plan,
                          const void* first_h, std::optional<bool> tf32, cudaStream_t stream);
 
-// `weight` contiguous, in the order of the gates.
+// `weight` is W_hh, contiguous and in the order of the gates.
 void run_grouped_backward(const char* op, const RecurrenceBackward& args, const GroupedSteps& steps,
                           const at::Tensor& weight, std::optional<bool> tf32, cudaStream_t stream);
 

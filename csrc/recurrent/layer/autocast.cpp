@@ -1,7 +1,7 @@
-// recurrent_layer under autocast: it runs in the lower precision, like a matrix product, except for
-// c, which keeps float32. On a CPU it follows torch's layers. Those that oneDNN does not run are
-// compositions: their products take the lower precision, and a float32 state promotes everything
-// that follows. Here such a layer runs in float32 from the input on.
+// recurrent_layer under autocast. It runs in the lower precision, like a matrix product, but a
+// float32 c stays float32. On a CPU it follows torch's layers. Those that oneDNN does not run are
+// compositions: their products use the lower precision, and a float32 state promotes everything
+// that follows. In these cases recurrent_layer runs in float32, including the input.
 #include "recurrent/layer/autocast.h"
 
 #include <ATen/Context.h>
@@ -14,9 +14,9 @@ namespace treadle {
 
 static bool promotes(CellKind cell, bool packed) {
   if (cell == CellKind::kGru) return true;
-  // A step of torch's RNN is only products and an activation, which all keep the lower precision.
+  // A step of torch's RNN consists of products and an activation, which keep the lower precision.
   if (cell != CellKind::kLstm) return false;
-  // Among torch's layers, oneDNN runs only the LSTM, and only on dense rows.
+  // Among torch's layers, oneDNN runs only the LSTM, and only for dense batches.
   return packed || !at::globalContext().userEnabledMkldnn();
 }
 
@@ -36,7 +36,7 @@ static constexpr std::string_view kC[] = {"c0", "reset_c"};
 template <c10::DeviceType device>
 static void layer_autocast_rule(const OperatorHandle& op, Stack* stack) {
   const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
-  // LayerSignature: input, batch_sizes, h0, c0, two weights, two biases, cell.
+  // The order of LayerSignature: input, batch_sizes, h0, c0, two weights, two biases, cell.
   const CellKind cell = find_cell(layer_op_name(), arguments[8].toStringRef());
   const Tensor& state = arguments[has_c(cell) ? 3 : 2].toTensor();
   const auto lower = at::autocast::get_autocast_dtype(device);

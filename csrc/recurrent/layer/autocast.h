@@ -4,8 +4,8 @@
 
 namespace treadle {
 
-// The dtype to which autocast casts a layer, if autocast is on for the device. `state` is h0 for a
-// GRU, else c0.
+// The dtype to which autocast casts a layer, if autocast is enabled for the device. `state` is c0
+// if the cell has c, otherwise h0.
 std::optional<ScalarType> autocast_dtype(CellKind cell, bool packed, const Tensor& state);
 
 }  // namespace treadle

@@ -1,5 +1,5 @@
-// The derivatives of recurrent_layer: a Node that calls the fused recurrent_layer_backward. The
-// derivatives of that op, and tangents, are composed of ATen ops: composition.h.
+// Derivatives of recurrent_layer. Its Node calls the fused recurrent_layer_backward. Derivatives of
+// that op and all tangents are computed by a composition of ATen ops, composition.h.
 #include "common/autograd.h"
 
 #include <algorithm>
@@ -42,7 +42,8 @@ static Tensor like(const Tensor& value, const Tensor& model) {
 
 // Inputs: grad_output, grad_h_n, grad_c_n, input, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh,
 // reset_h, reset_c.
-// output and gates are functions of the arguments, so the arguments' gradients include theirs.
+// output and gates are functions of the arguments, so their gradients are included in those of the
+// arguments.
 struct RecurrentLayerBackwardBackward
     : OpNode<RecurrentLayerBackwardBackward, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
              Tensor, Tensor, Tensor, Tensor, std::string, Tensor, Tensor, Tensor> {
@@ -158,8 +159,8 @@ static void set_forward_tangents(const LayerSaved& out, const LayerArguments& ar
 }
 
 // recurrent_layer calls this, so that outer levels of torch.func see one op with all its
-// derivatives. In reverse mode gates have no gradient: the backward op adds it to those of the
-// arguments.
+// derivatives. In reverse mode, gates has no gradient of its own: the derivatives of the backward
+// op include it in those of the arguments.
 static LayerSaved recurrent_layer_forward_autograd(c10::DispatchKeySet keys,
                                                    const LayerArguments& a, bool recompute,
                                                    std::string_view algorithm) {
@@ -181,7 +182,7 @@ static LayerSaved recurrent_layer_forward_autograd(c10::DispatchKeySet keys,
 
 static LayerResults recurrent_layer_autograd(c10::DispatchKeySet keys, const LayerArguments& a,
                                              bool recompute, std::string_view algorithm) {
-  // Without derivatives the steps save nothing.
+  // Without derivatives, nothing is saved.
   if (!compute_requires_grad(a.input, a.h0, a.c0, a.weight_ih, a.weight_hh, a.bias_ih, a.bias_hh,
                              a.reset_h, a.reset_c) &&
       !has_tangent(a)) {

@@ -62,7 +62,8 @@ static void check_kinds(const char* op, const LayerArguments& a) {
   if (a.bias_hh.defined()) check_like(op, "bias_hh", a.bias_hh, "input", input);
 }
 
-// A weight or bias [D, gates * H, ...], or without D. Its shape is only formatted for the error.
+// Checks a weight or bias [D, gates * H, ...], which may lack D. The shape is formatted only for an
+// error.
 static void check_gate_rows(const char* op, const char* argument, int gates, const char* rest,
                             const Tensor& t, c10::SymIntArrayRef shape, bool one_direction) {
   if (one_direction) shape = shape.slice(1);
@@ -88,7 +89,7 @@ void check_marks(const char* op, const char* letters, const Tensor& reset,
               ": call reset.bool()");
 }
 
-// Checks the marks of rows that reset, and the states that replace theirs.
+// Checks the marks of rows that reset, and the states to which they reset.
 static void check_resets(const char* op, const LayerArguments& a) {
   const Tensor& reset = a.reset;
   TORCH_CHECK(a.reset_h.defined() == a.reset_c.defined(), op,

@@ -7,11 +7,11 @@
 
 namespace treadle {
 
-// The name of the op in error texts: recurrent_layer, or the op of several layers that calls it in
-// this thread. The threads of a backward pass or of a compiled graph have no such caller.
+// The op's name in error messages: recurrent_layer, or the op of several layers that calls it in
+// this thread. There is no such op in the threads of a backward pass or a compiled graph.
 const char* layer_op_name();
 
-// While it lives, layer_op_name() of this thread is `op`.
+// During its lifetime, layer_op_name() returns `op` in this thread.
 class LayerCaller {
  public:
   explicit LayerCaller(const char* op);
@@ -22,8 +22,8 @@ class LayerCaller {
   const char* before_;
 };
 
-// The marks of rows that reset: bool, one for each step of each row. Simulators give floats [T, B,
-// 1], so the errors name the calls that convert them to marks.
+// Checks the marks of rows that reset: bool, one for each step of each row. Simulators return
+// floats [T, B, 1], so the error messages show how to convert these to marks.
 void check_marks(const char* op, const char* letters, const Tensor& reset,
                  c10::SymIntArrayRef shape);
 
@@ -32,8 +32,8 @@ void check_layer(const char* op, const LayerArguments& arguments);
 void check_layer_backward(const LayerOutputs& grads, const LayerArguments& arguments,
                           const Tensor& output, const Tensor& gates, bool recompute);
 
-// Memory checks, after the checks above: arguments are inside their storages, and batch_sizes do
-// not increase and have the right sum.
+// Checks of memory and values, to be called after the checks above: arguments lie within their
+// storages, and batch_sizes is non-increasing and has the right sum.
 void check_layer_data(const char* op, const LayerArguments& arguments);
 void check_layer_backward_data(const LayerOutputs& grads, const LayerArguments& arguments,
                                const Tensor& output, const Tensor& gates);

@@ -1,10 +1,10 @@
-// A recurrent layer in ATen ops, step by step, for derivatives without fused kernels: tangents, and
-// gradients of gradients.
+// A recurrent layer composed of ATen ops, step by step, for derivatives that have no fused kernels:
+// tangents and second derivatives.
 //
 // `jvp` propagates tangents of the arguments forward through the steps. `vjp_tangent` propagates
-// the gradients and their tangents backward. Second derivatives are symmetric: with the cotangents
-// v of the backward op in place of tangents, jvp gives the gradients of grad_output, grad_h_n and
-// grad_c_n (J v), and vjp_tangent those of the arguments.
+// gradients and their tangents backward. Because second derivatives are symmetric, both also
+// differentiate the backward op: with its cotangents v in place of tangents, jvp computes the
+// gradients of grad_output, grad_h_n and grad_c_n (J v), and vjp_tangent those of the arguments.
 #pragma once
 
 #include <array>
@@ -31,8 +31,8 @@ class LayerDirection {
         h_(steps.count()),
         c_(steps.count()) {}
 
-  // The tangents of the results, from those of the arguments. The gates' tangents are only
-  // computed on request.
+  // Computes the tangents of the results from those of the arguments, and the tangents of the gates
+  // if `with_gates`.
   LayerOutputs jvp(const LayerArguments& tangents, bool with_gates) {
     const auto own = [&](Tensor LayerArguments::* member) {
       return Dual{of_direction(arguments_.*member, d_), of_direction(tangents.*member, d_)};
@@ -64,8 +64,8 @@ class LayerDirection {
         with_gates ? steps_.join_steps(gates_, &Dual::tangent, hidden_ * info_.gates) : Tensor()};
   }
 
-  // The tangents of the arguments' gradients, from gradients g of the results and the tangents
-  // of g. Call it once, after jvp.
+  // Computes the tangents of the arguments' gradients from the gradients g of the results and the
+  // tangents of g. Call this once, after jvp.
   LayerArguments vjp_tangent(const LayerOutputs& g, const LayerOutputs& g_tangent) {
     const Dual output{g.output, g_tangent.output};
     Dual h{of_direction(g.h_n, d_), of_direction(g_tangent.h_n, d_)};
@@ -122,7 +122,7 @@ class LayerDirection {
 
   // ---- rows that reset
 
-  // The marks of step t, [rows, 1]; undefined if no row can reset.
+  // The marks of the rows that reset before step t, [rows, 1]; undefined if no row can reset.
   Tensor mark_of(int64_t t) const {
     const int64_t at = d_ == 0 ? t : t + 1;
     if (!arguments_.reset.defined() || at >= steps_.count()) return Tensor();
@@ -130,7 +130,7 @@ class LayerDirection {
     return steps_.rows_like(mark, t);
   }
 
-  // t, with zeros in the rows `where`.
+  // t with zeros in the rows where `where` is true.
   static Tensor without(const Tensor& t, const Tensor& where) {
     return t.defined() ? t.masked_fill(where, 0) : t;
   }
@@ -138,7 +138,7 @@ class LayerDirection {
     return t.map([&](const Tensor& each) { return without(each, where); });
   }
 
-  // The state with which step t begins, from the previous one.
+  // The state before step t: `by` in rows that reset, `state` of the previous step in the others.
   Dual replaced(const Dual& state, const Dual& by, int64_t t) const {
     const Tensor mark = mark_of(t);
     if (!mark.defined()) return state;
@@ -169,7 +169,8 @@ class LayerDirection {
     return sum;
   }
 
-  // The first puts a window of the gates into all gates, the second extracts it.
+  // all_gates extends a window of the gates to all gates, with zeros. input_window and state_window
+  // extract the gates to which the input's product or h's product contributes.
   Dual all_gates(const Dual& window, int first, int count) const {
     if (count == info_.gates) return window;
     const std::array<c10::SymInt, 2> pad = {hidden_ * first,
@@ -184,7 +185,7 @@ class LayerDirection {
     return columns(gates, hidden_ * info_.state_first, hidden_ * info_.state_gates);
   }
 
-  // A sequence as [S, ...].
+  // A sequence [T, B, ...] or [S, ...] as rows [S, ...].
   static Dual as_rows(const Dual& sequence) {
     return sequence.map([](const Tensor& t) {
       return t.defined() && t.dim() == 3
@@ -207,7 +208,7 @@ inline Tensor stack_directions(std::vector<Tensor> parts, const Tensor& like) {
   return at::stack(parts, 0);
 }
 
-// Composes a layer of ATen ops, in float32 or float64.
+// A layer composed of ATen ops, in float32 or float64.
 class LayerComposition {
  public:
   LayerComposition(const char* op, const LayerArguments& arguments)
@@ -219,7 +220,7 @@ class LayerComposition {
     directions_.reserve(count);
     for (int64_t d = 0; d < count; ++d) directions_.emplace_back(steps_, arguments_, d);
   }
-  LayerComposition(const LayerComposition&) = delete;  // directions refer to it
+  LayerComposition(const LayerComposition&) = delete;  // directions_ refer to its members
 
   LayerOutputs jvp(const LayerArguments& tangents, bool with_gates = false) {
     const LayerArguments v = ordered(tangents, arguments_);
@@ -230,7 +231,7 @@ class LayerComposition {
       for (const auto& one : found) parts.push_back(one.*member);
       return parts;
     };
-    // A direction may have no tangent in a step, if only replacement states have tangents.
+    // If only replacement states have tangents, a direction may have none.
     const auto joined = [](std::vector<Tensor> parts, auto join) {
       Tensor any;
       for (const auto& part : parts) any = part.defined() ? part : any;

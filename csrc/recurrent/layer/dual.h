@@ -1,6 +1,6 @@
-// A tensor with its tangent. Evaluated with Duals, the formula of a cell's results gives their
-// tangents, and the formula of its gradients gives second derivatives. Undefined means zero, and
-// costs no computation. Operands have equal shapes.
+// A tensor with its tangent. With Duals, the formula of a cell's results also computes their
+// tangents, and the formula of its gradients also computes second derivatives. An undefined tensor
+// is zero and needs no computation. Operands must have equal shapes.
 #pragma once
 
 #include <utility>
@@ -68,7 +68,7 @@ struct Activation {
   }
 };
 
-// The slope is not s (1 - s), which is 0 where s rounds to 1.
+// The slope is not computed as s (1 - s), which is 0 where s rounds to 1.
 inline constexpr Activation kSigmoid = {
     [](const Tensor& x) { return at::sigmoid(x); },
     [](const Tensor& x, const Tensor& y) { return y * at::sigmoid(-x); },

@@ -1,8 +1,8 @@
-// The cells in ATen ops, for derivatives without fused kernels: tangents, and gradients of
-// gradients. A cell gives its formula and its gradients in Duals: the tangents of forward's results
-// are its jvp, those of backward's results its second derivatives. Second derivatives are
-// symmetric: the vjp of a backward op is computed the same way, with its cotangents in place of
-// tangents.
+// The cells composed of ATen ops, for derivatives that have no fused kernels: tangents and second
+// derivatives. A cell defines a step and the gradients of a step, both in Duals. The tangents of
+// forward's results are the JVP, and the tangents of backward's results are second derivatives.
+// These are symmetric, so the VJP of a backward op is computed in the same way, with its cotangents
+// in place of tangents.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@
 
 namespace treadle {
 
-// Gates before their activations, in the order of cell_info.h; [..., H] each.
+// Gates before activation, in the order of cell_info.h; [..., H] each.
 using Gates = std::vector<Dual>;
 
 struct CellStates {
@@ -27,7 +27,7 @@ struct CellGrads {
 
 struct CellFormula {
   std::function<CellStates(const Gates& gates, const Dual& old_c)> forward;
-  // grad_h and grad_c are those of forward's results.
+  // grad_h and grad_c are the gradients of forward's results.
   std::function<CellGrads(const Gates& gates, const Dual& old_c, const Dual& grad_h,
                           const Dual& grad_c)>
       backward;
@@ -66,7 +66,7 @@ inline const CellFormula kLstm = {
     },
 };
 
-// The c of a GRU and of an RNN is its h before rounding. An RNN does not read it.
+// In a GRU and an RNN, c is h before rounding. An RNN does not read it.
 inline const CellFormula kGru = {
     [](const Gates& g, const Dual& old_h) -> CellStates {
       const Dual n = kTanh(g[3] + kSigmoid(g[1]) * g[0]);
@@ -94,7 +94,7 @@ inline const CellFormula kRnn = {
     },
 };
 
-// A registered cell's: recurrent/formula/evaluate.h.
+// The formula of a registered cell: recurrent/formula/evaluate.h.
 const CellFormula& formula_of(CellKind cell);
 
 inline const CellFormula& cell_formula(CellKind kind) {
@@ -105,14 +105,14 @@ inline const CellFormula& cell_formula(CellKind kind) {
 
 // ---- gates
 
-// Parts of H columns. at::split would give a single part for H 0.
+// Splits gates into parts of H columns. at::split would return a single part if H is 0.
 inline Gates gate_parts(const Dual& gates, int count, const c10::SymInt& hidden) {
   Gates parts;
   for (int k = 0; k < count; ++k) parts.push_back(columns(gates, hidden * k, hidden));
   return parts;
 }
 
-// Joins the gradients of the gates to one tensor; `gates` give the shapes of missing ones.
+// Concatenates the gradients of the gates. Missing ones are zeros of the shape of their gate.
 inline Dual join_gates(const Gates& grads, const Gates& gates) {
   std::vector<Tensor> values, tangents, models;
   for (size_t k = 0; k < gates.size(); ++k) {
@@ -123,14 +123,14 @@ inline Dual join_gates(const Gates& grads, const Gates& gates) {
   return {join(std::move(values), models), join(std::move(tangents), models)};
 }
 
-// Gates plus a bias, which is one row; the sum's tangent has the shape of gates.
+// Adds a bias, which is one row, to the gates. The tangent of the sum has the shape of the gates.
 inline Dual add_bias(const Dual& gates, const Dual& bias) {
   const bool alone = bias.tangent.defined() && !gates.tangent.defined();
   return {plus(gates.value, bias.value),
           alone ? bias.tangent.expand_as(gates.value) : plus(gates.tangent, bias.tangent)};
 }
 
-// The precision of all these computations.
+// The dtype in which derivatives are computed.
 inline ScalarType derivative_dtype(const Tensor& input) {
   return c10::isReducedFloatingType(input.scalar_type()) ? at::kFloat : input.scalar_type();
 }

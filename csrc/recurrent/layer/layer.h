@@ -1,17 +1,17 @@
-// recurrent_layer: one layer of cells over a sequence, in D directions (1, or 2 with the second
-// backward in time). Shapes: T steps, B rows, S rows of all steps of a packed batch, I inputs, H
-// hidden, G gates of the cell. A weight or bias has H rows for each gate to which it contributes:
-// all gates of LLTM and LSTM (cell_info.h).
+// recurrent_layer: one layer of cells over a sequence, in D directions (1, or 2 of which the second
+// runs backward in time). Sizes: T steps, B rows, S rows of all steps of a packed batch, I inputs,
+// H hidden units, G gates of the cell. A weight or bias has H rows for each gate to which it
+// contributes; in LLTM and LSTM these are all gates (cell_info.h).
 //   input [T, B, I]               or [S, I] with batch_sizes [T] (int64 on the CPU, non-increasing)
 //   h0, c0, h_n, c_n [D, B, H]    c0 and c_n in input's dtype, or float with half types
 //   weight_ih [D, GH, I], weight_hh [D, GH, H], bias_ih and bias_hh [D, GH] or none; with one
-//                                 direction all may lack D, and then so do their gradients
+//                                 direction, all may lack D, and then so do their gradients
 //   output [T, B, D*H]            or [S, D*H]
-//   reset [T, B, 1] bool          or [S, 1]: where it is true, a row resets. The state before
-//                                 that step (of direction 1: before the step of time that precedes
-//                                 it, which it reads next) is not the last one but that of reset_h
-//                                 and reset_c, or zeros
-//   reset_h, reset_c [D, B, H]    or one for each step, [D, T, B, H] or [D, S, H]; as h0 and c0
+//   reset [T, B, 1] bool          or [S, 1]: where it is true at step t, a row resets: reset_h and
+//                                 reset_c, or zeros, replace the state before step t. In direction
+//                                 1, they replace the state between step t and the next one, t - 1
+//   reset_h, reset_c [D, B, H]    or one for each step, [D, T, B, H] or [D, S, H], with the dtypes
+//                                 of h0 and c0
 #pragma once
 
 #include <ATen/Functions.h>
@@ -24,17 +24,17 @@
 
 namespace treadle {
 
-// The argument `cell`; raises for a name that no cell with kernels has.
+// The cell with this name, which is the argument `cell`. Raises if no cell with kernels has it.
 CellKind find_cell(const char* op, std::string_view name);
 
-// The arguments, or their gradients or tangents, where arguments that are not differentiable are
-// missing. Undefined: not given, or zero.
+// The arguments of a layer, or their gradients or tangents. Gradients and tangents do not use
+// batch_sizes, reset and cell. An undefined tensor was not given or is zero.
 struct LayerArguments {
   Tensor input, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh, reset_h = {}, reset_c = {};
   Tensor batch_sizes = {}, reset = {};
   CellKind cell = {};
 
-  // Whether weights and biases are those of one direction, without D.
+  // Whether weights and biases lack the dimension D.
   bool one_direction() const { return weight_ih.dim() == 2; }
 
   template <class F>
@@ -44,9 +44,9 @@ struct LayerArguments {
   }
 };
 
-// The results, and gates [D, T, B, GH] or [D, S, GH] before their activations, with bias; or the
-// gradients or tangents of these. The backward op recomputes c of every step from the gates; with
-// `recompute` gates are [0], and it also recomputes them.
+// The results of a layer, and its gates [D, T, B, GH] or [D, S, GH] before activation, including
+// biases; or the gradients or tangents of these. The backward op recomputes c of every step from
+// the gates. With `recompute`, gates has shape [0], and the backward op also recomputes the gates.
 struct LayerOutputs {
   Tensor output, h_n, c_n, gates;
 
@@ -62,8 +62,8 @@ using LayerMask = std::array<bool, 9>;
 // ---- the dispatcher's types
 
 using LayerResults = Tensors3;  // output, h_n, c_n
-using LayerSaved = Tensors4;    // and gates
-using LayerGrads = Tensors9;    // as in LayerMask
+using LayerSaved = Tensors4;    // the same and gates
+using LayerGrads = Tensors9;    // in the order of LayerMask
 
 template <class Results>
 using LayerCall = Results(const Tensor& input, const OptionalTensor& batch_sizes, const Tensor& h0,
@@ -86,19 +86,20 @@ using LayerBackwardSignature = LayerGrads(
 
 inline Tensor of_direction(const Tensor& t, int64_t d) { return t.defined() ? t.select(0, d) : t; }
 
-// The same for a weight or a bias of `layer`.
+// The same for a weight or bias of `layer`, which may lack the dimension D.
 inline Tensor parameter_of(const LayerArguments& layer, const Tensor& t, int64_t d) {
   return layer.one_direction() ? t : of_direction(t, d);
 }
 
-// weight_hh or bias_hh, with its blocks of `hidden` rows along `dim` in the order of the gates.
+// weight_hh or bias_hh, with its blocks of `hidden` rows along `dim` rolled from torch's order to
+// the order of the gates.
 inline Tensor in_gate_order(const Tensor& t, CellKind cell, const c10::SymInt& hidden,
                             int64_t dim) {
   const int shift = cell_info(cell).torch_shift;
   return t.defined() && shift != 0 ? at::roll_symint(t, hidden * shift, dim) : t;
 }
 
-// The same with the sizes of a layer, and the inverse.
+// The same with the sizes of `layer`, and the inverse.
 inline Tensor in_gate_order(const Tensor& t, const LayerArguments& layer) {
   return in_gate_order(t, layer.cell, layer.h0.sym_size(-1), layer.one_direction() ? 0 : 1);
 }

@@ -1,5 +1,5 @@
-// Empty results of recurrent_layer, for the fake kernels of treadle/_torch/fakes.py: torch refuses
-// a Meta kernel here, because batch_sizes are on the CPU.
+// Ops that return empty results of recurrent_layer, for the fake kernels of
+// treadle/_torch/fakes.py. torch would refuse a Meta kernel, because batch_sizes is on the CPU.
 #include <torch/library.h>
 
 #include "recurrent/run/dispatch.h"
@@ -17,7 +17,7 @@ static LayerSaved recurrent_layer_forward_empty(const LayerArguments& a, bool re
 static LayerGrads recurrent_layer_backward_empty(const LayerBackwardCall& call) {
   const auto& [grads, a, output, gates, recompute, algorithm, mask] = call;
   check_layer_backward(grads, a, output, gates, recompute);
-  // A missing bias has a gradient, too.
+  // A missing bias also gets a gradient.
   const auto grad_bias = [](bool needed, const Tensor& weight) {
     const auto shape = weight.sym_sizes();
     return needed ? at::empty_symint(shape.slice(0, shape.size() - 1), weight.options()) : Tensor();

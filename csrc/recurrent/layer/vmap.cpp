@@ -1,8 +1,8 @@
 // recurrent_layer under vmap.
 //
-// Rows are independent. If only arguments with rows are batched, the batch folds into them: N
-// samples of [..., B, X] become [..., B * N, X] with the samples of a row adjacent. So a packed
-// batch stays sorted by length, and batch_sizes are multiplied by N. Gradients of weights are sums
+// Rows are independent. If only arguments with rows are batched, the batch is folded into the rows:
+// N samples of [..., B, X] become [..., B * N, X] with the samples of a row adjacent. So a packed
+// batch stays sorted by length, and batch_sizes is multiplied by N. Gradients of weights are sums
 // over rows; if they are needed, or weights are batched, the op runs N times in a loop.
 #include "common/vmap.h"
 
@@ -20,7 +20,7 @@ constexpr const char* kWithRows[] = {"input",    "h0",       "c0",     "grad_out
 struct Layout {
   size_t input, batch_sizes, h0, recompute;
   std::optional<size_t> mask;   // of a backward op
-  std::optional<size_t> gates;  // of a forward op: the result that is [0] with `recompute`
+  std::optional<size_t> gates;  // of a forward op: the result of shape [0] with `recompute`
   uint64_t rows = 0;            // bit i: argument i has rows
 
   explicit Layout(const c10::FunctionSchema& schema)
@@ -36,22 +36,22 @@ struct Layout {
   }
 };
 
-// The positions of weights and biases, and of resets, in the backward op's mask and results.
+// Where weights and biases, and reset_h and reset_c, begin in the backward op's mask and results.
 constexpr size_t kWeights = 3, kResets = 7;
 
-// Results 1 and 2 have rows like h0, the others rows like input.
+// Results 1 and 2 have the rows of h0, the others those of input.
 bool of_state(size_t result) { return result == 1 || result == 2; }
 
 void fold(const BatchedCall& call, const Layout& layout) {
   const auto rows = [&](size_t position) {
     const auto shape = call.find(position)->shape();
-    return shape.size() < 2 ? c10::SymInt(0) : shape[shape.size() - 2];  // the op refuses the first
+    return shape.size() < 2 ? c10::SymInt(0) : shape[shape.size() - 2];  // if 0, the op will raise
   };
   const c10::SymInt input_rows = rows(layout.input), state_rows = rows(layout.h0);
   const Stack results = call.run([&](const Argument& a) {
     if (a.position == layout.batch_sizes) return a.value.mul(Scalar(call.size()));
     if (!call.has_rows(a)) return a.value;
-    // With `recompute` gates are [0]: they have no rows.
+    // With `recompute`, gates has shape [0], without rows.
     if (a.rank() < 2) return a.batch ? a.value.new_empty({0}) : a.value;
     return call.folded(a, -2);
   });
@@ -61,7 +61,7 @@ void fold(const BatchedCall& call, const Layout& layout) {
       call.give(t);
       continue;
     }
-    // Gradients of reset_h and reset_c can have rows of either kind.
+    // Gradients of reset_h and reset_c can have the rows of h0 or those of input.
     const c10::SymInt own = i >= kResets  ? t.sym_size(-2) / call.size()
                             : of_state(i) ? state_rows
                                           : input_rows;
@@ -79,7 +79,6 @@ void layer_batch_rule(const OperatorHandle& op, Stack* stack) {
   bool by_rows = call.only_rows() && call.size() != 0;
   if (layout.mask) {
     const auto mask = call.value(*layout.mask).toBoolList();
-    // Weights and biases.
     for (size_t i = kWeights; i < kResets; ++i) by_rows &= !mask[i];
   }
   if (by_rows) return fold(call, layout);

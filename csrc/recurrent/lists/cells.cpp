@@ -8,20 +8,21 @@
 namespace treadle {
 namespace {
 
-// [T, B, X] shifted by a step: for each step the previous entry in the direction's order.
+// t [T, B, X] shifted by one step: at each step, the entry of the previous step of the direction.
 Tensor before(const Tensor& t, const Tensor& first, int64_t direction) {
   const Tensor row = first.unsqueeze(0);
   const Tensor all = direction == 0 ? at::cat({row, t}) : at::cat({t, row});
   return all.narrow_symint(0, direction, t.sym_size(0));
 }
 
-// The state that a row resets to, [B, H] or [T, B, H], where it is marked; else `other`.
+// `other`, but where a row is marked, the direction's part of `states` [D, B, H] or [D, T, B, H],
+// or zeros if these are undefined.
 Tensor replaced(const Tensor& marks, const Tensor& states, int64_t direction, const Tensor& other) {
   if (!states.defined()) return other.masked_fill(marks, 0);
   return at::where(marks, states.select(0, direction).to(other.scalar_type()), other);
 }
 
-// The factor of c in a step, and the added term.
+// A step of c: new c = keep * old c + add.
 struct Steps {
   Tensor keep, add;
 };
@@ -38,9 +39,9 @@ Steps scan_steps(CellKind cell, const Tensor& gates, const c10::SymInt& hidden) 
 
 // ---- packed batches
 
-// A packed batch as a padded one, with indices computed from batch_sizes on the device.
+// Converts a packed batch to a padded one, with indices computed from batch_sizes on the device.
 struct Unpacked {
-  Tensor to_padded;  // [T * B]: a row of data, 0 in the padding
+  Tensor to_padded;  // [T * B]: an index into the rows of data, 0 in the padding
   Tensor to_packed;  // [S]: an index into [T * B]
   Tensor lengths;    // [B]
   c10::SymInt steps, rows;
@@ -86,8 +87,7 @@ Tensor packed_cells(const LayerArguments& a, const Tensor& output) {
 }  // namespace
 
 Tensor direction_cells(const LayerArguments& a, const Tensor& output, int64_t d) {
-  // Everything already has the layer's dtype, which torch's products could change under
-  // autocast.
+  // Autocast must not change the dtype of the products, which is the layer's.
   const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
   const ScalarType dtype = output.scalar_type(), wide = at::toOpMathType(dtype);
   const c10::SymInt hidden = a.h0.sym_size(-1);
@@ -97,7 +97,7 @@ Tensor direction_cells(const LayerArguments& a, const Tensor& output, int64_t d)
     if (d == 1) marks = before(marks, at::zeros_symint({a.h0.sym_size(1), 1}, marks.options()), 1);
     h = replaced(marks, a.reset_h, d, h);
   }
-  // The cell state does not need the output gate, the last of an LSTM.
+  // c does not depend on the output gate, which is the last gate of an LSTM.
   const int gates = cell_info(a.cell).gates - (a.cell == CellKind::kLstm ? 1 : 0);
   const auto rows = [&](const Tensor& t) {
     return parameter_of(a, t, d).narrow_symint(0, 0, hidden * gates);

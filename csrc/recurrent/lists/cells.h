@@ -1,17 +1,17 @@
-// c_t of every step (`return_cells=True`), recomputed from input and output. c_t is linear in
-// c_{t-1}, with factors that follow from the gates, and the gates follow from the input and
-// h_{t-1}. So two products and one pass over the steps (run/affine_scan.h) give every c_t, with
-// all derivatives.
+// c_t of every step (`return_cells=True`), recomputed from input and output. c_t is an affine
+// function of c_{t-1} whose coefficients depend on the gates, which depend on the input and
+// h_{t-1}. So a matrix product and one pass over the steps (run/affine_scan.h) compute every c_t of
+// a direction, with all derivatives.
 #pragma once
 
 #include "recurrent/layer/layer.h"
 
 namespace treadle {
 
-// c of one direction of a dense layer: [T, B, H], at least float.
+// c of one direction of a dense layer: [T, B, H], in float32 or float64.
 Tensor direction_cells(const LayerArguments& layer, const Tensor& output, int64_t direction);
 
-// c of all directions, dense or packed: [T, B, D*H] or [S, D*H], at least float.
+// c of all directions, dense or packed: [T, B, D*H] or [S, D*H], in float32 or float64.
 Tensor layer_cells(const LayerArguments& layer, const Tensor& output);
 
 }  // namespace treadle

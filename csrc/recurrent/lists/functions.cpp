@@ -1,4 +1,4 @@
-// lltm, lstm, gru, rnn_tanh and rnn_relu for C++ programs (treadle/ops.h): calls of the ops of
+// lltm, lstm, gru, rnn_tanh and rnn_relu for C++ programs (treadle/ops.h), which call the ops of
 // layers.cpp.
 #include "common/tensors.h"
 #include "treadle/ops.h"
@@ -8,7 +8,7 @@ namespace {
 
 using OptionalList = std::optional<at::TensorList>;
 
-// With the cell states there are four results.
+// Results: Tensors3, or Tensors4 if the cell states are returned.
 template <class Results>
 using PairInput = Results(const Tensor&, at::TensorList, at::TensorList, bool, int64_t, double,
                           bool, bool, bool, bool, const OptionalTensor&, OptionalList,

@@ -38,10 +38,10 @@ LayersResults run_layer(const LayerArguments& a, bool recompute, bool cells) {
   return found;
 }
 
-// A layer over rows of variable length.
+// The same for rows of variable length.
 LayersResults run_layer(const LayerArguments& given, bool recompute, bool cells,
                         const RowLengths& lengths) {
-  // Checked before anything is changed. Under autocast the arguments do not have one dtype yet.
+  // Checked before the arguments are changed. Not under autocast: the dtypes may still differ.
   if (!autocast_dtype(given.cell, /*packed=*/false, given.c0)) {
     check_layer(layer_op_name(), given);
   }
@@ -63,7 +63,7 @@ LayersResults run_layer(const LayerArguments& given, bool recompute, bool cells,
 
 // ---- all layers
 
-// One layer's part of tensors [L*D, ...]; undefined if there are none.
+// One layer's part of states [L*D, ...]; undefined if `states` is.
 Tensor of_layer(const Layers& a, const Tensor& states, int64_t layer) {
   if (!states.defined() || a.num_layers == 1) return states;
   return states.narrow(0, layer * a.directions(), a.directions());
@@ -151,7 +151,7 @@ LayersResults run_data(const Tensor& data, const Tensor& batch_sizes, const Laye
 
 using OptionalList = std::optional<at::TensorList>;
 
-// ---- the ops. hx is a list for lltm and lstm, a tensor for the others. With `cells` the cell
+// ---- the ops. hx is a list for lltm and lstm, and a tensor for the others. With `cells`, the cell
 // states are the last of four results.
 
 template <bool cells>

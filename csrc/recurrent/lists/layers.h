@@ -14,11 +14,11 @@ struct Layers {
   int64_t num_layers;
   double dropout;
   bool train, bidirectional, recompute;
-  // [T, B] or [S], and the states after a reset, as hx or one for each step and row: [L*D, T, B, H]
-  // or [L*D, S, H].
+  // reset is [T, B] or [S]. reset_hx are the states after a reset: in the shape of hx, or one for
+  // each step and row, [L*D, T, B, H] or [L*D, S, H].
   OptionalTensor reset;
   at::TensorList reset_hx;      // may be empty
-  OptionalTensor lengths = {};  // [B], not of a packed batch
+  OptionalTensor lengths = {};  // [B]; not for a packed batch
   bool cells = false;           // whether to return the cell states
   bool zeros = false;           // whether hx may be empty
 
@@ -39,7 +39,8 @@ struct LayersResults {
   Tensor output, h_n, c_n, cells;
 };
 
-// The initial states of all layers and the resets, in recurrent_layer's form, but [L*D, ...].
+// The initial states and reset states of all layers, [L*D, ...], and the marks, in the form of
+// recurrent_layer's arguments.
 struct GivenStates {
   Tensor h0, c0, reset_h, reset_c, reset;
 
@@ -50,7 +51,8 @@ struct GivenStates {
 c10::SymDimVector states_shape(const Tensor& input, const OptionalTensor& batch_sizes,
                                const Layers& layers);
 
-// Parameter k of a layer, which has `each`: unchanged for one direction, stacked for two.
+// Parameter k of a layer that has `each` parameters per direction: stacked if there are two
+// directions.
 Tensor of_directions(at::TensorList params, int64_t each, int64_t k);
 
 // `input` is the packed data if there are `batch_sizes`.

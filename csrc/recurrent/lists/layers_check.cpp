@@ -1,4 +1,4 @@
-// Checks the arguments of the ops of layers.cpp: counts, shapes of lists, and memory.
+// Checks the arguments of the ops of layers.cpp: lengths of lists, shapes, dtypes and memory.
 #include "common/check.h"
 #include "recurrent/layer/check.h"
 #include "recurrent/lists/layers.h"
@@ -50,8 +50,8 @@ static void check_lists(const Layers& a) {
   }
 }
 
-// Checks all arguments before any is read: ATen ops read lengths, cell states and the weights of
-// two directions, and recurrent_layer sees only those of one layer.
+// Checks the memory of all arguments before any is read. recurrent_layer's checks are not enough:
+// ATen ops read the weights of two directions before it is called, and it sees one layer at a time.
 static void check_all_storages(const char* input_name, const Tensor& input,
                                const OptionalTensor& batch_sizes, const Layers& a) {
   check_composite_storage(a.op(), input_name, input);

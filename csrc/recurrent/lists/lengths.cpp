@@ -43,7 +43,8 @@ RowLengths::RowLengths(const Tensor& lengths, const c10::SymInt& steps) {
   empty = stop_.le(0).unsqueeze(-1);
 }
 
-// [D, B, H] or [D, T, B, H], in a form that broadcasts over steps.
+// A reset state [D, B, H] or [D, T, B, H], in a shape that broadcasts over steps; zeros if it is
+// undefined.
 static Tensor of_steps(const Tensor& t, const Tensor& state) {
   if (!t.defined()) return at::zeros_like(state).unsqueeze(1);
   return t.dim() == 3 ? t.unsqueeze(1) : t;
@@ -73,13 +74,14 @@ LayerArguments with_lengths(LayerArguments a, const RowLengths& lengths) {
 
 // ---- the state after the last step
 
-// Far beyond any gate, so that sigmoid gives 0 or 1 to the last bit, and representable in float16.
+// Much larger than any gate, so that sigmoid gives 0 or 1 to the last bit, but representable in
+// float16.
 static constexpr double kSaturated = 3e4;
 // Rows of input are padded to multiples of this, because products of half types are faster then.
 static constexpr int64_t kColumns = 8;
 
-// One more input column marks the padding. Its weights close the input gate and open an LSTM's
-// forget gate there: c = 1 c + 0. The gates' derivatives are 0 there.
+// One more input column marks the padding, where its weights close the input gate and open an
+// LSTM's forget gate. So c = 1 c + 0 there, and the derivatives of the gates are 0.
 LayerArguments keep_cells(LayerArguments a, const RowLengths& lengths) {
   const c10::SymInt features = a.input.sym_size(-1);
   const c10::SymInt columns = kColumns - features % kColumns;

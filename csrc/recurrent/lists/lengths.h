@@ -1,9 +1,9 @@
 // Variable-length rows of a padded batch (`lengths`). The layer also runs over the padding, which
-// is replaced by zeros, and its results there are not used. So nothing waits for the lengths, which
-// stay on their device.
-//  - h after a row's last step is the output there.
-//  - c is carried through the padding by gates that keep it (one direction: keep_cells), or is
-//    recomputed (cells.h).
+// is replaced with zeros, and its results there are not used. So the host does not wait for the
+// lengths, which stay on their device.
+//  - h after a row's last step is the output of that step.
+//  - With one direction, gates that keep c carry it through the padding (keep_cells). With two, c
+//    is recomputed (cells.h).
 //  - The second direction starts in the padding, so it resets before a row's last step.
 #pragma once
 
@@ -23,26 +23,27 @@ struct RowLengths {
   Tensor first_after() const { return t_.eq(stop_).unsqueeze(-1); }
   // Zeros in the padding of [T, B, ...].
   Tensor without_padding(const Tensor& t) const { return t.masked_fill(padding, 0); }
-  // [B, ...] from [T, B, ...]: the values at the last steps, 0 for rows without steps. It is a sum,
-  // whose derivative needs no scatter.
+  // [B, ...] from [T, B, ...]: the values at the last steps, 0 for rows without steps. Computed as
+  // a sum, whose derivative needs no scatter.
   Tensor at_last(const Tensor& t) const { return t.masked_fill(last.logical_not(), 0).sum(0); }
 
  private:
   Tensor t_, stop_;  // [T, 1] steps; [B] lengths, at most T
 };
 
-// Checks lengths [B] against input [T, B, I]; their values only if TREADLE_CHECK_LENGTHS is 1.
+// Checks lengths [B] against input [T, B, I]. Checks their values only if TREADLE_CHECK_LENGTHS is
+// 1.
 void check_lengths(const char* op, const Tensor& lengths, const Tensor& input);
 
-// The layer over variable-length rows. It reads zeros in place of the padding and of the initial
+// Changes a layer's arguments for variable-length rows. Zeros replace the padding and the initial
 // states of rows without steps, because a zero gradient times NaN would be NaN.
 LayerArguments with_lengths(LayerArguments layer, const RowLengths& lengths);
 
-// A layer of one direction whose gates keep c in the padding.
+// Changes the arguments of a layer of one direction so that its gates keep c in the padding.
 LayerArguments keep_cells(LayerArguments layer, const RowLengths& lengths);
 
-// Sets the states after each row's last real step. `given` are the arguments of the layer; `cells`
-// [T, B, H] are those of the first direction, or undefined if c_n is already right.
+// Sets h_n and c_n to the states after each row's last step. `given` are the layer's original
+// arguments. `cells` [T, B, H] is c of the first direction, or undefined if c_n is already right.
 void set_last_states(Tensor& h_n, Tensor& c_n, const LayerArguments& given, const Tensor& output,
                      const Tensor& cells, const RowLengths& lengths);
 

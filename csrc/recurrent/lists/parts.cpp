@@ -1,4 +1,4 @@
-// What the ops of layers.cpp take from their lists for each layer.
+// Functions with which the ops of layers.cpp extract parameters and states from their lists.
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
 
@@ -10,12 +10,13 @@ namespace treadle {
 Tensor of_directions(at::TensorList params, int64_t each, int64_t k) {
   if (k >= each) return Tensor();
   if (static_cast<int64_t>(params.size()) > each) return at::stack({params[k], params[each + k]});
-  // A wrong shape only gains a dimension here; the op then refuses it.
+  // A wrong shape only gains a dimension here; recurrent_layer then raises.
   return params[k].dim() == (k < 2 ? 2 : 1) ? params[k] : params[k].unsqueeze(0);
 }
 
-// c of the given states. Without a c, it is h before rounding. Under autocast torch's LSTM has c in
-// the lower precision; the LLTM's c keeps its dtype, because it accumulates.
+// c of the given states. For a cell without c, this is h in the dtype before rounding. Under
+// autocast, torch's LSTM has c in the lower precision. LLTM's c keeps its dtype, because it
+// accumulates.
 static Tensor given_c(const Layers& a, at::TensorList states, bool packed) {
   if (states.empty()) return Tensor();
   if (!a.has_c()) return cast(states[0], at::toOpMathType(states[0].scalar_type()));
@@ -40,7 +41,7 @@ c10::SymDimVector states_shape(const Tensor& input, const OptionalTensor& batch_
   } else if (batch_sizes->numel() > 0) {
     batch = batch_sizes->select(0, 0).item<int64_t>();
   }
-  // A weight of another shape is refused later.
+  // Later checks raise for a weight of another shape.
   const Tensor& weight_hh = a.params[1];
   const c10::SymInt hidden = weight_hh.dim() == 0 ? 0 : weight_hh.sym_size(-1);
   return {a.num_layers * a.directions(), batch, hidden};

@@ -19,7 +19,7 @@ static bool known(const c10::DispatchKeySet& keys) {
   static const c10::DispatchKeySet dense(
       {DispatchKey::CPU, DispatchKey::CUDA, DispatchKey::AutogradCPU, DispatchKey::AutogradCUDA,
        DispatchKey::ADInplaceOrView, DispatchKey::BackendSelect});
-  // Not the difference of the two sets, which would keep the bits of backends.
+  // Compares bits: `keys - dense` would keep the backend bits.
   return (keys.raw_repr() & ~dense.raw_repr()) == 0;
 }
 
@@ -42,13 +42,13 @@ bool is_plain(const Tensor& input, const OptionalTensor& batch_sizes, const Laye
   return !derivatives && known(keys - local.excluded_);
 }
 
-// ---- parts of tensors, by one call of torch: narrow() makes three
+// ---- parts of tensors, each by one call of torch; narrow() makes three
 
 static Tensor placed(const Tensor& t, int64_t first, at::IntArrayRef sizes) {
   return at::as_strided(t, sizes, c10::contiguous_strides(sizes), t.storage_offset() + first);
 }
 
-// One layer's part [D, ...] of a tensor [L*D, ...]; undefined if there is none.
+// One layer's part [D, ...] of a tensor [L*D, ...]; undefined if `all` is.
 static Tensor layer_of(const Layers& a, const Tensor& all, int64_t layer) {
   if (!all.defined() || a.num_layers == 1) return all;
   auto sizes = all.sizes().vec();
@@ -61,8 +61,8 @@ static Tensor layer_of(const Layers& a, const Tensor& all, int64_t layer) {
 
 using Parameters = std::array<Tensor, 4>;  // weight_ih, weight_hh, bias_ih, bias_hh
 
-// Stacks each kind of parameter of two directions, by one copy for all kinds. Returns false if a
-// kind would not be aligned in that memory, or must be refused.
+// Stacks the parameters of two directions with a single copy. Returns false if a parameter would
+// not be aligned in that memory, or if dtypes or devices differ.
 static bool stack_at_once(at::TensorList own, int64_t each, Parameters& found) {
   std::vector<Tensor> flat;
   for (int64_t k = 0; k < each; ++k) {

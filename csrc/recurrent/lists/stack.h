@@ -1,5 +1,5 @@
-// Runs the layers of a call without derivatives, transforms or modes below the dispatcher, where
-// only their kernels are launched.
+// A call without derivatives, transforms or modes runs its layers below the dispatcher, where a
+// layer only launches its kernels.
 #pragma once
 
 #include "recurrent/lists/layers.h"
@@ -7,8 +7,8 @@
 
 namespace treadle {
 
-// Whether layers may run in this way: tensors are on the CPU or a GPU without wrappers, and no
-// mode or transform could observe the ops between two layers.
+// Whether layers may run in this way: all tensors are plain CPU or CUDA tensors, and no derivative,
+// mode or transform needs to see the ops of single layers.
 bool is_plain(const Tensor& input, const OptionalTensor& batch_sizes, const Layers& layers);
 
 // Runs all layers of a call that is_plain(), after check_layers().

@@ -1,5 +1,5 @@
-// The derivatives of lltm_cell: a Node that calls the fused lltm_cell_backward. The derivatives of
-// that op, and tangents, are composed of ATen ops from the saved inputs: layer/formulas.h.
+// Derivatives of lltm_cell. Its Node calls the fused lltm_cell_backward. Derivatives of that op and
+// all tangents are computed from the saved inputs with the ATen ops of layer/formulas.h.
 #include "common/autograd.h"
 
 #include "common/check.h"
@@ -58,7 +58,7 @@ struct CellComposition {
     bias = dual(2);
     old_c = dual(4);
     product = matrix_product(x, transposed(w));
-    // [3H] or [1, 3H] broadcasts over B, also after a leading N.
+    // A bias [3H] or [1, 3H], with or without a leading N, is broadcast over B.
     const Dual row = bias.map([&](const Tensor& t) {
       return t.defined() && t.dim() < of[0].dim() ? t.unsqueeze(-2) : t;
     });
@@ -96,7 +96,7 @@ static Tensors5 call_backward(const Tensor& grad_h, const Tensor& grad_cell, con
 }
 
 // Inputs: grad_h, grad_cell, input, weights, bias, old_h, old_cell. new_cell and gates are
-// functions of the inputs, so the inputs' gradients include theirs.
+// functions of the inputs, so their gradients are included in those of the inputs.
 struct LltmCellBackwardBackward
     : OpNode<LltmCellBackwardBackward, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> {
   static constexpr const char* kName = "LltmCellBackwardBackward";
@@ -189,7 +189,8 @@ static void set_forward_tangents(const Tensors3& out, const CellTensors& of) {
 }
 
 // lltm_cell calls this, so that outer levels of torch.func see one op with all its derivatives. In
-// reverse mode gates have no gradient: the backward op adds it to those of the inputs.
+// reverse mode, gates has no gradient of its own: the derivatives of the backward op include it in
+// those of the inputs.
 static Tensors3 lltm_cell_forward_autograd(c10::DispatchKeySet keys, const Tensor& input,
                                            const Tensor& weights, const OptionalTensor& bias,
                                            const Tensor& old_h, const Tensor& old_cell) {

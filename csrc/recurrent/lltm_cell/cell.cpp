@@ -1,5 +1,5 @@
-// lltm_cell: one step of an LSTM without a forget gate. Shapes: B batch, I inputs, H hidden; every
-// tensor may carry a leading N, for N independent cells.
+// lltm_cell: one step of an LSTM without a forget gate. Sizes: B rows, I inputs, H hidden units.
+// All tensors may have a leading dimension N, for N independent cells.
 //   gates [B, 3H] = [old_h, input] weights^T; i, o, z = sigmoid, sigmoid, elu of gates + bias
 //   new_cell = old_cell + z i; new_h = tanh(new_cell) o
 // Derivatives: autograd.cpp. Pointwise part: cpu/cell.cpp and kernels/recurrent/lltm_cell/cell.cu.
@@ -49,8 +49,8 @@ std::pair<Tensor, Tensor> x_gradients(const Tensor& grad_gates, const Tensor& we
           need_input ? product(grad_gates, weights.narrow(-1, hidden, features)) : Tensor()};
 }
 
-// Up to these sizes a kernel that includes the products is faster: separate GEMMs would have few
-// blocks, and each takes a launch.
+// Up to these sizes, a kernel that includes the products is faster: separate GEMMs would have few
+// blocks, and each would need a launch.
 constexpr int64_t kFewRows = 32, kFewUnits = 8192, kFewColumns = 2048;
 
 bool columns_adjacent(const Tensor& t) { return t.stride(-1) == 1 || t.size(-1) <= 1; }
@@ -67,7 +67,7 @@ bool takes_few_rows(const Tensor& input, const Tensor& weights, const Tensor& ol
 
 LltmView view_if_any(const OptionalTensor& t) { return has(t) ? view(*t) : LltmView{}; }
 
-// A bias is [3H] or [1, 3H] for one cell, [N, 3H] or [N, 1, 3H] for N.
+// A bias is [3H] or [1, 3H] for one cell, and [N, 3H] or [N, 1, 3H] for N cells.
 LltmView bias_view(const OptionalTensor& bias, int64_t rank) {
   if (!has(bias)) return {};
   return {bias->const_data_ptr(), rank == 3 ? bias->stride(0) : 0, 0, bias->stride(-1)};
@@ -143,7 +143,7 @@ Tensors5 lltm_cell_backward_kernel(const LltmBackend& backend, const OptionalTen
                                         {"gates", gates},
                                         {"grad_h", value_or_undefined(grad_h)},
                                         {"grad_cell", value_or_undefined(grad_cell)}});
-  // Autocast must not change the dtype of the products: it is that of the forward pass.
+  // Autocast must not change the dtype of the products, which is that of the forward pass.
   const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
   const FlushInProducts flush(input, multiplications(input, weights));
   const Tensor grad_gates = at::empty(gates.sizes(), gates.options());
@@ -261,15 +261,16 @@ TORCH_LIBRARY_IMPL(treadle, Meta, m) {
   m.impl("lltm_cell_backward", lltm_cell_backward_meta);
 }
 
-// Rows are independent: if only input, old_h and old_cell (0, 3, 4) are batched, the batch folds
-// into the rows. A backward sums over rows for weights, so it never folds.
+// Rows are independent: if only input, old_h and old_cell (0, 3, 4) are batched, the batch is
+// folded into the rows. The backward op sums over rows for gradients of weights, so its batch is
+// never folded.
 TORCH_LIBRARY_IMPL(treadle, FuncTorchBatched, m) {
   m.impl("lltm_cell", TREADLE_RULE(cell_batch_rule<0b11001, /*rank=*/2>));
   m.impl("lltm_cell_forward", TREADLE_RULE(cell_batch_rule<0b11001, /*rank=*/2>));
   m.impl("lltm_cell_backward", TREADLE_RULE(cell_batch_rule<0, /*rank=*/2>));
 }
 
-// lltm_cell runs in autocast's dtype, as a matrix product does; old_cell keeps float32.
+// lltm_cell runs in autocast's dtype, like a matrix product, but a float32 old_cell stays float32.
 static constexpr std::string_view kOldCell[] = {"old_cell"};
 TORCH_LIBRARY_IMPL(treadle, AutocastCPU, m) {
   m.impl("lltm_cell", TREADLE_RULE(autocast_rule<c10::DeviceType::CPU, kOldCell>));

@@ -5,7 +5,7 @@
 namespace treadle {
 namespace {
 
-// [sizes...] with a leading N if the cell has one.
+// [sizes...], with a leading N for N cells.
 c10::SymDimVector with_batch(const Tensor& input, std::initializer_list<c10::SymInt> sizes) {
   c10::SymDimVector shape;
   if (input.dim() == 3) shape.push_back(input.sym_size(0));

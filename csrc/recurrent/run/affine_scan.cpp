@@ -68,7 +68,7 @@ static Tensor affine_scan_meta(const Tensor& keep, const Tensor& add, const Tens
 
 // ---- CPU
 
-// Units begin .. end through all steps.
+// Computes all steps of the units begin .. end.
 template <class T>
 static void scan_units(const AffineScan& args, int64_t begin, int64_t end) {
   const int64_t units = args.rows * args.columns;
@@ -90,7 +90,7 @@ static void scan_units(const AffineScan& args, int64_t begin, int64_t end) {
   }
 }
 
-// Elements a task takes at least: about 10 us of work.
+// The minimum number of elements of a task, which is about 10 us of work.
 static constexpr int64_t kGrain = 16384;
 
 static void affine_scan_cpu(const AffineScan& args, at::Device) {
@@ -104,7 +104,7 @@ static void affine_scan_cpu(const AffineScan& args, at::Device) {
   });
 }
 
-// ---- autograd: the gradients run through the same steps in reverse
+// ---- autograd: a scan of the same steps in reverse computes the gradients
 
 // The result before each step; 0 where it is not read because of a reset.
 static Tensor results_before(const Tensor& result, const Tensor& start, const Tensor& reset,
@@ -115,13 +115,13 @@ static Tensor results_before(const Tensor& result, const Tensor& start, const Te
   return reset.defined() ? before.masked_fill(reset, 0) : before;
 }
 
-// Zeros where a reset blocks the product: a NaN factor would otherwise reach the other's
-// derivative.
+// The product, with zeros where a row resets. Otherwise a NaN in one factor would reach the
+// derivative of the other.
 static Tensor passing(const Tensor& product, const Tensor& reset) {
   return reset.defined() ? product.masked_fill(reset, 0) : product;
 }
 
-// The gradients of all results, [T, B, H], including what comes through later results, and the
+// The gradients of all results, [T, B, H], including contributions through later results, and the
 // gradient of start, [B, H].
 static Tensors2 sums_of_gradients(const Tensor& grad, const Tensor& keep, const Tensor& start,
                                   const Tensor& reset, bool reverse) {
@@ -178,7 +178,7 @@ static Tensor affine_scan_autograd(c10::DispatchKeySet keys, const Tensor& keep,
   return out;
 }
 
-// ---- vmap: rows are independent, so the batch folds into them
+// ---- vmap: rows are independent, so the batch is folded into them
 
 static void affine_scan_batch_rule(const OperatorHandle& op, Stack* stack) {
   const BatchedCall call(op, stack, /*rows=*/0b1111);
@@ -188,7 +188,7 @@ static void affine_scan_batch_rule(const OperatorHandle& op, Stack* stack) {
               c10::SymIntArrayRef(keep.shape()));
   const c10::SymInt rows = keep.shape()[1];
   const Stack results = call.run([&](const BatchedCall::Argument& a) {
-    return a.rank() < 2 ? a.value : call.folded(a, -2);  // the op refuses it
+    return a.rank() < 2 ? a.value : call.folded(a, -2);  // the op raises for a rank below 2
   });
   call.give(results[0].toTensor().unflatten_symint(-2, {rows, call.size()}), 2);
 }

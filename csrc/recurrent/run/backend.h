@@ -1,5 +1,5 @@
-// The engine that runs a recurrent layer of any cell: a backend's functions, and code that all
-// backends share. ATen computes products over all steps; the backend runs the steps.
+// How a recurrent layer of any cell is run: a backend's functions, and code that all backends
+// share. ATen computes products over all steps; the backend runs the steps.
 #pragma once
 
 #include <optional>
@@ -14,12 +14,12 @@
 
 namespace treadle {
 
-// The rows of every step in memory, from the first step to the last.
+// Where the rows of each step are in memory, in the order of time.
 struct Sequence {
   std::vector<RecurrenceStep> steps;
   int64_t rows = 0;  // of all steps
 
-  // Without batch_sizes input is [T, B, I].
+  // Without batch_sizes, input is [T, B, I].
   Sequence(const Tensor& input, const Tensor& batch_sizes);
 
   // The steps in the order of direction `d` (1 runs backward in time) or, if `reversed`, of its
@@ -33,8 +33,8 @@ struct Sequence {
   // [S, 1]: whether a row of direction d resets before its step, from the marks [S, 1].
   Tensor marks_before(const Tensor& marks, int64_t d) const;
 
-  // [S, H]: each step's rows of [B, H]. The second is its transpose, a sum over the steps: [D,
-  // B, H] from [D, S, H].
+  // each_step: [S, H] from [B, H], by copying the rows of each step. sum_of_steps is the transpose:
+  // [D, B, H] from [D, S, H], by a sum over the steps.
   Tensor each_step(const Tensor& batch) const;
   Tensor sum_of_steps(const Tensor& places, int64_t batch) const;
 };
@@ -42,7 +42,7 @@ struct Sequence {
 struct BackwardPass;
 struct LayerRun;
 
-// The gradients of a layer's input and parameters, in the layer's shapes.
+// The gradients of a layer's input and parameters, in the shapes of these arguments.
 struct LayerGradients {
   Tensor input, weight_ih, weight_hh, bias_ih, bias_hh;
 };
@@ -54,29 +54,29 @@ struct StateGradients {
 };
 
 struct RecurrenceBackend {
-  // Half types are multiplied as floats; the host converts them once.
+  // Whether half types are multiplied as floats, to which the host converts them once.
   bool widens_half;
   // The plan of a forward or a backward pass; raises for an `algorithm` that cannot run. Sets
-  // `tf32` if float32 products follow another setting than torch's for matrix products.
+  // `tf32` if float32 products use another setting than torch's matrix products.
   RecurrencePlan (*plan)(const RecurrenceSizes& sizes, at::Device device,
                          std::string_view algorithm, bool backward, std::optional<bool>* tf32);
   // a [m, k] times b [k, n], in acc_t.
   Tensor (*product)(const LayerRun& run, const Tensor& a, const Tensor& b);
   // The forward pass; gates are undefined unless `save`.
   LayerSaved (*forward)(const LayerRun& run, bool save);
-  // The backward pass. Sets `states`, whose tensors are those that are needed.
+  // The backward pass. Writes those tensors of `states` that are defined.
   LayerGradients (*backward)(const BackwardPass& pass, const StateGradients& states);
 };
 
-// The `algorithm` of a call that runs torch's cell: "auto", with the TF32 setting of matrix
-// products.
+// The `algorithm` of a call by a module that replaces one of torch's cells: "auto", but with the
+// TF32 setting of matrix products.
 inline constexpr std::string_view kCellAlgorithm = "cell";
 
 inline std::string_view planned(std::string_view algorithm) {
   return algorithm == kCellAlgorithm ? "auto" : algorithm;
 }
 
-// plan_recurrence(), but an algorithm that cannot run raises.
+// plan_recurrence(), but raises for an algorithm that cannot run.
 inline RecurrencePlan make_plan(const char* op, const RecurrenceSizes& sizes,
                                 const RecurrenceDevice& device, std::string_view algorithm,
                                 bool backward) {
@@ -91,7 +91,7 @@ inline bool begins_at_16_bytes(const Tensor& t) {
   return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0;
 }
 
-// Contiguous and aligned to 16 bytes.
+// t itself if it is contiguous and aligned to 16 bytes, otherwise a copy that is.
 inline Tensor aligned(const Tensor& t) {
   if (!t.defined()) return t;
   const Tensor found = t.contiguous();

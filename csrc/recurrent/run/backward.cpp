@@ -9,7 +9,7 @@
 namespace treadle {
 namespace {
 
-// The initial gradient of a state of direction d, [B, width] in acc.
+// The gradient of a last state of direction d, with which the pass begins, [B, width] in acc.
 Tensor grad_of_state(const LayerRun& run, const Tensor& grad, int64_t d, int64_t width,
                      bool transposed) {
   const auto options = run.arguments.input.options().dtype(run.acc);
@@ -29,11 +29,11 @@ Tensor grad_gates(const BackwardPass& pass, int64_t d, const Tensor& previous_h,
   const int64_t rows = run.sequence.rows, width = run.width();
   if (run.idle()) return at::empty({rows, width}, options);
   const Tensor g = aligned(pass.recompute ? pass.recompute_gates(d, previous_h) : pass.gates[d]);
-  // c before every step, recomputed from the gates: cheaper than storing it.
+  // c before every step is recomputed from the gates, which is cheaper than storing it.
   const Tensor c_states = at::empty({rows, run.c_width()}, a.input.options().dtype(run.acc));
   const Tensor c =
       a.c0[d].to(run.acc, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
-  // Each recomputed gate is overwritten by its gradient.
+  // Each recomputed gate is overwritten with its gradient.
   const bool in_place = pass.recompute && run.work == g.scalar_type();
   const Tensor result = in_place ? g : at::empty({rows, width}, options);
   // This may be a copy, which must outlive its readers.
@@ -67,7 +67,7 @@ StateGradients new_state_gradients(const LayerRun& run, const LayerMask& mask) {
     return at::zeros({run.sizes.directions, run.sequence.rows, width},
                      a.input.options().dtype(run.acc));
   };
-  // An argument that was not given has no gradient.
+  // Arguments that were not given have no gradients.
   if (mask[7] && a.reset_h.defined()) states.reset_h = each_step(run.sizes.hidden);
   if (mask[8] && a.reset_c.defined()) states.reset_c = each_step(run.c_width());
   return states;

@@ -1,5 +1,5 @@
-// recurrent_layer on the CPU: products over all steps by ATen, steps by kernels/recurrent/cpu.
-// Twin: cuda/layer.cpp.
+// recurrent_layer on the CPU: ATen computes products over all steps, and kernels/recurrent/cpu runs
+// the steps. Twin: cuda/layer.cpp.
 #include "recurrent/formula/cpu.h"
 
 #include <ATen/Functions.h>
@@ -21,7 +21,7 @@ namespace {
 RecurrencePlan plan_cpu(const RecurrenceSizes& sizes, at::Device, std::string_view algorithm,
                         bool backward, std::optional<bool>*) {
   RecurrenceDevice device;
-  // Limits the chunks of the input product, because larger ones are not faster.
+  // Limits the size of an input product's chunks; larger ones are not faster.
   device.l2_bytes = 32 << 20;
   return make_plan(layer_op_name(), sizes, device, planned(algorithm), backward);
 }
@@ -37,9 +37,9 @@ Tensor empty_panels(const Tensor& weight_hh) {
   return at::empty({bytes}, weight_hh.options().dtype(at::kByte));
 }
 
-// f(begin, end) over the rows of the batch, in whole blocks. If there is work for several threads,
-// each takes about the same number of steps: rows of a packed batch have different numbers of
-// steps.
+// Calls f(begin, end) for ranges of rows of the batch, in whole blocks. If there is enough work for
+// several threads, each gets about the same number of steps, because rows of a packed batch differ
+// in length.
 template <class Args, class F>
 void over_rows(const Args& args, int64_t step_work, const F& f) {
   // The minimum work of a thread: about 50 us of multiplications.
@@ -68,12 +68,13 @@ void over_rows(const Args& args, int64_t step_work, const F& f) {
   });
 }
 
-// Whether to pack W_hh for the kernels' products. A cell's step of few rows takes BLAS's, which
-// reads W_hh once, in less time than packing does. A layer always packs, so that a sequence has the
-// bits of its steps.
+// Whether to pack W_hh for the kernels' own products. For a single step of a cell with few rows, a
+// BLAS product, which reads W_hh once, is faster than packing. A layer always packs, so that a
+// sequence gives the same bits as its steps, run one by one.
 template <class Args>
 bool packs(const LayerRun& run, const Args& args) {
-  // More rows make up for packing; of fewer units, a call of BLAS takes longer.
+  // With at least kRows rows, packing pays off. With fewer than kHidden units, a BLAS call takes
+  // longer than packing.
   constexpr int64_t kRows = 32, kHidden = 32;
   return !run.is_cell || args.step_count > 1 || args.steps[0].rows >= kRows ||
          args.hidden < kHidden || args.resets.marks != nullptr;
@@ -83,7 +84,7 @@ Tensor matrix_at(void* data, int64_t rows, int64_t columns, const at::TensorOpti
   return at::from_blob(data, {rows, columns}, options);
 }
 
-// The functions of a cell; null for a formula if there is no compiler.
+// The compiled functions of a cell; null for a formula if there is no compiler.
 const cpu::RowsFunctions* rows_of(CellKind cell, Dtype dtype) {
   static constexpr cpu::RowsFunctions kCompiled{
       cpu::recurrent_pack_forward, cpu::recurrent_pack_backward, cpu::recurrent_layer_forward,
@@ -124,7 +125,7 @@ LayerSaved forward_cpu(const LayerRun& run, bool save) {
 
 void single_step_backward(const cpu::RowsFunctions& rows, const BackwardDirection& direction) {
   RecurrenceBackward args = direction.all;
-  args.c_states = direction.c_states.c;  // the step begins with c0
+  args.c_states = direction.c_states.c;  // c before the only step is c0
   over_rows(args, 64 * args.hidden,
             [&](int64_t begin, int64_t end) { rows.backward(args, nullptr, begin, end); });
   const CellInfo& cell = cell_info(args.cell);
@@ -133,7 +134,7 @@ void single_step_backward(const cpu::RowsFunctions& rows, const BackwardDirectio
   Tensor grad_h = direction.grad_h.narrow(0, 0, count);
   const Tensor gates = matrix_at(args.grad_gates, count, cell.gates * hidden, grad_h.options())
                            .narrow(1, cell.state_first * hidden, cell.state_gates * hidden);
-  // The gates are W_hh's blocks of rows, rolled.
+  // Rolled blocks of W_hh's rows are in the order of the gates.
   const int64_t moved = cell.torch_shift * hidden, rest = cell.state_gates * hidden - moved;
   at::mm_out(grad_h, gates.narrow(1, moved, rest), weight.narrow(0, 0, rest));
   if (moved > 0) grad_h.addmm_(gates.narrow(1, 0, moved), weight.narrow(0, rest, moved));
@@ -157,7 +158,7 @@ void steps_backward_cpu(const LayerRun& run, const BackwardDirection& direction)
   });
 }
 
-// The gradients of the input and the parameters: of each direction, in `work`.
+// The gradients of the input and, for each direction, of the parameters, in dtype `work`.
 struct ParametersCpu {
   const BackwardPass& pass;
   Tensor input;
@@ -183,15 +184,16 @@ struct ParametersCpu {
     }
     if (!mask[5] && !mask[6]) return;
     const Tensor total = grad_gates.sum(0);
-    // Each has separate memory that holds nothing else.
+    // Each gradient must have memory of its own.
     const bool whole = run.cell.same_gates();
     const Tensor of_bias = run.input_window(total);
     if (mask[5]) bias_ih.push_back(whole ? of_bias : of_bias.clone());
     if (mask[6]) bias_hh.push_back(run.state_window(mask[5] && whole ? total.clone() : total));
   }
 
-  // The gradient of W_hh, whose blocks are those of `of_state` in another order. Rolling them
-  // afterwards would write it twice, which takes longer than the product of a few rows.
+  // The gradient of W_hh, whose blocks are in another order than those of `of_state`. Two products
+  // write the blocks in that order: rolling them afterwards would write them twice, which takes
+  // longer than a product of few rows.
   Tensor of_weight_hh(const Tensor& of_state, const Tensor& h) const {
     const LayerRun& run = pass.run;
     const int64_t rows = of_state.size(1), moved = run.cell.torch_shift * run.sizes.hidden;
@@ -203,7 +205,7 @@ struct ParametersCpu {
     return found;
   }
 
-  // Joins the gradients of a parameter to its shape.
+  // Joins the gradients of a parameter's directions to the parameter's shape.
   Tensor stacked(const std::vector<Tensor>& t) const {
     if (t.empty()) return Tensor();
     const LayerArguments& a = pass.run.arguments;

@@ -7,7 +7,7 @@ namespace treadle {
 
 // A call of recurrent_layer_backward.
 struct LayerBackwardCall {
-  LayerOutputs grads;  // gradients of output, h_n and c_n; gates have none
+  LayerOutputs grads;  // gradients of output, h_n and c_n; gates is undefined
   LayerArguments arguments;
   Tensor output, gates;
   bool recompute;
@@ -76,7 +76,7 @@ struct LayerBackwardKernel {
   }
 };
 
-// call(each argument), in the order of the schema.
+// Calls `call` with the arguments in the order of the schema.
 template <class F>
 auto with_arguments(const LayerArguments& a, bool recompute, c10::string_view algorithm,
                     const F& call) {

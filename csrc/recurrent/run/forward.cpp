@@ -11,8 +11,8 @@
 namespace treadle {
 namespace {
 
-// The products of some steps. If the gates are saved in the products' dtype, both share memory:
-// each product is read before its gate is written.
+// The input products of some steps. On a CPU, if gates are saved in the products' dtype, both share
+// memory: each product is read before its gate is written.
 Tensor input_products(const LayerRun& run, const Tensor& x, const Tensor& w_ih,
                       const Tensor& gates) {
   if (!gates.defined() || !x.is_cpu() || x.scalar_type() != run.acc) {
@@ -24,7 +24,7 @@ Tensor input_products(const LayerRun& run, const Tensor& x, const Tensor& w_ih,
   return products;
 }
 
-// Direction d of a tensor [D, ...] of `run`.
+// The data of direction d of a tensor [D, ...].
 const void* const_direction_data(const LayerRun& run, const Tensor& t, int64_t d) {
   return static_cast<const char*>(t.const_data_ptr()) + d * t.nbytes() / run.sizes.directions;
 }
@@ -32,7 +32,7 @@ void* direction_data(const LayerRun& run, const Tensor& t, int64_t d) {
   return static_cast<char*>(t.mutable_data_ptr()) + d * t.nbytes() / run.sizes.directions;
 }
 
-// A state that steps update: `last` if that is possible, else a new one of `dtype`.
+// The memory for a state that steps update: `last` if it is suitable, otherwise a new tensor.
 Tensor working_state(const Tensor& last, ScalarType dtype) {
   if (last.scalar_type() == dtype && begins_at_16_bytes(last)) return last;
   return at::empty(last.sizes(), last.options().dtype(dtype));
@@ -76,7 +76,7 @@ ForwardDirection direction_of(const LayerRun& run, int64_t d, const Tensor& outp
   ForwardDirection found{d,
                          run.sequence.in_order(d),
                          run.rows(args.input),
-                         // Cast only once, not for every chunk.
+                         // Cast once here instead of for every chunk.
                          cast(parameter_of(args, args.weight_ih, d), run.work),
                          parameter_of(args, args.weight_hh, d),
                          aligned(parameter_of(args, args.bias_ih, d)),
@@ -150,7 +150,7 @@ void in_chunks(const LayerRun& run, const ForwardDirection& direction,
     chunk.step_count = end - begin;
     if (begin > 0) chunk.first_c = nullptr;
     chunk.products = matrix_view(plan.transposed ? products.t() : products);
-    // Moves the pointer to where row 0 of S would be, because the steps count rows from row 0.
+    // Moves the pointer to where row 0 of S would be, because steps index rows from row 0.
     chunk.products.data =
         static_cast<const char*>(chunk.products.data) -
         first * chunk.products.row_stride * static_cast<int64_t>(products.element_size());

@@ -1,5 +1,5 @@
 // The steps of a layer: the rows of each step in a dense or packed sequence, and in the states. h
-// and c always have B rows; a step of a packed batch updates the first ones.
+// and c always have B rows, of which a step of a packed batch updates the first ones.
 #pragma once
 
 #include <ATen/functorch/TensorWrapper.h>
@@ -37,7 +37,8 @@ class LayerSteps {
     return packed_ ? sequence.narrow(0, starts_[t], rows_[t]) : sequence.select(0, t);
   }
 
-  // The rows of a state [B, H] that step t updates, and the state with these rows replaced.
+  // first: the rows of a state [B, H] that step t updates. after: the state after these rows have
+  // been replaced with `moved`.
   Tensor first(const Tensor& state, int64_t t) const {
     return state.defined() && packed_ ? state.narrow(0, 0, rows_[t]) : state;
   }
@@ -50,19 +51,19 @@ class LayerSteps {
                    0);
   }
 
-  // Extends the marks of some rows to all rows of step t, [rows, 1], with false for the other
-  // rows.
+  // Adapts the marks of another step to the rows of step t, [rows, 1]: extra rows are cut, and
+  // missing rows get false.
   Tensor rows_like(const Tensor& mark, int64_t t) const {
     if (!packed_) return mark;
     const int64_t rest = rows_[t] - mark.size(0);
     return rest > 0 ? at::constant_pad_nd(mark, {0, 0, 0, rest}) : mark.narrow(0, 0, rows_[t]);
   }
 
-  // Whether the replacement states are given per row, [B, H], and not per step.
+  // Whether there is one replacement state per row, [B, H], rather than per row and step.
   bool by_rows(const Tensor& replacement) const {
     return packed_ ? replacement.sym_size(0) == batch_ : replacement.dim() == 2;
   }
-  // The states that replace those of step t.
+  // The replacement states for the rows of step t.
   Tensor replacement(const Tensor& given, int64_t t) const {
     if (!given.defined()) return given;
     return by_rows(given) ? first(given, t) : at(given, t);
@@ -78,8 +79,8 @@ class LayerSteps {
     return {after(state.value, moved.value, t), after(state.tangent, moved.tangent, t)};
   }
 
-  // The sequence [T, B, width] or [S, width] of these steps' values or tangents, with zeros for
-  // missing ones; undefined if all are missing.
+  // Joins the values or tangents of all steps to a sequence [T, B, width] or [S, width], with zeros
+  // for missing ones. Undefined if all are missing.
   Tensor join_steps(const std::vector<Dual>& steps, Tensor Dual::* part,
                     const c10::SymInt& width) const {
     bool any = false;

@@ -52,7 +52,7 @@ struct LayerRun {
   PlanScope scope;  // launches during this object's lifetime are recorded with the plan
   LayerResets resets;
   StackStates stack;  // set if the layer is one of a stack
-  bool is_cell;       // whether torch's cell makes this call (kCellAlgorithm)
+  bool is_cell;       // whether a cell's module makes this call (kCellAlgorithm)
 
   LayerRun(const RecurrenceBackend& backend, const LayerArguments& a, std::string_view algorithm,
            bool backward, const StackStates& stack = {})
@@ -95,8 +95,8 @@ struct LayerRun {
   // Whether there is nothing to compute.
   bool idle() const { return sequence.rows == 0 || sizes.hidden == 0; }
   bool persistent() const { return plan.persistent() && !idle(); }
-  // Whether the kernels get null instead of h0 and c0: if both are zeros and the kernels are those
-  // of a single block, which accept null.
+  // Whether the kernels get null instead of h0 and c0: both are zeros, and the plan has a
+  // single-block kernel, which accepts null.
   bool null_states() const { return stack.zeros != nullptr && persistent() && plan.one_block(); }
   // The destinations of the last states.
   Tensor last_h() const {
@@ -138,7 +138,7 @@ struct LayerRun {
 // Direction d of a forward pass that runs step by step.
 struct ForwardDirection {
   int64_t d;
-  std::vector<RecurrenceStep> steps;   // in order
+  std::vector<RecurrenceStep> steps;   // in the direction's order
   Tensor input, weight_ih, weight_hh;  // input: [S, I]; weight_ih: in dtype `work`
   Tensor bias_ih, bias_hh;
   Tensor h, c;              // [D, B, H]: the states, which each step updates
@@ -146,7 +146,7 @@ struct ForwardDirection {
   Tensor gates;             // [S, GH], or undefined
   RecurrenceForward all;    // the arguments of all steps, without products
 
-  // What the first step reads instead of the h in `all`; null if it reads that one.
+  // What the first step reads instead of the h in `all`, or null.
   const void* first_h_data(const LayerRun& run) const;
 };
 
@@ -185,12 +185,12 @@ struct BackwardDirection {
   int64_t d;
   const std::vector<RecurrenceStep>& steps;  // in the order of the pass
   Tensor weight_hh;                          // of this direction
-  Tensor grad_h, grad_c;                     // [B, H] acc: those of h_n, c_n become those of h0, c0
+  Tensor grad_h, grad_c;                     // [B, H] acc: in, of h_n and c_n; out, of h0 and c0
   RecurrenceCStates c_states;                // the cell states are computed before the steps
   RecurrenceBackward all;
 };
 
-// A backend's part of a direction. BackwardSteps runs all steps. ParameterSums computes the
+// A backend's functions for one direction. BackwardSteps runs all steps. ParameterSums computes the
 // gradients of the input and the parameters from those of the gates [S, GH]; `previous` is
 // previous_h(d), or undefined if that has not been computed yet.
 using BackwardSteps = std::function<void(const BackwardDirection&)>;

@@ -27,7 +27,7 @@ std::vector<RecurrenceStep> Sequence::in_order(int64_t d, bool reversed) const {
   std::vector<RecurrenceStep> found = steps;
   for (size_t t = 0; t < found.size(); ++t) {
     const size_t at = d == 0 ? t : t + 1;
-    if (at == found.size()) continue;  // the first step of a direction has h0
+    if (at == found.size()) continue;  // no mark precedes the first step of direction 1
     found[t].marks = steps[at].start;
     found[t].marked_rows = steps[at].rows;
   }
@@ -38,7 +38,7 @@ std::vector<RecurrenceStep> Sequence::in_order(int64_t d, bool reversed) const {
 
 Tensor Sequence::previous_h(const Tensor& h0, const Tensor& output, int64_t d) const {
   std::vector<Tensor> parts;
-  // Rows begin .. end of output, in one part for each run of adjacent rows.
+  // Adjacent rows of output become one part; `begin` and `end` delimit the current one.
   int64_t begin = 0, end = 0;
   const auto flush = [&] {
     if (end > begin) parts.push_back(part(output, 0, begin, end - begin));

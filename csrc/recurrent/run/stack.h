@@ -1,6 +1,6 @@
-// The layers of a call without derivatives, transforms or modes. They run below the dispatcher,
-// where a layer only launches its kernels. Each layer writes its last states directly into the
-// call's h_n and c_n, and initial states that are zeros need not be in memory.
+// A stack: the layers of a call without derivatives, transforms or modes. They run below the
+// dispatcher, where a layer only launches its kernels. Each layer writes its last states directly
+// to the call's h_n and c_n, and initial states that are zeros need not be in memory.
 #pragma once
 
 #include "recurrent/layer/layer.h"
@@ -32,7 +32,7 @@ class ZeroStates {
 // What a layer of a stack gets in addition to its arguments.
 struct StackStates {
   Tensor h_n, c_n;              // [D, B, H] contiguous, to be written; undefined: not needed
-  ZeroStates* zeros = nullptr;  // its h0 and c0, if they are zeros; else null
+  ZeroStates* zeros = nullptr;  // contains h0 and c0; null if the call passes states
 };
 
 // Runs a layer whose arguments are on one device; returns its output.

@@ -15,7 +15,7 @@ namespace treadle {
 
 static Tensor gemm_operand_cuda(const Tensor& t) { return t; }
 
-// Half types give float: the product is not rounded before omega multiplies it.
+// The product of half types is a float: it is not rounded before it is multiplied by omega.
 static void gemm_cuda(const Tensor& out, const Tensor& x, const Tensor& weight) {
   const c10::cuda::CUDAGuard guard(x.device());
   const Tensor of_x = with_matrix(x), of_weight = with_matrix(weight);
@@ -29,14 +29,14 @@ static void forward_cuda(const SineLinearForward& args, at::Device device) {
   check_launch("sine_linear", launch_sine_linear_forward(args, at::cuda::getCurrentCUDAStream()));
 }
 
-// SMs of a GPU that runs code for sm_90a, or 0.
+// The number of SMs if the GPU can run code for sm_90a, otherwise 0.
 static int processors_of_90(at::Device device) {
   const auto* gpu = at::cuda::getDeviceProperties(device.index());
   return architecture_of(gpu->major, gpu->minor) == 90 ? gpu->multiProcessorCount : 0;
 }
 
-// Calls launch(processors, stream) if the GPU and the arguments suit a fused kernel. Returns false,
-// having done nothing, if not, or if the driver cannot encode tensor maps.
+// Calls launch(processors, stream) if a fused kernel supports the GPU and, by `fit`, the arguments.
+// Otherwise, or if the driver cannot encode tensor maps, does nothing and returns false.
 template <class Launch>
 static bool launch_fused(const char* op, at::Device device, bool fit, const Launch& launch) {
   const int processors = processors_of_90(device);
@@ -48,7 +48,7 @@ static bool launch_fused(const char* op, at::Device device, bool fit, const Laun
   return true;
 }
 
-// The fused kernels' GEMM of float is in tf32.
+// The GEMMs of fused kernels use TF32 for float32, so torch must allow it.
 static bool fused_product(Dtype dtype) { return dtype != Dtype::kFloat || tf32_allowed(); }
 
 static bool fused_forward_cuda(const SineLinearForward& args, at::Device device) {
@@ -92,9 +92,9 @@ static void slope_backward_cuda(const SineLinearSlopeBackward& args, at::Device 
                launch_sine_linear_slope_backward(args, at::cuda::getCurrentCUDAStream()));
 }
 
-// Only a bound on memory. Chunks that stay in the L2 cache are slower, since each starts and ends
-// with an idle GPU: 2^18 bfloat16 rows of 256 on an H200 take 242 us in one chunk, 306 us in chunks
-// of 16 MiB and 266 us in chunks of 64 MiB.
+// This only limits memory. Chunks that stay in the L2 cache are slower, because the GPU is partly
+// idle at the start and end of each: 2^18 bfloat16 rows of 256 elements on an H200 take 242 us in
+// one chunk, 306 us in chunks of 16 MiB and 266 us in chunks of 64 MiB.
 static constexpr int64_t kGemmBytes = int64_t{1} << 30;
 
 static constexpr SineLinearBackend kCudaBackend{

@@ -1,7 +1,7 @@
-// load: n stored elements of type T, stride_bytes apart -> buf[0..n) of the computed type. store:
-// the reverse, rounded once to nearest even (to half types through float, as torch does). Half
-// and bfloat16 NaNs stay NaNs; bool is stored as value != 0; integers wrap. Sources may be
-// unaligned. Torch-free; compiled once per instruction set.
+// load converts n stored elements of type T, stride_bytes apart, to buf[0..n) of the computed type.
+// store does the reverse, and rounds once to nearest even (to half types via float, like torch).
+// Half and bfloat16 NaNs stay NaNs; bool is stored as value != 0; integers wrap. Sources may be
+// unaligned. Compiled without torch, once per instruction set.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #if defined(__AVX2__)
-// GCC 12 warns of uninitialised values in this header, at some AVX-512 intrinsics.
+// GCC 12 warns about uninitialised values in some AVX-512 intrinsics of this header.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #if !defined(__clang__)
@@ -58,7 +58,7 @@ TREADLE_INLINE Half to_half(float x) {
   const uint32_t magnitude = bits & 0x7fffffffu;
   const uint32_t rebiased = magnitude - (112u << 23);
   const uint32_t normal = (rebiased + 0xfffu + ((rebiased >> 13) & 1u)) >> 13;
-  // Floats from 0.5 to 1 are as far apart as subnormal halves, so adding 0.5 rounds as they do.
+  // Floats from 0.5 to 1 have the spacing of subnormal halves, so adding 0.5 rounds to it.
   const uint32_t subnormal =
       bit_cast<uint32_t>(bit_cast<float>(magnitude) + 0.5f) - bit_cast<uint32_t>(0.5f);
   const uint32_t nan = 0x7e00u | ((magnitude >> 13) & 0x3ffu);
@@ -90,7 +90,7 @@ TREADLE_INLINE T to_stored(acc_t x) {
   }
 }
 
-// Reads and writes at any byte offset. A bool's byte may hold a value other than 0 and 1.
+// Reads and writes at any byte offset. A bool's byte may have a value other than 0 and 1.
 template <class T>
 TREADLE_INLINE T read(const char* at) {
   if constexpr (std::is_same_v<T, bool>) {
@@ -107,7 +107,8 @@ TREADLE_INLINE void write(char* at, T x) {
   std::memcpy(at, &x, sizeof(T));
 }
 
-// The same for whole vectors of half types; both return the number of elements done.
+// Load and store whole vectors of half types. Both return the number of elements that they
+// converted.
 #if defined(__AVX512BW__)
 TREADLE_INLINE int64_t load_vectors(const Half*, const char* src, float* buf, int64_t n) {
   int64_t i = 0;
@@ -270,7 +271,7 @@ void load_as(Dtype dtype, const char* src, int64_t stride, acc_t<common_t>* buf,
   });
 }
 
-// Stores n results: first rounded to common_t, as a temporary of that dtype would do, then cast.
+// Stores n results. Each is first rounded to common_t, like a temporary of that dtype, then cast.
 template <class common_t>
 void store_as(Dtype dtype, char* dst, int64_t stride, const acc_t<common_t>* buf, int64_t n) {
   visit(dtype, [&](auto type) {

@@ -1,8 +1,8 @@
-// Runs a formula over matrices of any strides. Long dense rows are computed without a copy; short,
-// strided and expanded ones are gathered into blocks on the stack, and their results scattered from
-// there. Shapes: N problems of R rows and C columns; elements are numbered flat over [N, R, C], and
-// a call computes the elements begin .. end, so that a parallel loop may split them anywhere.
-// Torch-free; compiled once per instruction set.
+// Runs a formula over matrices of any strides. Long dense rows are computed without a copy. Short,
+// strided and expanded rows are gathered into blocks on the stack, and their results scattered from
+// there. There are N problems of R rows and C columns. Elements are numbered over [N, R, C], and a
+// call computes elements begin to end, so that a parallel loop can split them anywhere. Compiled
+// without torch, once per instruction set.
 #pragma once
 
 #include <algorithm>
@@ -16,21 +16,23 @@ namespace treadle::cpu::TREADLE_ISA {
 // Formulas compute whole groups of this many elements, so part of a block's tail is wasted work.
 inline constexpr int64_t kLanes = 16;
 
-// The formula over n elements, a multiple of kLanes: dense inputs to dense outputs, each in its
-// stored type.
+// Computes n elements (a multiple of kLanes) of dense outputs from dense inputs, each in its stored
+// type.
 using Formula = void (*)(const char* const* in, char* const* out, int64_t n);
 
 struct GatherShape {
   int64_t rows, columns;  // of a problem
 };
 
-// [N, R, C] in memory, strides in elements (0 where expanded). Null: the formula reads zeros.
+// An array [N, R, C] with strides in elements (0 where expanded). If `data` is null, the formula
+// reads zeros.
 struct GatherInput {
   const char* data;
   int64_t problem_stride, row_stride, column_stride, element_size;
 };
 
-// The columns from `first` on of a dense matrix [N * R, row_size]. Null: the result is dropped.
+// The columns from `first` on of a dense matrix [N * R, row_size]. If `data` is null, the result is
+// dropped.
 struct GatherOutput {
   void* data;
   int64_t row_size, first, element_size;
@@ -47,7 +49,7 @@ struct alignas(64) Buffer {
   char bytes[kBlock * kMaxElementSize];
 };
 
-// The zeros that a missing input reads.
+// Read in place of a missing input.
 inline constexpr Buffer kZeros = {};
 
 // Consecutive elements of one row.
@@ -80,7 +82,7 @@ void copy_words(const char* src, int64_t stride, char* dst, int64_t n) {
   }
 }
 
-// n elements, `stride` elements apart -> dense.
+// Copies n elements, `stride` elements apart, to dense memory.
 inline void gather(const char* src, int64_t stride, int64_t element_size, char* dst, int64_t n) {
   if (stride == 1 && n >= kLanes) {
     std::memcpy(dst, src, n * element_size);

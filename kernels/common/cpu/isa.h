@@ -1,6 +1,6 @@
-// Instruction sets. Every source in a folder cpu/ is compiled once for each, in a namespace of its
-// name; isa() chooses one when the process first asks. TREADLE_CPU_CAPABILITY=portable|avx2|avx512
-// caps the choice, as ATEN_CPU_CAPABILITY does for torch.
+// Instruction sets. Every source in a folder cpu/ is compiled once for each of them, in a namespace
+// with its name. The first call of isa() chooses one for the process.
+// TREADLE_CPU_CAPABILITY=portable|avx2|avx512 caps the choice, like ATEN_CPU_CAPABILITY for torch.
 #pragma once
 
 #include "kernels/common/exported.h"
@@ -14,7 +14,7 @@ const char* isa_name();
 
 }  // namespace treadle::cpu
 
-// The instruction sets besides the portable one, each as call(its Isa, its namespace, ...).
+// Expands to call(isa, namespace, ...) for each instruction set except the portable one.
 #if defined(__x86_64__)
 #define TREADLE_VECTOR_ISAS(call, ...) \
   call(kAvx512, avx512, __VA_ARGS__) call(kAvx2, avx2, __VA_ARGS__)
@@ -22,8 +22,8 @@ const char* isa_name();
 #define TREADLE_VECTOR_ISAS(call, ...)
 #endif
 
-// Declares a function for all instruction sets, and one of the same name that calls the best.
-// kernels/cpu_functions.cpp defines the latter.
+// Declares a function for each instruction set, and one of the same name that calls the function
+// for isa(). kernels/cpu_functions.cpp defines the latter.
 #define TREADLE_CPU_FUNCTION(name, parameters, arguments)        \
   TREADLE_ISA_DECLARATION(kPortable, portable, name, parameters) \
   TREADLE_VECTOR_ISAS(TREADLE_ISA_DECLARATION, name, parameters) \

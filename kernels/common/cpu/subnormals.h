@@ -1,7 +1,7 @@
 // A mode in which a thread treats subnormal numbers as zero, in arguments and in results. Each
-// would cost about 150 cycles, and saturated gates fill whole tensors with them. Values of float16
-// below its normal range are normal floats, and its conversions read and write them all the same.
-// Only x86 has the mode; elsewhere this does nothing.
+// subnormal would cost about 150 cycles, and saturated gates fill whole tensors with them.
+// Subnormal float16 values are normal floats, and conversions still read and write them. Only x86
+// has the mode; elsewhere these functions do nothing.
 #pragma once
 
 #if defined(__x86_64__)
@@ -28,7 +28,7 @@ inline unsigned flush_subnormals() {
 #endif
 }
 
-// Flushes subnormals in its thread while it lives.
+// Flushes subnormals in the current thread during its lifetime.
 class FlushSubnormals {
  public:
   FlushSubnormals() : before_(flush_subnormals()) {}

@@ -1,4 +1,4 @@
-// The CPU kernels, as csrc/elementwise/*.cpp call them: raw memory, no torch.
+// The CPU kernels that csrc/elementwise/*.cpp call. They use raw memory and no torch.
 #pragma once
 
 #include "kernels/common/cpu/isa.h"
@@ -10,14 +10,14 @@ namespace treadle::cpu {
 
 TREADLE_CPU_FUNCTION(scale, (const Tile2d& tile, ScalarArg factor), (tile, factor))
 
-// a + alpha * b. The second has one tensor; `scalar` stands for a or for b.
+// a + alpha * b. In the second function a or b is the number `scalar`.
 TREADLE_CPU_FUNCTION(vector_add, (const Tile2d& tile, ScalarArg alpha), (tile, alpha))
 TREADLE_CPU_FUNCTION(vector_add_scalar,
                      (const Tile2d& tile, ScalarArg scalar, bool scalar_is_b, ScalarArg alpha),
                      (tile, scalar, scalar_is_b, alpha))
 
-// snake. The backward pass: chunks begin .. end of SnakeCpuChunks times the channels, then, when
-// all are done, the sums over them.
+// snake. Each chunk of SnakeCpuChunks and each channel is a task of the backward pass.
+// snake_backward runs tasks begin to end. When all are done, snake_sums adds their sums.
 TREADLE_CPU_FUNCTION(snake, (const Tile2d& tile, const SnakeForm& form), (tile, form))
 TREADLE_CPU_FUNCTION(snake_backward, (const SnakeBackwardArgs& args, int64_t begin, int64_t end),
                      (args, begin, end))

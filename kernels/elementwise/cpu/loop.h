@@ -19,7 +19,7 @@ inline constexpr int64_t kBlock = 512;
 template <class F, class T, class... In>
 inline constexpr bool kHasOwnLoop = std::is_invocable_v<F, T*, int64_t, const In*...>;
 
-// T, whatever I is: repeats T once per input.
+// T for every I, to repeat T once per input.
 template <class T, size_t I>
 using First = T;
 
@@ -28,7 +28,7 @@ constexpr bool has_own_loop(std::index_sequence<I...>) {
   return kHasOwnLoop<F, T, First<T, I>...>;
 }
 
-// out[i] = f(in[i]...) for n dense elements. f computes one element, or has a loop of its own:
+// out[i] = f(in[i]...) for n dense elements. f computes one element, or has its own loop:
 // f(out, n, in...). The output is an input or shares no memory with it (check_memory).
 template <class F, class T, class... In>
 TREADLE_INLINE void apply(const F& f, T* out, int64_t n, const In*... in) {
@@ -51,7 +51,7 @@ void apply_in_memory(const F& f, T* out, int64_t n, const In*... in) {
   apply(f, out, n, in...);
 }
 
-// A part of a dense row of halves, at any byte: widened, computed and rounded.
+// Computes a part of a dense row of halves at any address: widens, applies f, and rounds.
 template <class common_t, int64_t kSize, class F, size_t... I>
 TREADLE_INLINE void dense_halves(const F& f, char* const* data, int64_t begin, int64_t size,
                                  std::index_sequence<I...>) {
@@ -67,7 +67,7 @@ template <class common_t, class F, size_t... I>
 void dense_row(const F& f, char* const* data, int64_t n, std::index_sequence<I...> inputs) {
   constexpr bool own_loop = has_own_loop<F, acc_t<common_t>>(std::index_sequence<I...>{});
   if constexpr (is_half_type<common_t>) {
-    // 32 stay in registers; a loop of f's own gets more.
+    // 32 elements stay in registers. If f has its own loop, blocks are larger.
     constexpr int64_t size = own_loop ? kBlock : 32;
     int64_t begin = 0;
     if constexpr (!own_loop) {
@@ -104,7 +104,7 @@ InRow in_row(const Tile2d& tile, int operand, int operands) {
   return next_row == size && operand > 0 ? InRow::kTurned : InRow::kElsewhere;
 }
 
-// One input. If it repeats one element, that is `value`.
+// A row with one input. If the input repeats one element, `value` is that element.
 template <class common_t, class F>
 void row_of_one(const F& f, char* const* data, bool repeated, acc_t<common_t> value, int64_t n) {
   using acc = acc_t<common_t>;
@@ -114,7 +114,7 @@ void row_of_one(const F& f, char* const* data, bool repeated, acc_t<common_t> va
   std::fill_n(reinterpret_cast<common_t*>(data[0]), n, to_stored<common_t, acc>(result));
 }
 
-// Rows of dense and repeated inputs.
+// A row with dense and repeated inputs.
 template <class common_t, int kInputs, class F>
 void row(const F& f, char* const* data, const InRow* kinds, const Dtype* dtypes, int64_t n) {
   using acc = acc_t<common_t>;
@@ -144,8 +144,8 @@ void row(const F& f, char* const* data, const InRow* kinds, const Dtype* dtypes,
   }
 }
 
-// Rows with turned inputs, in tiles of a few rows: such an input is transposed into the stack
-// first.
+// Rows with turned inputs, in tiles of a few rows. A tile of a turned input is first transposed to
+// the stack.
 template <class common_t, int kInputs, class F>
 void tiles(const Tile2d& tile, const F& f, const InRow* kinds) {
   constexpr int operands = kInputs + 1;
@@ -181,7 +181,7 @@ void tiles(const Tile2d& tile, const F& f, const InRow* kinds) {
   }
 }
 
-// Elements of the compute dtype at any stride, one by one.
+// A row of elements of the compute dtype at any stride, computed one by one.
 template <class common_t, class F, size_t... I>
 void strided_row(const F& f, char* const* data, const int64_t* strides, int64_t n,
                  std::index_sequence<I...>) {
@@ -243,7 +243,7 @@ void loop(const Tile2d& tile, const F& f) {
         (i == 0 || sizeof(common_t) == 8 || tile.strides[i] != 2 * int64_t{sizeof(common_t)});
     rows = rows && kinds[i] != InRow::kElsewhere;
     turned = turned || kinds[i] == InRow::kTurned;
-    // A loop of f's own with two inputs cannot repeat an element of one.
+    // If f has its own loop and two inputs, that loop cannot repeat an element of one input.
     if (own_loop && kInputs > 1) rows = rows && kinds[i] != InRow::kRepeated;
   }
   if (rows && turned && tile.size0 >= 8 && tile.size1 >= 8) {

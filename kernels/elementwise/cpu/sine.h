@@ -1,4 +1,4 @@
-// Shared by the CPU loops of sine and cosine: either function of a block of numbers.
+// Sine and cosine of blocks of numbers on the CPU.
 #pragma once
 
 #include <cstring>

@@ -46,7 +46,8 @@ struct SnakeOfChannel {
   }
 };
 
-// n <= kBlock elements, each with a factor and the scale of its inverse; out may be x.
+// n <= kBlock elements, each with its own alpha, and the scale and value of its SnakeInverse; out
+// may be x.
 template <class scalar_t, class T = acc_t<scalar_t>>
 void block_of_elements(T* out, int64_t n, const T* x, const T* alpha, const T* scale,
                        const T* inverse) {
@@ -65,7 +66,7 @@ void block_of_elements(T* out, int64_t n, const T* x, const T* alpha, const T* s
   }
 }
 
-// Elements with separate parameters.
+// Elements that each have their own alpha and beta.
 template <class scalar_t>
 struct SnakeOfElements {
   using T = acc_t<scalar_t>;
@@ -103,7 +104,7 @@ struct SnakeOfElements {
   }
 };
 
-// A channel of stored parameters.
+// Loads the parameters of a channel.
 template <class scalar_t, class T = acc_t<scalar_t>>
 SnakeChannel<T> channel_of(const char* alpha, Dtype alpha_dtype, const char* beta, Dtype beta_dtype,
                            const SnakeForm& form) {
@@ -129,8 +130,8 @@ void long_rows(const Tile2d& tile, const SnakeForm& form) {
   }
 }
 
-// Several rows in a block, or a part of one, with factors for each element. The factors, which
-// depend on the channel, are computed once per row, or once per column for all rows.
+// Computes several rows in a block, or a part of one, with factors for each element. The factors
+// depend on the channel. They are computed once per row, or once per column for all rows.
 template <class scalar_t>
 class SnakeBlocks {
  public:
@@ -142,7 +143,7 @@ class SnakeBlocks {
       const int64_t rows = std::min(at_once, tile.size1 - y);
       set(0, y, tile.strides + 4, rows);
       for (T* factors : {alpha, scale, inverse}) {
-        // Starts at the last row, so that rows still to be read are intact.
+        // Starts at the last row, so that no row's factor is overwritten before it is read.
         for (int64_t row = rows - 1; row >= 0; --row) {
           std::fill_n(factors + row * tile.size0, tile.size0, T(factors[row]));
         }
@@ -175,7 +176,7 @@ class SnakeBlocks {
     return tile.data[operand] + column * tile.strides[operand] + row * tile.strides[4 + operand];
   }
 
-  // The factors of n channels, starting with the channel of an element.
+  // Sets the factors of n channels, starting with the channel of element (column, row).
   void set(int64_t column, int64_t row, const int64_t* strides, int64_t n) {
     T beta[kBlock];
     load_as<scalar_t>(tile.dtypes[2], at(2, column, row), strides[2], alpha, n);
@@ -188,7 +189,7 @@ class SnakeBlocks {
     }
   }
 
-  // `rows` rows of n elements.
+  // Computes `rows` rows of n elements.
   void compute(int64_t column, int64_t n, int64_t row, int64_t rows) {
     const int64_t *step = tile.strides, *next = tile.strides + 4, size = rows * n;
     // Rows that are adjacent in memory are loaded as one.
@@ -208,7 +209,7 @@ class SnakeBlocks {
 // Rows of at most this length share a block.
 inline constexpr int64_t kShortRow = kBlock / 4;
 
-// A row is summed in this many lanes, so that the bits do not depend on the processor's vectors.
+// A row is summed in this many lanes, so that the bits do not depend on the CPU's vector width.
 inline constexpr int kLanes = 16;
 
 template <class T>
@@ -222,7 +223,7 @@ struct Sums {
   }
 };
 
-// n <= kBlock; the last lanes are padded with zeros.
+// Adds n <= kBlock values, padded with zeros to a multiple of kLanes.
 template <class T>
 void add_to(T (&lanes)[kLanes], T (&values)[kBlock], int64_t n) {
   const int64_t end = (n + kLanes - 1) / kLanes * kLanes;
@@ -232,7 +233,7 @@ void add_to(T (&lanes)[kLanes], T (&values)[kBlock], int64_t n) {
   }
 }
 
-// `size` elements of a row from `at` on.
+// The backward pass of `size` elements of a row, beginning at element `at`.
 template <class scalar_t, class T = acc_t<scalar_t>>
 void backward_row(const SnakeBackwardArgs& args, int64_t at, int64_t size,
                   const SnakeChannel<T>& channel, Sums<T>& sums) {

@@ -1,5 +1,5 @@
-// The argument of an elementwise CPU kernel. Kernels include this file and not the list of all
-// kernels (kernels.h), so that a new op does not recompile the others.
+// The argument of an elementwise CPU kernel. Kernels include this file instead of the list of all
+// kernels (kernels.h), so that adding an op does not recompile the others.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,9 @@
 
 namespace treadle::cpu {
 
-// Two dimensions of an elementwise op, as TensorIterator hands them out. Operand 0 is the output;
-// element (x, y) of operand i is at data[i] + x * strides[i] + y * strides[operands + i] bytes.
+// Two dimensions of an elementwise op, in the form of TensorIterator's loops. Operand 0 is the
+// output. Element (x, y) of operand i is at data[i] + x * strides[i] + y * strides[operands + i],
+// in bytes.
 struct Tile2d {
   char** data;
   const int64_t* strides;

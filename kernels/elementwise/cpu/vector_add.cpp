@@ -5,7 +5,7 @@
 
 namespace treadle::cpu::TREADLE_ISA {
 
-// torch's CPU code rounds numbers to the dtype of the result before it computes (CUDA does not).
+// Like torch's CPU code, but not its CUDA code, rounds a number to the dtype of the result first.
 template <class common_t>
 static acc_t<common_t> rounded(ScalarArg number) {
   using acc = acc_t<common_t>;

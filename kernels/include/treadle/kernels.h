@@ -44,14 +44,14 @@ TREADLE_API const char* treadle_error_text(void);
  * functions or fields of the header. */
 TREADLE_API int treadle_kernels_version(void);
 
-/* One line of JSON: version, cuda (of the toolkit, or null), archs, sources (a hash), compiler, isa
- * (that of the CPU functions in this process). */
+/* One line of JSON: version, cuda (the toolkit's version, or null), archs, sources (a hash),
+ * compiler, isa (the instruction set of the CPU functions in this process). */
 TREADLE_API const char* treadle_kernels_info(void);
 
 /* ---- arrays and where they are */
 
-/* The dtype of an array: the fields of DLPack's DLDataType in one number, its bytes in memory read
- * as one (little-endian): code, bits << 8, lanes << 16. */
+/* The dtype of an array: the fields of DLPack's DLDataType in one number, code | bits << 8 |
+ * lanes << 16. These are the bytes of a DLDataType in memory, read as a little-endian number. */
 #define TREADLE_BOOL 0x10806u
 #define TREADLE_UINT8 0x10801u
 #define TREADLE_INT8 0x10800u
@@ -69,7 +69,7 @@ typedef struct treadle_array {
   size_t struct_size;     /* sizeof(treadle_array), set by the caller, as in every struct here */
   void* data;             /* of element [0, 0, ...]; may be NULL where a size is 0 */
   const int64_t* sizes;   /* [ndim], slowest dimension first; may be NULL where ndim is 0 */
-  const int64_t* strides; /* [ndim], in elements, also 0 or negative; NULL: contiguous */
+  const int64_t* strides; /* [ndim], in elements; may be 0 or negative; NULL: contiguous */
   int32_t ndim;           /* at most TREADLE_MAX_DIMS */
   uint32_t dtype;
 } treadle_array;
@@ -84,11 +84,11 @@ typedef struct treadle_device {
   void* stream;    /* CUDA: the cudaStream_t that kernels go into; NULL is the default one. It must
                       belong to that GPU, which the library checks from CUDA 12.8 on, except during
                       graph capture. Passing a destroyed stream is undefined behaviour */
-  int32_t threads; /* CPU: the most threads of a call; 0: one for each core */
+  int32_t threads; /* CPU: the maximum number of threads of a call; 0: one for each core */
 } treadle_device;
 
-/* A number that keeps all its bits: `integer` where is_integer, else `real`. In a dtype that cannot
- * hold it, it wraps (integers) or becomes infinite. */
+/* A number without loss of bits: `integer` if is_integer is not 0, else `real`. When converted to a
+ * dtype that cannot represent it, it wraps (integers) or becomes infinite. */
 typedef struct treadle_number {
   double real;
   int64_t integer;
@@ -104,12 +104,13 @@ typedef struct treadle_number {
  * input's. Only `out` is written.
  */
 
-/* out = a + alpha * b. `out` has a number dtype; alpha is an integer where `out` is one. */
+/* out = a + alpha * b. `out` has an integer or floating-point dtype; alpha must be an integer if
+ * `out` has an integer dtype. */
 TREADLE_API int treadle_vector_add(const treadle_device* device, const treadle_array* a,
                                    const treadle_array* b, treadle_number alpha,
                                    const treadle_array* out);
 
-/* out = x * factor. The dtypes as above. */
+/* out = x * factor. The same rules for dtypes apply, with factor for alpha. */
 TREADLE_API int treadle_scale(const treadle_device* device, const treadle_array* x,
                               treadle_number factor, const treadle_array* out);
 
@@ -120,8 +121,8 @@ TREADLE_API int treadle_sine(const treadle_device* device, const treadle_array* 
 TREADLE_API int treadle_cosine(const treadle_device* device, const treadle_array* x,
                                const treadle_array* out);
 
-/* out = grad * cos(x), and out = grad * -sin(x): the gradient of x, if `grad` is that of the
- * result. */
+/* out = grad * cos(x), and out = grad * -sin(x): the gradient of x, if `grad` is the gradient of
+ * the result. */
 TREADLE_API int treadle_sine_backward(const treadle_device* device, const treadle_array* grad,
                                       const treadle_array* x, const treadle_array* out);
 TREADLE_API int treadle_cosine_backward(const treadle_device* device, const treadle_array* grad,
@@ -162,17 +163,17 @@ TREADLE_API int treadle_sine_linear(const treadle_device* device, const treadle_
                                     const treadle_array* bias, double omega,
                                     const treadle_array* output, const treadle_array* phase);
 
-/* grad_z = grad omega cos(omega (product + bias)), the gradient of product + bias; it may be `grad`
- * itself, as `output` above may be `product`. */
+/* grad_z = grad omega cos(omega (product + bias)), the gradient of product + bias. grad_z may be
+ * `grad` itself, just as `output` above may be `product`. */
 TREADLE_API int treadle_sine_linear_backward(const treadle_device* device,
                                              const treadle_array* grad, const treadle_array* output,
                                              const treadle_array* phase, double omega,
                                              const treadle_array* grad_z);
 
-/* ---- recurrent layers: all steps and directions in one call, from the input's products
+/* ---- recurrent layers: all steps and directions in one call, given the product of the input
  *
  * T steps, B rows, H units, D directions (the second reads the sequence from its end). A cell has G
- * gates per unit. The product of the input adds to the last Gi, that of h to the first Gh:
+ * gates per unit. The product of the input adds to the last Gi gates, that of h to the first Gh:
  *   TREADLE_LLTM  G 3: i o z                    Gi 3, Gh 3
  *   TREADLE_LSTM  G 4: i f g o                  Gi 4, Gh 4
  *   TREADLE_GRU   G 4: n (of h) r z n (of input)  Gi 3, Gh 3
@@ -190,7 +191,7 @@ TREADLE_API int treadle_sine_linear_backward(const treadle_device* device,
  *
  * CPU: float32 and float64. CUDA: float16, bfloat16 and float32 on GPUs of sm_90 and later, H a
  * multiple of 8, if the weights fit on the chip (docs/recurrent.md). For any other layer all these
- * functions return TREADLE_UNSUPPORTED, so treadle_recurrent_workspace() already does.
+ * functions return TREADLE_UNSUPPORTED, treadle_recurrent_workspace() included.
  */
 
 enum {
@@ -254,7 +255,7 @@ typedef struct treadle_recurrent_saved {
 typedef struct treadle_recurrent_grads {
   size_t struct_size;
   void* gates; /* [D, T, B, G H] */
-  void* h0;    /* [D, B, H]; for GRU and RNN the sum of both is the gradient of h0 */
+  void* h0;    /* [D, B, H]; for GRU and RNN the gradient of h0 is the sum of h0 and c0 */
   void* c0;    /* [D, B, H] in c_dtype */
 } treadle_recurrent_grads;
 

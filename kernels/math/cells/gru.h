@@ -1,9 +1,10 @@
-// The GRU cell, pointwise, one hidden unit, gates [4]: h's part of the candidate, r, z, and the
-// input's part of the candidate, which torch.nn.GRU's reset gate does not multiply:
+// The pointwise part of a GRU cell for one hidden unit. The four gates are h's part of the
+// candidate, r, z, and the input's part of the candidate. As in torch.nn.GRU, the reset gate
+// multiplies only h's part:
 //   r = sigmoid(g1), z = sigmoid(g2), n = tanh(g3 + r g0); new_h = (1 - z) n + z old_h
-// and its backward. h's products are those of the first three gates, the input's of the last three,
-// so that the gates of each product are adjacent. The cell's state is h itself, before it is
-// rounded to its dtype. Twin in plain PyTorch: treadle.reference.gru_cell.
+// and the backward pass. h's product has the first three gates and the input's the last three, so
+// that the gates of each product are adjacent. The cell state is h itself before rounding to its
+// dtype. Twin in plain PyTorch: treadle.reference.gru_cell.
 #pragma once
 
 #include "kernels/math/activations.h"
@@ -17,7 +18,7 @@ struct GruRecurrence {
   static constexpr int kGates = 4, kInputGates = 3, kStateGates = 3;
   static constexpr int kCParts = 1;
   static constexpr HBound kHBound = HBound::kFirst;
-  // torch's W_hh has r, z, n.
+  // The order in torch's W_hh is r, z, n.
   static constexpr TREADLE_HD int weight_block(int gate) { return (gate + 2) % 3; }
 
   struct State {
@@ -80,8 +81,8 @@ struct GruRecurrence {
   }
 };
 
-// Forward for states that are rounded to a half type: cheaper sigmoids, but the accurate tanh,
-// because its error would accumulate in h.
+// Forward for states that are rounded to a half type. The sigmoids are cheaper, but tanh is the
+// accurate one, because its errors would accumulate in h.
 template <class acc>
 struct GruRecurrenceOfHalves : GruRecurrence<acc> {
   static TREADLE_HD auto forward(const acc (&g)[4], acc old_cell) {

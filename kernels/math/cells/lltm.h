@@ -1,11 +1,11 @@
-// The LLTM cell, pointwise, one hidden unit, g = gates [3]:
+// The pointwise part of an LLTM cell for one hidden unit with gates g [3]:
 //   i = sigmoid(g0), o = sigmoid(g1), z = elu(g2); new_cell = old_cell + z i,
 //   new_h = tanh(new_cell) o
-// and its backward. Twin in plain PyTorch: treadle.reference.lltm_cell. state_t: the dtype in which
-// the composition computes the state (old_cell's); acc_t: ours, float at least. With a half state,
-// the composition rounds gates to exactly 0 or 1, and 0 * inf is NaN. So if a value is infinite, we
-// round gates likewise, and NaN appears in the same places. With finite values gates are not
-// rounded.
+// and the backward pass. Twin in plain PyTorch: treadle.reference.lltm_cell. The composition
+// computes the state in state_t, the dtype of old_cell. We compute it in acc_t, at least float.
+// With a half state, the composition rounds some gates to exactly 0 or 1, and 0 * inf is NaN. So
+// where a factor is infinite, we round gates likewise, and NaN appears in the same places. Where
+// all are finite, gates are not rounded.
 #pragma once
 
 #include "kernels/math/activations.h"
@@ -45,7 +45,7 @@ struct LltmCell {
     T g0, g1, g2, old_cell;
   };
 
-  // z i: what a step adds to the cell.
+  // z i, which a step adds to the cell state.
   static TREADLE_HD T added(T g0, T g2) { return through_gate(elu(g2).value, sigmoid(g0).value()); }
 
   static TREADLE_HD T output(T g1, T new_cell) {
@@ -81,7 +81,7 @@ struct LltmCell {
     return {i, sigmoid_pair(g1), z, tanh_pair(old_cell + through_gate(z.value, i.value))};
   }
 
-  // has_grad_h = false: new_h is unused, and grad_h is not read.
+  // has_grad_h is false if nothing used new_h. Then grad_h is not read.
   template <bool has_grad_h>
   static TREADLE_HD Gradients backward(const Slopes& s, T grad_h, T grad_cell) {
     T grad_g1 = T(0);
@@ -118,9 +118,9 @@ struct LltmCell {
   }
 };
 
-// The interface for the kernels of recurrent layers: gates in an array, where h W_hh^T adds to the
-// first kStateGates and x W_ih^T to the last kInputGates. W_hh's rows for gate g are its block
-// weight_block(g) of H.
+// The interface for the kernels of recurrent layers. Gates are an array: h W_hh^T adds to the first
+// kStateGates, and x W_ih^T to the last kInputGates. W_hh consists of blocks of H rows; the block
+// of gate g is weight_block(g).
 template <class acc>
 struct LltmRecurrence {
   static constexpr int kGates = 3, kInputGates = 3, kStateGates = 3;
@@ -177,8 +177,8 @@ struct LltmRecurrence {
 };
 
 // Forward for states that are rounded to a half type. The device's tanh has a relative error of
-// about 1e-5, much less than float16's 5e-4; the exact tanh would take a third of the time between
-// steps.
+// about 1e-5, much less than float16's 5e-4. The accurate tanh would take a third of the time
+// between steps.
 template <class acc>
 struct LltmRecurrenceOfHalves : LltmRecurrence<acc> {
   static TREADLE_HD auto forward(const acc (&g)[3], acc old_cell) {

@@ -1,7 +1,7 @@
-// The LSTM cell, pointwise, one hidden unit, gates [4] in torch.nn.LSTM's order:
+// The pointwise part of an LSTM cell for one hidden unit, with gates [4] in torch.nn.LSTM's order:
 //   i = sigmoid(g0), f = sigmoid(g1), z = tanh(g2), o = sigmoid(g3); new_cell = f old_cell + i z,
 //   new_h = o tanh(new_cell)
-// and its backward. Twin in plain PyTorch: treadle.reference.lstm_cell.
+// and the backward pass. Twin in plain PyTorch: treadle.reference.lstm_cell.
 #pragma once
 
 #include "kernels/math/activations.h"
@@ -83,7 +83,8 @@ struct LstmRecurrence {
   }
 };
 
-// Forward for states that are rounded to a half type: cheaper tanh of c and sigmoids, as LLTM's.
+// Forward for states that are rounded to a half type. As in LLTM, the tanh of c and the sigmoids
+// are the cheaper ones.
 template <class acc>
 struct LstmRecurrenceOfHalves : LstmRecurrence<acc> {
   static TREADLE_HD auto forward(const acc (&g)[4], acc old_cell) {

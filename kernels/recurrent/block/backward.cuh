@@ -1,18 +1,18 @@
 // A single block, backward, for any cell; see block/block.cuh.
 // grad_h_{t-1} = grad_gates_t W_hh, after the cell's backward. Threads 2u and 2u + 1 share unit u:
-// each has half of K, and one of the two rows.
+// each sums half of K, and then computes one of the two rows.
 #pragma once
 
 #include "kernels/recurrent/block/block.cuh"
 
 namespace treadle {
 
-// K has the gates that have a product with h, ordered by gate, then unit.
+// K runs over all units of each gate that has a product with h, gate by gate.
 template <class Cell, int units>
 using BlockBackward = Block<units, 1, Cell::kStateGates * units, Cell::kGates + 2>;
 
-// This is one function because the weights fill the registers. Divided into functions, even inlined
-// ones, it needs more, and block_backward of 128 units spills.
+// This is a single function because the weights fill the registers. Divided into several functions,
+// even inlined ones, it would need more registers, and would spill with 128 units.
 template <class Cell, class T, int units, bool any_resets>
 __global__ void __launch_bounds__(2 * units, 1)
     block_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(2 * units, 1)
   const GroupRows& rows = group.rows;
   const int64_t hidden = args.sizes.hidden, d = group.direction;
   const int steps = static_cast<int>(args.sizes.steps);
-  // The index of this thread's half of K is that of its row, too.
+  // This thread's half of K and its row have the same index.
   const int half = static_cast<int>(threadIdx.x) % 2, row = half;
   const int unit = static_cast<int>(threadIdx.x) / 2;
   const bool real = row < rows.count && row < rows_each && unit < hidden;
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(2 * units, 1)
                       args.sizes, args.grad_row);
   Prefetched<T, Layout::kAhead> of_gates, of_grad;
   Prefetched<float, Layout::kAhead> of_c;
-  // Prefetches step s, 4 bytes per copy: each thread copies only what it reads itself, so
+  // Prefetches step s, 4 bytes per copy. Each thread copies only what it reads itself, so
   // wait_copies needs no barrier.
   const auto fetch = [&](int s) {
     if (own.runs(s)) {
@@ -92,8 +92,8 @@ __global__ void __launch_bounds__(2 * units, 1)
                  own, args.sizes, kGates * hidden);
   __syncthreads();
 
-  // One more iteration than steps, for grad_h0. With resets, the outer loop takes one word of marks
-  // at a time, as in the forward pass.
+  // There is one more iteration than steps, for grad_h0. With resets, the outer loop has one
+  // iteration per word of marks, as in the forward pass.
   uint32_t wanted = resets.wanted();
   keep(wanted);
   int s = 0, last;
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(2 * units, 1)
     uint32_t marked = real ? word : 0;
 #pragma unroll 1
     for (; s <= last; ++s) {
-      if constexpr (any_resets) __builtin_assume(s >= 0);  // otherwise % is the slower signed one
+      if constexpr (any_resets) __builtin_assume(s >= 0);  // otherwise % is slow: s is signed
       const bool anew = any_resets && (marked & 1);
       ptx::wait_copies<Layout::kAhead - 1>();
       const float* const stage = stages + s % Layout::kStages * Layout::kStageFloats;
@@ -120,8 +120,7 @@ __global__ void __launch_bounds__(2 * units, 1)
       const float* const state = states + (s & 1) * Layout::kStateFloats;
       float by_h[1];
       multiply_state<Layout>(weights, state, rows_each, half, by_h);
-      // A row without the previous step sent zeros. Their products are not added, because 0 x inf
-      // is NaN.
+      // A row without step s - 1 wrote zeros. Their products are not added, because 0 x inf is NaN.
       if (own.runs(s - 1)) grad_h += by_h[0];
       if (any_resets && (marked & wanted)) {
         resets.hand_over(time(s - 1), row, unit, grad_h, grad_c);
@@ -129,7 +128,7 @@ __global__ void __launch_bounds__(2 * units, 1)
       if (anew) grad_h = grad_c = 0;
       marked >>= Layout::kRows;
       if (s == steps) break;
-      // A row without this step keeps its gradients and sends zeros.
+      // A row without this step keeps its gradients and writes zeros.
       const bool runs = own.runs(s);
       const auto grad = Cell::backward(slopes, grad_h + grad_output, grad_c);
       if (runs) {

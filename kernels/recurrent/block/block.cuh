@@ -1,10 +1,10 @@
-// Shared by both passes of a single block (IEEE fma, no tensor cores). Its layers are so small that
-// the registers of one block hold all weights as floats. Blocks exchange nothing, so a step is a
-// chain of latencies. Two lanes share a unit. Each sums half of K for all gates of the unit and up
-// to two rows; a shuffle adds the other half, and then each lane computes the unit for one row. The
-// state stays in registers; only the operands of the next product go through shared memory, as
-// floats, with one barrier a step. For a half type T they are first rounded to T, like everything
-// that is stored.
+// Shared by the forward and backward kernels of a single block (IEEE fma, no tensor cores). They
+// run layers that are so small that the registers of one block hold all weights as floats. Blocks
+// exchange nothing, so a step is a chain of latencies. Two lanes share a unit. Each sums half of K
+// for all gates of the unit and up to two rows; a shuffle adds the other half, and then each lane
+// computes the unit for one row. The state stays in registers. Only the operands of the next
+// product go through shared memory, as floats, with one barrier per step. For a half type T, the
+// operands are first rounded to T, like everything that is stored.
 #pragma once
 
 #include "kernels/recurrent/block/word_halves.h"
@@ -17,8 +17,8 @@ constexpr bool block_has_code(bool sm90, bool half, int units) {
   return !sm90 || !half || units <= kHalfBlockUnits;
 }
 
-// all_k: K of the layer; `sums`: outputs per unit; `arrays`: numbers per unit that each step
-// prefetches.
+// `all_k`: K of the product; `sums`: its outputs per unit; `arrays`: the numbers that each thread
+// prefetches per step.
 template <int units, int sums, int all_k, int arrays>
 struct Block {
   static constexpr int kThreads = 2 * units;
@@ -30,7 +30,7 @@ struct Block {
   static constexpr int kChains = sums > 1 ? (kThreads > 128 ? 1 : 2) : 4;
   // Padded, so that the two rows that a warp stores together are in different banks.
   static constexpr int kRowFloats = all_k + kWarp / 2;
-  static constexpr int kAhead = 7, kStages = 8;  // one stage is read while one is overwritten
+  static constexpr int kAhead = 7, kStages = 8;  // one stage is read while another is overwritten
 
   static constexpr int kStateFloats = kRows * kRowFloats;
   static constexpr int kStageFloats = arrays * kThreads;
@@ -39,11 +39,11 @@ struct Block {
   static_assert(sums * kDepth <= kFp32Weights);
 };
 
-// k of a thread's i-th weight, relative to its first: the two lanes alternate every four k, so that
-// together they read 32 contiguous bytes.
+// The k of a thread's i-th weight, relative to its first. The two lanes of a unit alternate every
+// four k, so that together they read 32 contiguous bytes.
 __device__ __forceinline__ constexpr int block_k(int i) { return i / 4 * 8 + i % 4; }
 
-// Loads a number as float. No store of this launch may change it.
+// Loads a number as float. The kernel must not write to this array.
 template <class T>
 __device__ __forceinline__ float load_wide(const void* from, int64_t at) {
   if constexpr (is_half_type<T>) {
@@ -65,10 +65,11 @@ __device__ __forceinline__ float rounded_to(float x) {
   }
 }
 
-// A thread's prefetches from an array of T: 4 bytes of a stage for each number. In half types these
-// include a neighbour. This thread ignores it, but no thread may write it at the same time, so
-// results must not overwrite inputs. cp.async reads whole words whatever its src-size, so an array
-// with an odd number of elements needs room for the last word.
+// A thread's prefetches from an array of T. Each number occupies a 4-byte word of a stage. In half
+// types the word includes a neighbouring number. This thread ignores it, but no thread may write to
+// it at the same time, so results must not overwrite inputs. cp.async reads whole words regardless
+// of its src-size, so the memory of an array with an odd number of elements must include the whole
+// last word.
 template <class T, int ahead>
 struct Prefetched {
   WordHalves<ahead> halves;
@@ -82,7 +83,7 @@ struct Prefetched {
     }
   }
 
-  // Call it once per step, whether or not the step was copied.
+  // Must be called once per step, whether or not the step was copied.
   __device__ __forceinline__ void note(const T* at) {
     if constexpr (is_half_type<T>) halves.note(reinterpret_cast<uintptr_t>(at));
   }
@@ -101,7 +102,7 @@ struct Prefetched {
 struct BlockRow {
   bool backward;      // whether time runs backward
   int first, length;  // the first step, and the number of steps
-  int64_t begin;      // the index in S of its row at step 0
+  int64_t begin;      // the index in S of the row at step 0
 
   __device__ __forceinline__ BlockRow(const GroupRows& rows, int row, int steps, bool real,
                                       bool backward_)
@@ -142,8 +143,8 @@ struct RowIterator {
   }
 };
 
-// W_hh's product with the state, for this thread's unit and row. Several chains per sum, so that
-// additions do not wait for each other.
+// The product of W_hh with the state, for this thread's unit and row. Each sum has several
+// independent chains of additions.
 template <class Layout>
 __device__ __forceinline__ void multiply_state(
     const float (&weights)[Layout::kSums][Layout::kDepth], const float* state, int rows, int half,

@@ -1,6 +1,6 @@
 // A single block, forward, for any cell; see block/block.cuh.
 // gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. Threads 2u and 2u + 1 share unit u:
-// each has half of K, and one of the two rows.
+// each sums half of K, and then computes one of the two rows.
 #pragma once
 
 #include "kernels/recurrent/block/block.cuh"
@@ -10,8 +10,8 @@ namespace treadle {
 template <class Cell, int units>
 using BlockForward = Block<units, Cell::kStateGates, units, Cell::kGates>;
 
-// This is one function because the weights fill the registers. Divided into functions, even inlined
-// ones, it needs more, and block_backward of 128 units spills.
+// This is a single function because the weights fill the registers. Divided into several functions,
+// even inlined ones, it would need more registers, and block_backward with 128 units would spill.
 template <class Cell, class T, int units, bool any_resets>
 __global__ void __launch_bounds__(2 * units, 1)
     block_forward(const __grid_constant__ PersistentForward args, int rows_each) {
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(2 * units, 1)
   const GroupRows& rows = group.rows;
   const int64_t hidden = args.sizes.hidden, d = group.direction;
   const int steps = static_cast<int>(args.sizes.steps);
-  // The index of this thread's half of K is that of its row, too.
+  // This thread's half of K and its row have the same index.
   const int half = static_cast<int>(threadIdx.x) % 2, row = half;
   const int unit = static_cast<int>(threadIdx.x) / 2;
   const bool real = row < rows.count && row < rows_each && unit < hidden;
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(2 * units, 1)
   RowIterator from(static_cast<const T*>(args.products) + d * args.product_direction + unit, own,
                    args.sizes, args.product_row);
   Prefetched<T, Layout::kAhead> input;
-  // Prefetches step s, 4 bytes per copy: each thread copies only what it reads itself, so
+  // Prefetches step s, 4 bytes per copy. Each thread copies only what it reads itself, so
   // wait_copies needs no barrier.
   const auto fetch = [&](int s) {
     if (own.runs(s)) {
@@ -91,8 +91,8 @@ __global__ void __launch_bounds__(2 * units, 1)
                  args.sizes, kGates * hidden);
   __syncthreads();
 
-  // With resets this loop processes the steps of one word of marks at a time: checking in each step
-  // for the next word would cost more than the marks.
+  // With resets, the outer loop has one iteration per word of marks. Checking in each step whether
+  // the next word is needed would cost more than the marks themselves.
   uint32_t given = resets.given();
   keep(given);
   int s = 0;
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(2 * units, 1)
     uint32_t marked = real ? word : 0;
 #pragma unroll 1
     for (; s < until; ++s) {
-      if constexpr (any_resets) __builtin_assume(s >= 0);  // otherwise % is the slower signed one
+      if constexpr (any_resets) __builtin_assume(s >= 0);  // otherwise % is slow: s is signed
       const bool runs = own.runs(s);
       const bool anew = any_resets && (marked & 1);
       ptx::wait_copies<Layout::kAhead - 1>();
@@ -124,8 +124,8 @@ __global__ void __launch_bounds__(2 * units, 1)
         h = rounded_to<T>(next.new_h);
       }
       if (anew) c = 0;
-      // h first, because all threads wait for it. Stores and prefetches come between it and the
-      // barrier.
+      // Writes h first, because all threads wait for it. Other stores and prefetches come between
+      // this write and the barrier.
       states[(~s & 1) * Layout::kStateFloats + place] = anew ? 0.0f : h;
       if (any_resets && (marked & given)) {
         states[(~s & 1) * Layout::kStateFloats + place] =

@@ -1,5 +1,5 @@
-// Launches of the kernels of one block (block/block.cuh), for any cell, in half types;
-// cluster/fma_launch.cuh has those of float32.
+// Launches the kernels of a single block (block/block.cuh) for any cell, in half types.
+// cluster/fma_launch.cuh launches them in float32.
 #pragma once
 
 #include "kernels/recurrent/block/backward.cuh"

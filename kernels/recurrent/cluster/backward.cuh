@@ -1,9 +1,9 @@
 // Cluster kernel, backward, for any cell in half types (cluster/cluster.cuh explains the exchange).
 // grad_h_{t-1} = grad_gates_t W_hh: a block computes it for its own units and needs the gradients
-// of all gates of all units, so K and the exchange are G times as large as forward. Threads: every
-// warp computes the products of all units of the block over its slice of K with mma.sync m16n8k16;
-// the partial sums are added through shared memory, then each lane computes kItems units of one
-// row. Twin: kernels/recurrent/cpu/rows_backward.h.
+// of all gates of all units, so K and the exchange are G times as large as forward. Each warp
+// computes the products of all units of the block over its slice of K, with mma.sync m16n8k16. The
+// partial sums are added through shared memory; then each lane computes kItems units of one row.
+// Twin: kernels/recurrent/cpu/rows_backward.h.
 #pragma once
 
 #include "kernels/recurrent/cluster/backward_copies.cuh"
@@ -11,8 +11,8 @@
 
 namespace treadle {
 
-// One function, because weights, addresses and the state of a thread fill the registers, and
-// passing them to other functions would need more.
+// This is a single function because weights, addresses and the state of a thread fill the
+// registers, and passing them to other functions would need more registers.
 template <class Cell, class T, int units, int blocks, bool any_resets>
 __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThreads, 1)
     cluster_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
   if (computes) {
     const auto* weight =
         static_cast<const uint16_t*>(args.weight_hh) + d * kStateGates * hidden * hidden;
-    // k in the exchange's order: by block, gate, and chunk of its units.
+    // k is in the exchange's order: by block, then gate, then chunk of 16 units.
     const auto load = [&](int chunk, int64_t u) {
       const int block = chunk / (kStateGates * kGroups);
       const int m = Cell::weight_block(chunk / kGroups % kStateGates);
@@ -83,11 +83,11 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
   SharedMarks<any_resets> words{base + Layout::kMarks, marks.before(0)};
   const bool asks = Layout::kCopyWarp ? !computes : warp == 0;  // whether this warp loads marks
   if (asks) words.leave(marks, 0), words.leave(marks, 1);
-  // No block may send before all have initialised their barriers.
+  // No block may send before all blocks have initialised their barriers.
   __syncthreads();
   ptx::sync_cluster();
   if (!computes) {
-    // All steps of the copy warp. Not a separate function, because that changes the machine code.
+    // All steps of the copy warp. A separate function would change the machine code.
 #pragma unroll 1
     for (int s = 0; s < steps; ++s) {
       own.before();
@@ -99,8 +99,8 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
     return;
   }
 
-  // ---- this thread's sends: 16-byte chunks by st.async, the same ones to each block. Not
-  // shared with the forward pass, because that changes the machine code.
+  // ---- this thread's sends: 16-byte chunks by st.async, the same ones to each block. This code is
+  // not shared with the forward pass, because that would change the machine code.
   uint32_t send_to[Layout::kSends], send_barrier[Layout::kSends];
   int send_from[Layout::kSends];  // in the outgoing state; -1: nothing to send
   const int chunks16 = kStateGates * units * stride / 8;
@@ -137,10 +137,10 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
   keep(lane_state);
   keep(expected);
   const uint32_t own_barrier = barriers + 8 * warp;
-  // Rows that sent gradients in the previous step. The others sent zeros, whose products are not
-  // added, because 0 x inf is NaN.
+  // How many rows sent gradients in the previous step. The others sent zeros, whose products are
+  // not added, because 0 x inf is NaN.
   int given = 0;
-  // One more iteration than steps, for grad_h0.
+  // There is one more iteration than steps, for grad_h0.
 #pragma unroll 1
   for (int s = 0; s <= steps; ++s) {
     const int parity = s & 1;
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
     }
     const bool anew = words.of(s) >> row & 1;
     uint32_t added = anew ? 0 : given;
-    if constexpr (any_resets) keep(added);  // known before the sums
+    if constexpr (any_resets) keep(added);  // computed here, before the sums are needed
 #pragma unroll
     for (int m = 0; m < kGroups; ++m) {
       if (2 * q >= stride) continue;
@@ -197,8 +197,8 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
       store_sums(base + Layout::kSums + ((warp * units + m * 16 + g) * 8 + 2 * q) * 4,
                  sum[0][m][0]);
     }
-    // Now all warps have read their gradients, so the barriers of this parity may be armed
-    // again.
+    // After this barrier all warps have read their gradients, so the mbarriers of this parity may
+    // be armed again.
     ptx::sync_threads(1, Layout::kComputing);
     if (s > 0 && lane == 0) ptx::arrive_expecting(barrier, expected);
 
@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       if (!mine) continue;
-      // Not shared with the other kernels, because a function changes the machine code.
+      // Not shared with the other kernels, because a function would change the machine code.
       float parts[kWarps];
 #pragma unroll
       for (int k = 0; k < kWarps; ++k) {
@@ -215,8 +215,8 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
       }
       const bool real = row < rows.count && first_unit + unit[i] < hidden;
       if constexpr (any_resets) {
-        // The gradient of a state that a reset replaced ends here. If requested, it is stored
-        // before the sums arrive.
+        // The gradient of a state that a reset replaced is not propagated further. It is stored if
+        // requested.
         if (anew && real && resets.wanted()) {
           uint32_t t = own.time(s - 1), r = row, u = first_unit + unit[i];
           keep(t), keep(r), keep(u);  // otherwise the compiler keeps addresses in registers
@@ -258,7 +258,7 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
     // A thread sends values that other threads have computed.
     ptx::sync_threads(kSendBarrier, Layout::kComputing);
 
-    // ---- to all blocks, including this one
+    // ---- send the gradients to all blocks, including this one
 #pragma unroll
     for (int i = 0; i < Layout::kSends; ++i) {
       if (send_from[i] < 0) continue;
@@ -267,7 +267,7 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
                   send_barrier[i] + (parity ^ 1) * kWarps * 8);
     }
 
-    // ---- while that travels
+    // ---- while the gradients travel: copies
     if (!Layout::kCopyWarp) own.before();
     if (!Layout::kCopyWarp && asks) words.leave(marks, s + 2);
     ptx::sync_threads(kStepBarrier, kThreads);

@@ -1,6 +1,6 @@
 // Cluster kernel, backward: prefetches gates, c and grad_output some steps ahead (cp.async, kDepth
 // stages) and stores grad_gates after they are computed. Each of the Layout::kCopying threads that
-// copy has such an object: those of the copy warp, or all.
+// copy, which are those of the copy warp or all threads, has a BackwardCopies object.
 #pragma once
 
 #include "kernels/recurrent/cluster/cluster.cuh"
@@ -29,7 +29,7 @@ struct BackwardCopies {
     constexpr int units = Layout::kUnits, kRows = Layout::kRows, kGates = Layout::kGates;
     const int64_t hidden = args.sizes.hidden, d = group.direction, first_row = group.rows.first;
     const int64_t all_rows = group.rows.start(static_cast<int>(args.sizes.steps));
-    // Without grad_output, nothing is fetched or read for it.
+    // Without grad_output, its part of a stage is neither fetched nor read.
     const int arrays = args.grad_output != nullptr ? kGates + 1 : kGates;
 #pragma unroll
     for (int i = 0; i < Layout::kChunks16; ++i) {
@@ -69,8 +69,8 @@ struct BackwardCopies {
     }
   }
 
-  // Does not use group.backward_time(), which changes the machine code. In direction 1 the forward
-  // pass ran backward in time.
+  // Does not use group.backward_time(), which would change the machine code. In direction 1, the
+  // forward pass ran backward in time.
   __device__ __forceinline__ int time(int s) const {
     return group.direction == 0 ? static_cast<int>(args.sizes.steps) - 1 - s : s;
   }

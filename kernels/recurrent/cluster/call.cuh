@@ -1,5 +1,5 @@
-// How a cluster kernel is launched, and the functions that find it for a cell: each is defined
-// beside its kernels, and instantiated in a translation unit of its own.
+// Launches cluster kernels, and declares the functions that select one for a cell. Each of these
+// functions is defined next to its kernels and instantiated in a translation unit of its own.
 #pragma once
 
 #include "kernels/math/h_bound.h"
@@ -47,8 +47,8 @@ cudaError_t allow_clusters(void (*kernel)(P...), size_t shared_bytes, int blocks
   return cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
 }
 
-// Runs a kernel or, with `at_once`, asks how many of its clusters can be resident. GPUs before
-// sm_90 support no clusters, not even of one block.
+// Runs a kernel or, if `at_once` is not null, computes how many of its clusters can be resident at
+// once. GPUs before sm_90 do not support clusters, not even of one block.
 struct ClusterCall {
   const RecurrencePlan& plan;
   cudaStream_t stream;

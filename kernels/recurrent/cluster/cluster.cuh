@@ -1,7 +1,7 @@
-// Shared by both passes of the cluster kernels. A cluster of blocks takes some rows of the batch
-// through all steps. Each block keeps W_hh's rows of its hidden units on the chip; every block
-// needs all of h_t for step t + 1, which the other blocks send into its shared memory with
-// st.async.
+// Shared by the forward and backward cluster kernels. A cluster of blocks computes all steps of
+// some rows of the batch. Each block keeps the rows of W_hh for its hidden units on the chip. For
+// step t + 1 every block needs all of h_t, so the blocks send their parts of it into each other's
+// shared memory with st.async.
 //
 // The exchanged state is stored in the order of the B operand of mma.sync: [chunk of 16 units]
 // [lane & 3][row] x 4 units. Lane q of a quad owns k = 2q, 2q+1, 2q+8, 2q+9 of a product; k is
@@ -13,12 +13,12 @@
 
 namespace treadle {
 
-// Named barriers. kStepBarrier: all threads, once a step; between it and the next one the copy warp
-// stores the outgoing state and the gates. kSendBarrier: the computing threads, whose outgoing
-// state is complete.
+// Named barriers. All threads pass kStepBarrier once per step; after it, the copy warp stores the
+// outgoing state and the gates. The computing threads pass kSendBarrier once the outgoing state is
+// complete.
 inline constexpr int kStepBarrier = 15, kSendBarrier = 14;
 
-// Layouts of the half-type kernels (engine/shapes.h) of a cell.
+// Layouts of the half-type kernels for a cell (engine/shapes.h).
 template <class Cell, int units, int blocks, int tiles>
 using ClusterForwardOf = ClusterForward<Cell::kGates, Cell::kStateGates, units, blocks, tiles>;
 template <class Cell, int units, int blocks>
@@ -26,8 +26,9 @@ using ClusterBackwardOf = ClusterBackward<Cell::kGates, Cell::kStateGates, units
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-// One thread of a block initialises `count` mbarriers, each armed for `bytes`. The fence makes them
-// visible to the cluster before its first barrier lets other blocks send.
+// Initialises `count` mbarriers and arms each for `bytes`. Called by one thread of a block. The
+// fence makes them visible to the cluster before its first barrier, after which other blocks may
+// send.
 template <int count>
 __device__ __forceinline__ void init_barriers(uint32_t barriers, uint32_t bytes) {
   for (int i = 0; i < count; ++i) ptx::init_barrier(barriers + 8 * i);
@@ -35,19 +36,19 @@ __device__ __forceinline__ void init_barriers(uint32_t barriers, uint32_t bytes)
   for (int i = 0; i < count; ++i) ptx::arrive_expecting(barriers + 8 * i, bytes);
 }
 
-// The code of the exchange is duplicated in cluster/{forward,backward}.cuh, because sharing a
-// struct changes their machine code. In both:
+// The code of the exchange is duplicated in cluster/{forward,backward}.cuh, because a shared struct
+// would change their machine code. In both:
 //
 // A thread sends its share of the block's data (16-byte chunks by st.async, the same ones to every
 // block), and a warp waits for its part of K. st.async counts its bytes on an mbarrier of the
 // receiving block. Data and signal are one message, so no fence is needed. Two buffers, by the
 // parity of the step, are enough: a block sends h_t only after it has received all of h_{t-1}, and
-// each sender had then finished reading the buffer of h_{t-2}, which h_t overwrites.
+// by then each sender had finished reading the buffer of h_{t-2}, which h_t overwrites.
 //
 // Step s waits for phase (s - 1) / 2 of its mbarrier, by that phase's parity. One thread arms the
-// barrier again, once all warps of this part of K have passed the wait. The next bytes that it
-// counts are sent in step s + 1, by blocks that have received this block's data of step s. That
-// data is sent after the barrier is armed, so no byte can arrive before.
+// mbarrier again once all warps of this part of K have passed the wait. The next bytes that the
+// mbarrier counts are sent in step s + 1, by blocks that have received this block's data of step s.
+// That data is sent after the mbarrier is armed, so no byte can arrive too early.
 
 #endif
 

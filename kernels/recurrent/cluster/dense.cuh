@@ -1,6 +1,7 @@
-// Shared by both passes of the dense cluster kernels (cluster/dense.h; cluster/cluster.cuh explains
-// the exchange of states). The code has no branches: lanes of missing rows and units compute, too,
-// but do not store their results. Rows are independent, and units beyond H send zeros.
+// Shared by the forward and backward dense cluster kernels (cluster/dense.h; cluster/cluster.cuh
+// explains the exchange of states). The code does not branch on missing rows and units. Their lanes
+// also compute, but do not store results. This is harmless because rows are independent and units
+// beyond H send zeros.
 #pragma once
 
 #include "kernels/recurrent/cluster/cluster.cuh"
@@ -8,9 +9,9 @@
 
 namespace treadle {
 
-// The B operands of a warp for `columns` tiles of rows of the batch. An iteration reads 16 k; after
-// `chunks` iterations the reads begin again with the first k. Later operands are loaded while
-// products run. state: the address of this lane's part.
+// The B operands of a warp for `columns` tiles of rows of the batch. Each `turn` reads 16 k; after
+// `chunks` of them the reads begin again with the first k. Later operands are loaded while products
+// run. `state`: the address of this lane's part.
 template <class Layout, int columns, int chunks, int turns>
 struct Operands {
   static constexpr int kRing = turns < 4 ? turns : 4;
@@ -37,7 +38,7 @@ struct Operands {
 
 // A warp's part of W_hh as fragments of the A operand, in the order in which they are multiplied.
 // Fragments that do not fit in registers are in shared memory, interleaved evenly with the others,
-// so that each is loaded while products from registers run.
+// so that each is loaded while products with fragments in registers run.
 template <class Layout>
 struct SpreadWeights {
   static constexpr int kFragments = Layout::kFragments, kKept = Layout::kKept;
@@ -54,7 +55,7 @@ struct SpreadWeights {
     return shared_before(fragment + 1) > shared_before(fragment);
   }
 
-  // a: k 4q and 4q + 1 of rows g and g + 8 of the tile, then k 4q + 2 and 4q + 3.
+  // a: k = 4q and 4q + 1 of rows g and g + 8 of the tile, then k = 4q + 2 and 4q + 3.
   __device__ __forceinline__ void set(int fragment, uint4 a) const {
     if (in_shared(fragment)) {
       ptx::store16(shared + shared_before(fragment) * 512, a);
@@ -64,13 +65,14 @@ struct SpreadWeights {
     }
   }
 
-  // The first fragment in shared memory, with which multiply() begins.
+  // The first fragment in shared memory, which is the first `next` of take() and multiply().
   __device__ __forceinline__ uint4 first() const {
     if constexpr (kShared == 0) return {};
     return ptx::load16(shared);
   }
 
-  // Returns the next fragment. next: the next one in shared memory, which has been loaded.
+  // Returns a fragment. `next` is the next fragment in shared memory, which has been loaded
+  // already.
   __device__ __forceinline__ uint4 take(int fragment, uint4& next) const {
     const int before = shared_before(fragment);
     if (!in_shared(fragment)) {
@@ -82,8 +84,8 @@ struct SpreadWeights {
     return a;
   }
 
-  // sum += W b for `rows` tiles of W's rows and `columns` tiles of the batch's rows, in order of
-  // k: fragments [chunk of 16 k][rows] from `begin` on. next: the next one in shared memory.
+  // sum += W b for `rows` tiles of W's rows and `columns` tiles of the batch's rows, in order of k:
+  // fragments [chunk of 16 k][rows] from `begin` on. `next`: as for take().
   template <class T, int rows, int columns, int chunks, int turns>
   __device__ __forceinline__ void multiply(int begin, uint4& next,
                                            Operands<Layout, columns, chunks, turns>& operands,
@@ -118,9 +120,9 @@ struct DenseSends {
   static constexpr int kMost = shapes::ceil_div(Layout::kSends, Layout::kThreads);
   static constexpr int kPieces = Layout::kOwnBytes / 16;  // to each block
   uint32_t from[kMost], to[kMost], barrier[kMost];
-  bool last;  // whether this thread has the last piece
+  bool last;  // whether this thread sends kMost pieces, not one fewer
 
-  // bytes: how many bytes of the state one barrier counts.
+  // bytes: how many bytes of the state one mbarrier counts.
   __device__ __forceinline__ DenseSends(uint32_t base, int rank, int bytes)
       : last(static_cast<int>(threadIdx.x) + (kMost - 1) * Layout::kThreads < Layout::kSends) {
 #pragma unroll
@@ -135,7 +137,7 @@ struct DenseSends {
     }
   }
 
-  // Sends own states of one parity to the states of the other.
+  // Sends the block's states of one parity to the buffers of the other parity.
   __device__ __forceinline__ void send(uint32_t parity, uint32_t other) const {
     uint4 pieces[kMost];
 #pragma unroll
@@ -148,15 +150,15 @@ struct DenseSends {
   }
 };
 
-// A lane's part of an accumulator tile of 16 units and 8 rows: units g and g + 8 of rows 2q and
-// 2q + 1. With fewer rows, only lanes q < kPairs have any.
+// A lane's part of an accumulator tile, which has 16 units and 8 rows. The lane has units g and g +
+// 8 of rows 2q and 2q + 1. If there are fewer rows, only lanes with q < kPairs have any.
 __device__ __forceinline__ uint4 words_of(const float (&sum)[4]) {
   return {__float_as_uint(sum[0]), __float_as_uint(sum[1]), __float_as_uint(sum[2]),
           __float_as_uint(sum[3])};
 }
 
-// The position of a slot's lane among the sums of 16 units, which are stored as the lanes hold them
-// in an accumulator.
+// The sum that a lane finishes in a slot, and its offset among the sums of 16 units, which are
+// stored in the order of the accumulator registers of the lanes.
 template <class Layout>
 struct SlotPlace {
   int unit, row, byte;
@@ -172,8 +174,8 @@ struct SlotPlace {
   }
 };
 
-// Calls f(Constant<int, n>) once for the n slots of a warp, `most` or one fewer: f interleaves
-// them, so that one slot's instructions hide another's latency.
+// Calls f(Constant<int, n>) once, where n is the warp's number of slots, `most` or one fewer. f
+// interleaves the slots, so that one slot's instructions hide another's latency.
 template <int most, class F>
 __device__ __forceinline__ void with_slots(bool all, bool any, const F& f) {
   if (all) {
@@ -183,7 +185,8 @@ __device__ __forceinline__ void with_slots(bool all, bool any, const F& f) {
   }
 }
 
-// Arms the barriers of parity 1 for step 1; the data of step 0 is already there.
+// Initialises the mbarriers, and arms those of parity 1 for step 1. Those of parity 0 expect no
+// bytes, because the data of step 0 is already there.
 template <class Layout, int count>
 __device__ __forceinline__ void begin_barriers(uint32_t base, uint32_t bytes) {
   for (int i = 0; i < 2 * count; ++i) {

@@ -1,14 +1,15 @@
-// The dense cluster kernels: the layouts of a block's shared memory. They take batches in which all
-// rows have all steps, with and without resets, with H a multiple of 8. Values that
-// cluster/{forward,backward}.cuh read at run time are constants: the rows of a tile (`stride`), and
-// whether gates are saved. Needs neither torch nor CUDA, like engine/shapes.h.
+// The layouts of a block's shared memory in the dense cluster kernels. These kernels compute
+// batches in which all rows have all steps, with or without resets, if H is a multiple of 8. The
+// number of rows of a tile (`stride`), which cluster/{forward,backward}.cuh read at run time, is a
+// template argument. Like engine/shapes.h, this header needs neither torch nor CUDA.
 #pragma once
 
 #include "kernels/recurrent/engine/shapes.h"
 
 namespace treadle {
 
-// The number of fragments of weights, of four registers each, that fit next to `reserve` registers.
+// The number of fragments of weights, of four registers each, that fit in a thread's registers if
+// `reserve` registers are left for other values.
 constexpr int kept_fragments(int warps, int reserve, int fragments) {
   const int kept = (registers_of_warps(warps) - reserve) / 4;
   return kept < fragments ? kept : fragments;
@@ -27,12 +28,12 @@ struct DenseForward {
   static constexpr int kGroups = units / 16, kSplits = units >= 64 ? 2 : 4;
   static constexpr int kWarps = kGroups * kSplits, kThreads = kWarp * kWarps;
   static constexpr int kChunks = kHidden / 16 / kSplits;  // of 16 k, per warp
-  // Sums of 16 units are stored as the lanes hold them in an accumulator, in kPairs pairs of rows;
-  // a warp takes slots of 32 sums, at most kItems of them.
+  // Sums of 16 units are stored in the order of the accumulator registers of the lanes, in kPairs
+  // pairs of rows. A slot is 32 of these sums, one per lane. A warp finishes at most kItems slots.
   static constexpr int kPairs = (stride + 1) / 2, kSumBytes = 8 * kPairs * 16;
   static constexpr int kSlots = tiles * kPairs, kItems = shapes::ceil_div(kSlots, kSplits);
-  // kSends: 16-byte pieces to send. kFetches: 16-byte pieces to prefetch, and of gates to store.
-  // kQuads: 8-byte stores of h.
+  // kSends: 16-byte pieces to send. kFetches: 16-byte pieces of products to prefetch, and of gates
+  // to store. kQuads: 8-byte stores of h.
   static constexpr int kSends = kHidden * kRows / 8;
   static constexpr int kFetches = gates * kRows * units / 8;
   static constexpr int kQuads = kRows * units / 4;
@@ -43,7 +44,7 @@ struct DenseForward {
   static constexpr int kKept = kept_fragments(kWarps, kReserve, kFragments);
   static constexpr int kDepth = tiles == 1 ? 8 : 4, kAhead = kDepth - 2;  // stages of the input
 
-  // In bytes. For each parity: h of all units, h of own units, barriers.
+  // In bytes. For each parity: h of all units, h of the block's own units, barriers.
   static constexpr int kTileBytes = 32 * stride;  // of 16 units
   static constexpr int kState = 0, kOutgoing = kHidden * kRows * 2;
   static constexpr int kOwnBytes = units * kRows * 2;
@@ -77,7 +78,7 @@ struct DenseBackward {
   static constexpr int kPairs = (stride + 1) / 2, kSumBytes = 8 * kPairs * 16;
   static constexpr int kSlots = kGroups * tiles * kPairs;
   static constexpr int kItems = shapes::ceil_div(kSlots, kWarps);
-  // Items whose slopes are computed before the sums arrive: as many as registers can hold.
+  // Items whose slopes are computed before the sums arrive: as many as fit in registers.
   static constexpr int kEarly = kItems < 2 ? kItems : kWarps > 8 ? 1 : 2;
   static constexpr int kHalfFetches = (gates + 1) * kRows * units / 8;  // gates and grad_output
   static constexpr int kFetches = kHalfFetches + kRows * units / 4;     // and c
@@ -91,7 +92,8 @@ struct DenseBackward {
   // Stages of saved values.
   static constexpr int kDepth = tiles > 1 ? 4 : units == 48 ? 6 : 8, kAhead = kDepth - 2;
 
-  // In bytes. For each parity: sums of own units by sending block; own gradients; a barrier.
+  // In bytes. For each parity: the sums of the block's own units, by sending block; the gradients
+  // of its own gates; a barrier.
   static constexpr int kTileBytes = 32 * stride;  // gradients of a gate of 16 units
   static constexpr int kBlockSums = kGroups * tiles * kSumBytes;
   static constexpr int kState = 0, kStateBytes = blocks * kBlockSums, kOutgoing = kStateBytes;
@@ -101,8 +103,8 @@ struct DenseBackward {
   static constexpr int kStageRow = units * 2 + 16, kCRow = units * 4 + 16;
   static constexpr int kCStates = (gates + 1) * kRows * kStageRow;  // in a stage
   static constexpr int kStageBytes = kCStates + kRows * kCRow;
-  // Before the first step, the memory of everything but weights holds each warp's part of 16 rows
-  // of W_hh, which the warp transposes there.
+  // Before the first step, each warp transposes its part of W_hh, 16 rows at a time, in the memory
+  // before the weights.
   static constexpr int kTurnRow = kWide * 32 + 16, kTurnBytes = 16 * kTurnRow;
   static constexpr int kWeights = kStages + kDepth * kStageBytes > kWarps* kTurnBytes
                                       ? kStages + kDepth * kStageBytes

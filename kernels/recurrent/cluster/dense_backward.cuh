@@ -2,13 +2,13 @@
 // multiplies its own gradients of gates by its rows of W_hh, which gives a part of grad_h of every
 // unit. It sends these sums from the accumulators to the blocks that own the units, which add the
 // parts in the order of blocks. A step has one barrier of all threads, after which the block's own
-// gradients are complete. All threads copy while sums travel. rows_each: rows of a cluster. Twin:
-// kernels/recurrent/cpu/rows_backward.h.
+// gradients are complete. All threads copy while sums travel. `rows_each` is the number of rows per
+// cluster. Twin: kernels/recurrent/cpu/rows_backward.h.
 //
 // Two buffers of sums, by the parity of the step, are enough: a block sends sums for step s + 2
 // only after it has received those of all blocks for step s + 1. The others sent these after the
 // barrier of step s, before which their threads had read the sums of step s. For the same reason it
-// is early enough to arm the mbarrier for step s + 2 before the barrier of step s.
+// is enough to arm the mbarrier for step s + 2 before the barrier of step s.
 #pragma once
 
 #include <cstring>
@@ -82,11 +82,11 @@ __global__ void __launch_bounds__(
   DenseBackwardCopies<L> own(args, group, base, first_unit);
   for (int s = 0; s < L::kAhead; ++s) own.fetch(s < steps, s * L::kStageBytes);
   ptx::wait_copies<L::kAhead - 1>();
-  // No block may send before all have initialised their barriers.
+  // No block may send before all blocks have initialised their barriers.
   __syncthreads();
   ptx::sync_cluster();
 
-  // ---- a lane's sends for a tile: the sums that it holds, units g and g + 8 of two rows
+  // ---- a lane's sends for a tile: the sums of its accumulators, units g and g + 8 of two rows
   uint32_t send_to[kWide], send_barrier[kWide];
 #pragma unroll
   for (int w = 0; w < kWide; ++w) {
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(
     }
   };
 
-  // One more iteration than steps, for grad_h0.
+  // There is one more iteration than steps, for grad_h0.
 #pragma unroll 1
   for (int s = 0; s <= steps; ++s) {
     const uint32_t parity = (s & 1) * L::kParity, other = L::kParity - parity;
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(
       prepare(i);
       ptx::store4(base + L::kUnread, bits_of_all(slopes[i]));
     }
-    // Rows in `ended` drop their gradients here, and add none that arrive.
+    // Rows in `ended` discard their gradients here, and ignore those that arrive.
     bool receives[kItems];
     float product[kItems];
     if constexpr (any_resets) {
@@ -220,11 +220,11 @@ __global__ void __launch_bounds__(
     }
     if (s == steps) break;
     uint4 fragment = weights.first();
-    // After the barrier all threads also see the stage of step s + 1.
+    // After this barrier all threads also see the stage of step s + 1.
     ptx::wait_copies<L::kAhead - 2>();
     ptx::sync_threads(kSendBarrier, L::kThreads);
 
-    // ---- products with own gradients, each sent while the next runs
+    // ---- products with the block's own gradients; each is sent while the next runs
     Operands<L, tiles, kChunks, kChunks * kWide / 2> operands(lane_grads + parity);
 #pragma unroll
     for (int w = 0; w < kWide; w += 2) {
@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(
       }
     }
 
-    // ---- while that travels
+    // ---- while the sums travel: copies
     own.store(parity);
     own.fetch(s + L::kAhead < steps, (s + L::kAhead) % L::kDepth * L::kStageBytes);
     if (asks) marks.gather(s);

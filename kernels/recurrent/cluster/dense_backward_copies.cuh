@@ -1,4 +1,4 @@
-// Copies of the dense cluster kernel, backward: the threads load saved values into stages some
+// Copies of the dense cluster kernel, backward. The threads load saved values into stages some
 // steps ahead, and store gradients of gates.
 #pragma once
 
@@ -6,8 +6,8 @@
 
 namespace treadle {
 
-// A thread's 16-byte pieces of gates, of the gradient of the output and of c, each with its own
-// stride, and its 8-byte stores of gradients.
+// A thread's copies: 16-byte fetches of gates, of the gradient of the output and of c, each with
+// its own stride, and 8-byte stores of gradients of gates.
 template <class L>
 struct DenseBackwardCopies {
   static constexpr int kPieces = shapes::ceil_div(L::kFetches, L::kThreads);
@@ -105,9 +105,9 @@ struct WeightTurn {
   __device__ __forceinline__ WeightTurn(uint32_t base, int lane, const uint16_t* weight,
                                         int64_t hidden, int columns)
       : to(base + lane / kEach * L::kTurnRow + lane % kEach * 16),
-        // ldmatrix takes four matrices. This lane gives the address of row lane % 8 of matrix
-        // lane / 8. Matrices 1 and 3 begin 8 columns later, 2 and 3 begin at k + 2. Rows 2q and
-        // 2q + 1 of a matrix are k 4q and 4q + 1.
+        // ldmatrix loads four matrices. A lane gives the address of row lane % 8 of matrix lane /
+        // 8. Matrices 1 and 3 begin 8 columns later; matrices 2 and 3 begin at k + 2. Rows 2q and
+        // 2q + 1 of a matrix are k = 4q and 4q + 1.
         from(base + (lane % 8 / 2 * 4 + lane % 2 + lane / 16 * 2) * L::kTurnRow +
              lane / 8 % 2 * 16),
         at(weight + lane % kEach * 8),
@@ -116,7 +116,7 @@ struct WeightTurn {
         columns(columns - lane % kEach * 8),
         vector(reinterpret_cast<uintptr_t>(weight) % 16 == 0) {}
 
-  // Stores 16 rows from `first` on, of which `rows` exist, with zeros for the others.
+  // Stores the 16 rows from `first` on. Only `rows` of them exist; the others are zeros.
   __device__ __forceinline__ void put(int64_t first, int rows) const {
     uint4 x[kLoads];
 #pragma unroll
@@ -141,7 +141,7 @@ struct WeightTurn {
     __syncwarp();
   }
 
-  // The fragment of the warp's `tile`-th 16 columns.
+  // The fragment of tile `tile` of the warp's columns, 16 columns each.
   __device__ __forceinline__ uint4 get(int tile) const {
     return ptx::load_transposed(from + tile * 32);
   }

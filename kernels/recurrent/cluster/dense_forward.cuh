@@ -1,8 +1,8 @@
 // Dense cluster kernel, forward (cluster/dense.cuh): gates_t = products_t + bias + h_{t-1} W_hh^T,
-// then the cell. A step has two barriers: one of the warps that share units, after they have stored
-// their sums, and one of all threads, before states are sent. All threads copy while h travels.
-// Sums have the same order as in cluster/forward.cuh. rows_each: rows of a cluster. Twin:
-// kernels/recurrent/cpu/rows_forward.h.
+// then the cell. A step has two barriers: one for the warps that share units, after they have
+// stored their sums, and one for all threads, before states are sent. All threads copy while h
+// travels. Sums have the same order as in cluster/forward.cuh. `rows_each` is the number of rows
+// per cluster. Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
 #include "kernels/recurrent/cluster/call.cuh"
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(
   DenseForwardCopies<L, kFirstInput> own(args, group, base, first_unit);
   for (int s = 0; s < L::kAhead; ++s) own.fetch(s < steps, s * L::kStageBytes);
   ptx::wait_copies<L::kAhead - 1>();
-  // No block may send before all have initialised their barriers and written h0.
+  // No block may send before all blocks have initialised their barriers and written h0.
   __syncthreads();
   ptx::sync_cluster();
 
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(
   float c[kItems];
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
-    // Each group begins with another warp, so that schedulers share the slots.
+    // Each unit group begins with a different warp, so that schedulers share the slots.
     const int slot = i * kSplits + (split + unit_group * L::kSlots) % kSplits;
     has[i] = slot < L::kSlots;
     const int tile = has[i] ? slot / L::kPairs : 0;
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(
             widen_bits<T>(ptx::load2(own_stage[i] + stage + m * L::kRows * L::kStageRow));
       }
     }
-    // If rows reset to zeros, their products are left out by a mask: h may be NaN.
+    // A mask removes the products of rows that reset to zeros, because their h may be NaN.
     uint32_t added[kItems];  // mask of a product
     if constexpr (any_resets) {
 #pragma unroll
@@ -180,7 +180,8 @@ __global__ void __launch_bounds__(
         }
       }
     }
-    // Now, as in cluster/forward.cuh, the barrier of this parity may be armed for step s + 2.
+    // After this barrier, as in cluster/forward.cuh, the mbarrier of this parity may be armed for
+    // step s + 2.
     ptx::sync_threads(1 + unit_group, kSplits * kWarp);
     if (rearms) ptx::arrive_expecting(own_barrier + parity, expected);
 
@@ -221,13 +222,13 @@ __global__ void __launch_bounds__(
       }
     };
     with_slots<kItems>(has[kItems - 1], has[0], finish);
-    // After the barrier all threads also see the stage of step s + 1.
+    // After this barrier all threads also see the stage of step s + 1.
     ptx::wait_copies<L::kAhead - 2>();
     ptx::sync_threads(kSendBarrier, L::kThreads);
     if (s + 1 < steps) sends.send(parity, other);
 
-    // ---- while that travels. Gates overwrite the products they came from, and are stored one step
-    // later, after the next barrier.
+    // ---- while h travels. Gates overwrite the products from which they were computed, and are
+    // stored one step later, after the next barrier.
     own.store_output(parity);
     if (save) {
       if (s > 0) own.store_gates((s - 1) % L::kDepth * L::kStageBytes);

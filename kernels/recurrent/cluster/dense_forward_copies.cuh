@@ -1,13 +1,13 @@
-// Copies of the dense cluster kernel, forward: the threads load products of the input into stages
-// some steps ahead, and store output and gates from there.
+// Copies of the dense cluster kernel, forward. The threads load products of the input into stages
+// some steps ahead, and store the output and the gates.
 #pragma once
 
 #include "kernels/recurrent/cluster/dense.cuh"
 
 namespace treadle {
 
-// A thread's copies: 16-byte pieces, which are fetched as products of the input and stored as the
-// gates that have overwritten them; and 8-byte pieces of h for the output.
+// A thread's copies: 16-byte pieces of a stage, which are fetched as products of the input and
+// stored as the gates that have overwritten them; and 8-byte pieces of h for the output.
 template <class L, int first_input>
 struct DenseForwardCopies {
   static constexpr int kPieces = shapes::ceil_div(L::kFetches, L::kThreads);

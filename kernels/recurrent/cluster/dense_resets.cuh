@@ -1,6 +1,6 @@
 // Which rows of a group reset before a step, for the dense cluster kernels. A step reads a word of
-// shared memory, which was filled long before, and needs one more select between the arrival of h
-// and its own sends.
+// shared memory that was written long before, and needs only one more select between the arrival of
+// h and its own sends.
 #pragma once
 
 #include "kernels/recurrent/cluster/dense.cuh"
@@ -10,11 +10,11 @@ namespace treadle {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-// A word for each step, whose bits are rows, in a ring of two halves of kWarp steps. One warp fills
-// it: each of its lanes has a step of the next half and loads the mark of one row in each step of
-// the pass. So no step waits for memory, and two registers hold the marks that have arrived. p
-// counts steps as in PassMarks. The addresses of the marks are in shared memory, too, because the
-// registers are needed for weights.
+// A ring of words, one for each step, with a bit for each row. It has two halves of kWarp steps.
+// One warp fills it: each lane collects the marks of one step of the next half, and loads the mark
+// of one row in each step of the pass. So no step waits for memory, and two registers are enough
+// for the marks that have arrived. p counts steps as in PassMarks. The addresses of the marks are
+// also in shared memory, because the registers are needed for weights.
 template <class L, bool any, bool backward>
 struct MarkRing {
   static constexpr int kSteps = 2 * kWarp, kPlace = L::kMarks + kSteps * 4;
@@ -31,8 +31,8 @@ struct MarkRing {
     const int64_t batch = sizes.batch;
     const auto from = reinterpret_cast<uintptr_t>(marks) + group.rows.first +
                       (ascending ? 0 : sizes.steps * batch);
-    // The first p that can have a mark: only forward in direction 0 can rows reset before the first
-    // step of a pass. If times descend, p = 0 is the time after the last one.
+    // The first p that can have a mark. Rows can reset before the first step of a pass only in the
+    // forward pass of direction 0. If times descend, p = 0 is the time after the last one.
     const int first = !backward && group.direction == 0 ? 0 : 1;
     const int count = static_cast<int>(sizes.steps) - (ascending ? first : 0);
     const int64_t each = ascending ? batch : -batch;

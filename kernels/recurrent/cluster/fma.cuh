@@ -1,8 +1,9 @@
-// Shared by both passes of the float32 cluster kernels. They work as in cluster/cluster.cuh, but
-// products are fma on CUDA cores, IEEE float32, with the weights in registers. Weights that do not
-// fit there are in shared memory, which then holds fewer rows. Threads divide the block's outputs
-// (kEach per thread) and K among them; sums over K are added in a warp by shuffles, then through
-// shared memory. The exchanged state is [row][K] floats.
+// Shared by the forward and backward cluster kernels in float32. They work like those of
+// cluster/cluster.cuh, but multiply by IEEE float32 fma on CUDA cores, with the weights in
+// registers. Weights that do not fit there are in shared memory, which then has room for fewer
+// rows. Threads divide the block's outputs (kEach per thread) and K among themselves. Sums over K
+// are added by shuffles within a warp, then through shared memory. The exchanged state is [row][K]
+// floats.
 #pragma once
 
 #include "kernels/recurrent/cluster/cluster.cuh"
@@ -11,17 +12,18 @@ namespace treadle {
 
 inline constexpr int kFp32Threads = 256, kFp32Warps = kFp32Threads / kWarp;
 
-// A block has `outputs` outputs, and a thread `each` of them. all_k: K of the whole layer. arrays:
-// how many arrays of [kRows, units] floats a stage has. outgoing: floats per row that the block
-// sends or stores.
+// A block has `outputs` outputs, and a thread computes `each` of them. `all_k`: K of the whole
+// layer. `arrays`: how many arrays of [kRows, units] floats a stage has. `outgoing`: floats per row
+// that the block sends or stores.
 template <int outputs, int each, int all_k, int units, int arrays, int outgoing>
 struct ClusterFp32 {
   static constexpr int kEach = each;
   static constexpr int kGroups = outputs / each, kSplits = kFp32Threads / kGroups;
   static constexpr int kDepth = all_k / kSplits;                                // of K, per thread
-  static constexpr int kWidth = kDepth % 4 == 0 ? 4 : kDepth % 2 == 0 ? 2 : 1;  // floats a load
+  static constexpr int kWidth = kDepth % 4 == 0 ? 4 : kDepth % 2 == 0 ? 2 : 1;  // floats per load
   static constexpr int kRows = fp32_cluster_rows(kDepth * each);                // at most
-  // The part of K in registers: all of it, or less than fits, because loads also take registers.
+  // The part of K whose weights are in registers: all of it or, if other weights must be loaded
+  // from shared memory, less than would fit, because these loads also need registers.
   static constexpr int kHeld = kDepth * each <= kFp32Weights ? kDepth : kFp32Weights / each - 4;
   static constexpr int kAhead = 6, kStages = 8;
 
@@ -39,8 +41,8 @@ struct ClusterFp32 {
   static_assert(kHeld == kDepth || (kHeld % kWidth == 0 && each % 4 == 0));
 };
 
-// A thread's weights: the first kHeld of its K in registers (the array belongs to the caller), the
-// others in shared memory, four outputs per load.
+// A thread's weights. Those of its first kHeld k are in registers (the caller owns the array). The
+// others are in shared memory, and are loaded for four outputs at a time.
 template <class Layout>
 struct Fp32Weights {
   float (&registers)[Layout::kEach][Layout::kHeld];
@@ -76,7 +78,7 @@ struct Fp32Weights {
   }
 };
 
-// If some weights are in shared memory, the compiler would keep the addresses of all of them in
+// If some weights are in shared memory, the compiler would keep the addresses of all weights in
 // registers, and spill. This plain load (no __ldg) and the caller's barriers prevent that.
 template <class Layout>
 __device__ __forceinline__ float load_weight(const float* at) {
@@ -90,7 +92,7 @@ __device__ __forceinline__ void multiply_rows(const Fp32Weights<Layout>& weights
   const int thread = threadIdx.x, lane = thread % kWarp, warp = thread / kWarp;
   const int split = thread / Layout::kGroups, group = thread % Layout::kGroups;
   using Load = Vector<float, Layout::kWidth>;
-  // Rows in flight: more rows hide the latency of loads and shuffles, if registers allow.
+  // Rows in flight. More rows hide the latency of loads and shuffles, but need more registers.
   constexpr int kAtOnce = Layout::kDepth <= 12 ? 4 : 1;
 #pragma unroll kAtOnce
   for (int r = 0; r < rows; ++r) {
@@ -150,8 +152,8 @@ __device__ __forceinline__ void send_rows(uint32_t outgoing, uint32_t state, uin
 }
 #endif
 
-// Stores four floats of a row, or only the first `count`. `vector`: rows are aligned to 16
-// bytes.
+// Stores the first `count` of four floats of a row. If `vector`, rows are aligned to 16 bytes and
+// all four are stored.
 __device__ __forceinline__ void store_floats_of(float* at, const float* from, int count,
                                                 bool vector) {
   if (vector) {

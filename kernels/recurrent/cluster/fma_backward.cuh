@@ -1,7 +1,7 @@
 // Cluster kernel in float32, backward, for any cell. See cluster/fma.cuh.
 // grad_h_{t-1} = grad_gates_t W_hh, after the cell's backward.
-// Thread e of the block has unit e % units of row e / units; all threads multiply, prefetch, send
-// and store.
+// Thread e of the block computes unit e % units of row e / units. All threads multiply, prefetch,
+// send and store.
 #pragma once
 
 #include "kernels/recurrent/cluster/fma.cuh"
@@ -12,8 +12,9 @@ template <class Cell, int units, int blocks>
 using ClusterFp32Backward = ClusterFp32<units, 4, Cell::kStateGates * units * blocks, units,
                                         Cell::kGates + 2, Cell::kGates * units>;
 
-// This is one function because the weights fill the registers. Divided into functions, even inlined
-// ones, it needs more, and cluster_fp32_forward of 32 units spills.
+// This is a single function because the weights fill the registers. Divided into several functions,
+// even inlined ones, it would need more registers, and cluster_fp32_forward with 32 units would
+// spill.
 template <class Cell, int units, int blocks, bool any_resets>
 __global__ void __launch_bounds__(kFp32Threads, 1)
     cluster_fp32_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
@@ -106,11 +107,11 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
     grad_c = static_cast<const float*>(args.grad_c_n)[own_state];
   }
   const int64_t all_rows = rows.start(steps);
-  // Rows that sent gradients in the previous step. The others sent zeros, whose products are not
-  // added, because 0 x inf is NaN.
+  // How many rows sent gradients in the previous step. The others sent zeros, whose products are
+  // not added, because 0 x inf is NaN.
   int given = 0;
 
-  // One more iteration than steps, for grad_h0.
+  // There is one more iteration than steps, for grad_h0.
 #pragma unroll 1
   for (int s = 0; s <= steps; ++s) {
     const int parity = s & 1;
@@ -122,8 +123,8 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
     if (s > 0) ptx::wait_barrier(barriers + 8 * parity, (s - 1) >> 1 & 1);
     multiply_rows<Layout, kAll, units>(weights, states + parity * (Layout::kStateBytes / 4), sums,
                                        rows_each);
-    // Now all threads have read the gradients, so the barrier of this parity may be armed for
-    // step s + 2.
+    // After this barrier all threads have read the gradients, so the mbarrier of this parity may be
+    // armed for step s + 2.
     __syncthreads();
     if (s > 0 && thread == 0) ptx::arrive_expecting(barriers + 8 * parity, expected);
 
@@ -150,7 +151,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
       for (int m = 0; m < kGates; ++m) own[row * kOwn + m * units + unit] = grads[m];
     }
     if (last) break;
-    // After the barrier the outgoing gradients are complete, and the stage of step s + 1 has
+    // After this barrier the outgoing gradients are complete, and the stage of step s + 1 has
     // arrived.
     ptx::wait_copies<Layout::kAhead - 2>();
     __syncthreads();
@@ -158,7 +159,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
     send_rows<blocks, kSent, kAll, kOwn>(base + Layout::kOutgoing + parity * Layout::kOutgoingBytes,
                                          base + Layout::kState + (parity ^ 1) * Layout::kStateBytes,
                                          barriers + 8 * (parity ^ 1), rank, rows_each);
-    // While that travels: grad_gates and the next prefetch.
+    // While the gradients travel, this stores grad_gates and starts the next prefetch.
     for (int e = thread; e < active * (kOwn / 4); e += kFp32Threads) {
       const int place = e % (kOwn / 4) * 4, r = e / (kOwn / 4);
       const int m = place / units, u = first_unit + place % units;

@@ -1,7 +1,7 @@
 // Cluster kernel in float32, forward, for any cell. See cluster/fma.cuh.
 // gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell.
-// Thread e of the block has unit e % units of row e / units; all threads multiply, prefetch, send
-// and store.
+// Thread e of the block computes unit e % units of row e / units. All threads multiply, prefetch,
+// send and store.
 #pragma once
 
 #include "kernels/recurrent/cluster/fma.cuh"
@@ -12,8 +12,8 @@ template <class Cell, int units, int blocks>
 using ClusterFp32Forward = ClusterFp32<Cell::kStateGates * units, 2 * Cell::kStateGates,
                                        units * blocks, units, Cell::kGates, units>;
 
-// This is one function because the weights fill the registers. Divided into functions, even inlined
-// ones, it needs more registers, and cluster_fp32_forward with 32 units spills.
+// This is a single function because the weights fill the registers. Divided into several functions,
+// even inlined ones, it would need more registers, and would spill with 32 units.
 template <class Cell, int units, int blocks, bool any_resets>
 __global__ void __launch_bounds__(kFp32Threads, 1)
     cluster_fp32_forward(const __grid_constant__ PersistentForward args, int rows_each) {
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   const int steps = static_cast<int>(args.sizes.steps), first_unit = rank * units;
   const bool save = args.gates != nullptr, vector = hidden % 4 == 0;
 
-  // Rows of W_hh: output = (gate, unit). Zero beyond H, so that padded units stay zero.
+  // Rows of W_hh: output = (gate, unit). They are zero beyond H, so that padded units stay zero.
   float in_registers[Layout::kEach][Layout::kHeld];
   const Fp32Weights<Layout> weights{in_registers,
                                     reinterpret_cast<float*>(memory + Layout::kWeights)};
@@ -118,8 +118,8 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
     float* stage = stages + s % Layout::kStages * (Layout::kStageBytes / 4);
     if (s > 0) ptx::wait_barrier(barriers + 8 * parity, (s - 1) >> 1 & 1);
     multiply_rows<Layout, kAll, kOutputs>(weights, state, sums, rows_each);
-    // Now all threads have read h_{t-1}, so the barrier of this parity may be armed for
-    // step s + 2.
+    // After this barrier all threads have read h_{t-1}, so the mbarrier of this parity may be armed
+    // for step s + 2.
     __syncthreads();
     if (s > 0 && thread == 0) ptx::arrive_expecting(barriers + 8 * parity, expected);
 
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
         for (int m = 0; m < kGates; ++m) in_stage[m * kRows * units] = gates[m];
       }
     }
-    // After the barrier the outgoing h is complete, and the stage of step s + 1 has arrived.
+    // After this barrier the outgoing h is complete, and the stage of step s + 1 has arrived.
     ptx::wait_copies<Layout::kAhead - 2>();
     __syncthreads();
 
@@ -161,8 +161,8 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
                                      base + Layout::kState + (parity ^ 1) * Layout::kStateBytes,
                                      barriers + 8 * (parity ^ 1), rank, rows_each);
     }
-    // While that travels: output, gates and the next prefetch. With resets, the h that was sent may
-    // differ from the output.
+    // While h travels, this stores output and gates and starts the next prefetch. With resets, the
+    // h that was sent may differ from the output.
     if (any_resets) {
       const int64_t at = (start + row) * args.output_row + d * hidden + first_unit + unit;
       if (real && row < active) static_cast<float*>(args.output)[at] = last;

@@ -1,9 +1,9 @@
 // Cluster kernel, forward, for any cell in half types (cluster/cluster.cuh explains the exchange of
-// h): gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. rows_each: rows of a cluster.
-// Threads: warp (unit_group, split) computes the products of 16 units, all their gates, over one of
-// kSplits slices of K with mma.sync m16n8k16. The partial sums are added through shared memory;
-// then each lane computes the cell of kItems (unit, row) pairs. A copy warp prefetches and stores.
-// Twin: kernels/recurrent/cpu/rows_forward.h.
+// h): gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. `rows_each` is the number of
+// rows per cluster. Warp (unit_group, split) computes the products of all gates of 16 units over
+// one of kSplits slices of K, with mma.sync m16n8k16. The partial sums are added through shared
+// memory; then each lane computes the cell of kItems (unit, row) pairs. A copy warp prefetches and
+// stores. Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
 #include "kernels/recurrent/cluster/call.cuh"
@@ -11,8 +11,8 @@
 
 namespace treadle {
 
-// One function, because weights, addresses and the state of a thread fill the registers, and
-// passing them to other functions would need more.
+// This is a single function because weights, addresses and the state of a thread fill the
+// registers, and passing them to other functions would need more registers.
 template <class Cell, class T, int units, int blocks, int tiles, bool any_resets>
 __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::kThreads, 1)
     cluster_forward(const __grid_constant__ PersistentForward args, int rows_each) {
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
   const int steps = static_cast<int>(args.sizes.steps);
   const int first_unit = rank * units;
   const bool save = args.gates != nullptr;
-  // The rows of a tile that are exchanged: fewer than 8 rows send fewer bytes. Lanes of missing
+  // How many rows of a tile are exchanged: fewer than 8 rows need fewer bytes. Lanes of missing
   // rows read an existing row, and their sums are not stored.
   const int stride = tiles > 1 ? 8 : rows_each;
   const int tile_bytes = 32 * stride;
@@ -95,11 +95,11 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
   SharedMarks<any_resets> words{base + Layout::kMarks, first_anew};
   const bool asks = Layout::kCopyWarp ? !computes : warp == 0;  // whether this warp loads marks
   if (asks) words.leave(marks, 0), words.leave(marks, 1);
-  // No block may send before all have initialised their barriers and written h0.
+  // No block may send before all blocks have initialised their barriers and written h0.
   __syncthreads();
   ptx::sync_cluster();
   if (!computes) {
-    // All steps of the copy warp. Not a separate function, because that changes the machine code.
+    // All steps of the copy warp. A separate function would change the machine code.
 #pragma unroll 1
     for (int s = 0; s < steps; ++s) {
       own.before();
@@ -111,8 +111,8 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
     return;
   }
 
-  // ---- this thread's sends: 16-byte chunks by st.async, the same ones to each block. Not
-  // shared with the backward pass, because that changes the machine code.
+  // ---- this thread's sends: 16-byte chunks by st.async, the same ones to each block. This code is
+  // not shared with the backward pass, because that would change the machine code.
   uint32_t send_to[Layout::kSends], send_barrier[Layout::kSends];
   int send_from[Layout::kSends];  // in the outgoing state; -1: nothing to send
   const int chunks16 = units * tiles * stride / 8;
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
 #pragma unroll 1
   for (int s = 0; s < steps; ++s) {
     const int parity = s & 1;
-    // Does not use group.forward_time(), which changes the machine code.
+    // Does not use group.forward_time(), which would change the machine code.
     const int active = rows.active(d == 0 ? s : steps - 1 - s);
     const int stage = s % Layout::kDepth * Layout::kStageBytes;
 
@@ -191,8 +191,8 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
     const uint32_t barrier = own_barrier + parity * kSplits * 8;
     if (s > 0) ptx::wait_barrier(barrier, (s - 1) >> 1 & 1);
 
-    // ---- product with h_{t-1}: B operands are loaded kBatch chunks at a time, to overlap
-    // latencies
+    // ---- product with h_{t-1}. B operands are loaded kBatch chunks at a time, so that their
+    // latencies overlap.
     float sum[kStateGates][tiles][4] = {};
     const uint32_t state = lane_state + parity * Layout::kStateBytes;
     constexpr int kBatch = kChunks % 4 == 0 ? 4 : kChunks % 3 == 0 ? 3 : kChunks;
@@ -219,8 +219,8 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
         }
       }
     }
-    // A barrier per unit group, for the warps that share its units. They have now read their parts
-    // of h_{t-1}, so the barrier of this parity may be armed for step s + 2.
+    // Each unit group has a barrier for its warps. After it they have read their parts of h_{t-1},
+    // so the mbarrier of this parity may be armed for step s + 2.
     ptx::sync_threads(1 + unit_group, kSplits * kWarp);
     if (s > 0 && rearms) ptx::arrive_expecting(barrier, expected);
 
@@ -232,7 +232,7 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
       const uint32_t to = starts.template place_of<Layout>(anew, i, outgoing);
 #pragma unroll
       for (int m = 0; m < kStateGates; ++m) {
-        // Not shared with the other kernels, because a function changes the machine code.
+        // Not shared with the other kernels, because a function would change the machine code.
         float parts[kSplits];
 #pragma unroll
         for (int k = 0; k < kSplits; ++k) {
@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
     // A thread sends values that other threads have computed.
     ptx::sync_threads(kSendBarrier, Layout::kComputing);
 
-    // ---- to all blocks, including this one
+    // ---- send h to all blocks, including this one
     if (s + 1 < steps) {
 #pragma unroll
       for (int i = 0; i < Layout::kSends; ++i) {
@@ -266,7 +266,7 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
       }
     }
 
-    // ---- while that travels: gates overwrite the products they came from
+    // ---- while h travels: gates overwrite the products from which they were computed
     if (save) {
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {

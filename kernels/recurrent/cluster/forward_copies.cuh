@@ -1,13 +1,13 @@
 // Cluster kernel, forward: prefetches the input's products [D, S, G, H] some steps ahead (cp.async,
-// kDepth stages) and stores output and gates after they are computed. Each of the
-// Layout::kCopying threads that copy has such an object: those of the copy warp, or all.
+// kDepth stages) and stores output and gates after they are computed. Each of the Layout::kCopying
+// threads that copy, which are those of the copy warp or all threads, has a ForwardCopies object.
 #pragma once
 
 #include "kernels/recurrent/cluster/cluster.cuh"
 
 namespace treadle {
 
-// kFirstInput: the first gate with a product with the input.
+// kFirstInput: the first gate that has a product with the input.
 template <class Layout, int kFirstInput>
 struct ForwardCopies {
   const PersistentForward& args;
@@ -56,7 +56,7 @@ struct ForwardCopies {
     }
   }
 
-  // Does not use group.forward_time(), which changes the machine code.
+  // Does not use group.forward_time(), which would change the machine code.
   __device__ __forceinline__ int time(int s) const {
     return group.direction == 0 ? s : static_cast<int>(args.sizes.steps) - 1 - s;
   }
@@ -77,8 +77,8 @@ struct ForwardCopies {
     ptx::commit_copies();
   }
 
-  // Fills the first stages. Stage 0 has arrived when all copying threads have returned and passed a
-  // barrier.
+  // Fills the first stages. Stage 0 has arrived once all copying threads have returned from here
+  // and passed a barrier.
   __device__ __forceinline__ void begin() const {
     for (int s = 0; s < Layout::kAhead; ++s) fetch(s);
     ptx::wait_copies<Layout::kAhead - 1>();
@@ -116,9 +116,9 @@ struct ForwardCopies {
   }
 };
 
-// Resets the items (unit, row) of a computing thread. `anew` is the word of step s
-// (SharedMarks). A step does all of this while its product runs, so that it lengthens neither the
-// time from h to the send nor that from the send to the next step.
+// Resets the items (unit, row) of a computing thread. `anew` is the word of step s (SharedMarks).
+// All of this happens while the product of the step runs, so it lengthens neither the time from the
+// arrival of h to the send, nor the time from the send to the next step.
 template <bool any, int items>
 struct ForwardStarts {
   const GroupResets<any>& resets;
@@ -126,8 +126,8 @@ struct ForwardStarts {
   const int (&unit)[items], (&row)[items];
   const uint32_t (&place)[items];
 
-  // Resets c before this step, and writes h before the next one to the outgoing buffer, which was
-  // last read two steps ago.
+  // Resets c of rows that reset before this step. Writes the new h of rows that reset before the
+  // next step to the outgoing buffer, which was last read two steps ago.
   __device__ __forceinline__ void begin(uint32_t anew, int s, uint32_t outgoing,
                                         float (&c)[items]) const {
     if constexpr (!any) return;
@@ -152,7 +152,8 @@ struct ForwardStarts {
     }
   }
 
-  // The destination of h: the outgoing buffer, or only the output.
+  // Where h is stored: in the outgoing buffer or, if another h is sent, in a buffer that is copied
+  // only to the output.
   template <class Layout>
   __device__ __forceinline__ uint32_t place_of(uint32_t anew, int i, uint32_t outgoing) const {
     if constexpr (!any) return 0;

@@ -47,9 +47,9 @@ struct SplitOperands {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-// Sums of a warp. Tensor cores truncate their accumulators and do not round them, so products of
-// highs are added to `total` after every two chunks. `low` has the products with lows, 2^11 times
-// too large.
+// The sums of a warp. Tensor cores truncate their accumulators instead of rounding them, so the
+// products of highs are added to `total` after every two chunks. `low` is the sum of the products
+// with lows, and is 2^11 times too large.
 template <class L>
 struct SplitSums {
   float total[L::kStateGates][2][4], high[L::kStateGates][2][4], low[L::kStateGates][2][4];
@@ -82,8 +82,8 @@ struct SplitSums {
         }
       }
       operands.load(k + operands.kRing, parity);
-      // Otherwise the compiler computes all products first, and their sums take registers from
-      // weights.
+      // Otherwise the compiler computes all products first, and their sums need registers that
+      // weights could use.
       if (k % 2 == 1 && L::kItems == 1) __syncwarp();
     }
   }
@@ -115,7 +115,7 @@ struct SplitSums {
   }
 };
 
-// h of unit k of a row of the state, where it is stored as a float for a row that fma multiplies
+// The h of unit k in a row of the state. It is stored as a float if fma multiplies the row
 // (`bits`), otherwise as two float16 numbers.
 template <class L>
 __device__ __forceinline__ float state_of(uint32_t state, int row, int k, bool bits,
@@ -140,10 +140,10 @@ __device__ __forceinline__ void put_state(uint32_t state, int row, int k, float 
   ptx::store2(at + L::kHalfBytes + k % 16 * 2, split.low);
 }
 
-// Computes by fma the sums that tensor cores cannot: the products of all rows of W_hh with the
-// batch's rows `rows`, and of the rows of W_hh that are beyond fp16x2 with all rows. Each warp
-// computes its share of its group's sums. They replace the sums of the first part of K, and zeros
-// replace the sums of the other parts.
+// Uses fma for the sums that tensor cores cannot compute: the products of all rows of W_hh with the
+// rows `rows` of the batch, and of the rows of W_hh that are outside the range of fp16x2 with all
+// rows of the batch. Each warp computes its share of its group's sums. They replace the sums of the
+// first part of K, and zeros replace the sums of the other parts.
 template <class Cell, class L>
 __device__ __forceinline__ void multiply_exactly(const float* weight, int64_t hidden,
                                                  int first_unit, uint32_t base, uint32_t parity,
@@ -178,13 +178,13 @@ __device__ __forceinline__ void multiply_exactly(const float* weight, int64_t hi
   }
 }
 
-// A warp sends all pieces of own states to one block at a time.
+// A warp sends all pieces of the block's states to one block at a time.
 template <class L>
 struct SplitSends {
   static constexpr int kBlocks = L::kBlocks / L::kWarps, kPieces = L::kOwnBytes / 16;
   static constexpr int kTurns = shapes::ceil_div(kPieces, kWarp);
   uint32_t from, to[kBlocks], barrier[kBlocks];
-  bool last;  // whether this thread has the last piece
+  bool last;  // whether this lane sends kTurns pieces, not one fewer
 
   __device__ __forceinline__ SplitSends(uint32_t base, int rank) {
     const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = threadIdx.x % kWarp;
@@ -198,7 +198,7 @@ struct SplitSends {
     }
   }
 
-  // Sends own states of one parity to the states of the other.
+  // Sends the block's states of one parity to the buffers of the other parity.
   __device__ __forceinline__ void send(uint32_t parity, uint32_t other) const {
     uint4 pieces[kTurns];
 #pragma unroll

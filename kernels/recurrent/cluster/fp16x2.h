@@ -1,17 +1,17 @@
-// The cluster kernels of float32 that multiply on tensor cores: the layouts of a block's shared
-// memory (engine/fp16x2.cuh explains the products). They take batches in which all rows
-// have all steps, without resets. Needs neither torch nor CUDA, like engine/shapes.h.
+// The layouts of a block's shared memory in the float32 cluster kernels that multiply on tensor
+// cores (engine/fp16x2.cuh explains the products). These kernels compute batches in which all rows
+// have all steps, without resets. Like engine/shapes.h, this header needs neither torch nor CUDA.
 //
-// Rows of the batch are columns of a product, and an instruction takes eight. Five or more rows
-// form a large tile: eight columns of highs, and eight of lows. Up to four rows form a small tile:
-// column 2 r has the highs of row r, column 2 r + 1 the lows.
+// Rows of the batch are columns of a product, and an instruction multiplies eight columns. Five or
+// more rows form a large tile: eight columns of highs, and eight of lows. Up to four rows form a
+// small tile: column 2 r has the highs of row r, column 2 r + 1 the lows.
 #pragma once
 
 #include "kernels/recurrent/cluster/dense.h"
 
 namespace treadle {
 
-// A warp multiplies 16 units by a quarter of K.
+// A warp computes the products of 16 units over a quarter of K.
 template <int gates, int state_gates, int units, int blocks, int rows>
 struct SplitForward {
   static constexpr int kUnits = units, kBlocks = blocks, kRows = rows;
@@ -24,14 +24,14 @@ struct SplitForward {
   static constexpr int kWide = rows <= 4 ? 0 : rows < 8 ? rows : 8, kNarrow = rows - kWide;
   static_assert(kNarrow <= 4 && kWarps == 8 && blocks % 8 == 0);
 
-  // Sums of 16 units, as the lanes hold them in an accumulator: pairs of rows of the large tile,
-  // then rows of the small one. A warp processes 32 sums at a time.
+  // Sums of 16 units are stored in the order of the accumulator registers of the lanes: pairs of
+  // rows of the large tile, then rows of the small one. A warp finishes 32 sums at a time.
   static constexpr int kPairs = (kWide + 1) / 2;
   static constexpr int kWords = 32 * kPairs + 16 * kNarrow;
   static constexpr int kSlots = shapes::ceil_div(kWords, kWarp);
   static constexpr int kItems = shapes::ceil_div(kSlots, kParts);
 
-  // The position of a sum among those of 16 units, and the inverse.
+  // The position of a sum among those of 16 units. place_of() is the inverse.
   static constexpr int word_of(int unit, int row) {
     const int g = unit % 8, upper = unit / 8;
     return row < kWide ? (g * kPairs + row / 2) * 4 + upper * 2 + row % 2
@@ -51,7 +51,7 @@ struct SplitForward {
             kWide + rest / 2 % at_least_one(kNarrow), word < kWords};
   }
 
-  // Checks that every sum has its own position, and that the two functions are inverse.
+  // Checks that every sum has its own position, and that the two functions are inverses.
   static constexpr bool places_agree() {
     int sums = 0;
     for (int word = 0; word < kWarp * kSlots; ++word) {
@@ -71,8 +71,8 @@ struct SplitForward {
   static constexpr int kKept = kept_fragments(kWarps, kReserve, kFragments);
   static constexpr int kDepth = rows <= 4 ? 8 : 4, kAhead = kDepth - 1;  // stages of the input
 
-  // In bytes. For each parity: h of all units, [16 units][highs, lows][row][16 units]; h of own
-  // units; barriers.
+  // In bytes. For each parity: h of all units, [16 units][highs, lows][row][16 units]; h of the
+  // block's own units; barriers.
   static constexpr int kHalfBytes = 32 * rows, kTileBytes = 2 * kHalfBytes;  // of 16 units
   static constexpr int kState = 0, kOutgoing = kHidden / 16 * kTileBytes;
   static constexpr int kOwnBytes = kGroups * kTileBytes;
@@ -83,8 +83,8 @@ struct SplitForward {
   static constexpr int kPartBytes = kGroups * state_gates * kSumBytes;
   static constexpr int kStages = kSums + kParts * kPartBytes;
   static constexpr int kStageBytes = gates * kGroups * kSumBytes;
-  static constexpr int kBias = kStages + kDepth * kStageBytes;  // and the scale, by gate, unit
-  static constexpr int kExact = kBias + gates * units * 8;      // what fma multiplies
+  static constexpr int kBias = kStages + kDepth * kStageBytes;  // and scale, by gate and unit
+  static constexpr int kExact = kBias + gates * units * 8;      // the rows of W_hh for fma
   static constexpr int kWeights = kExact + 16;
   static constexpr int kSharedBytes = kWeights + kWarps * (kFragments - kKept) * 512;
 

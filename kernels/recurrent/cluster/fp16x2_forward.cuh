@@ -1,7 +1,7 @@
 // Cluster kernel in float32 on tensor cores, forward (cluster/fp16x2.h):
 // gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. Barriers and the exchange of h are
-// those of cluster/dense_forward.cuh. A lane fetches the input's products of its own (unit, row),
-// and stores its output and gates. Twin: kernels/recurrent/cpu/rows_forward.h.
+// the same as in cluster/dense_forward.cuh. A lane fetches the input's products of its own (unit,
+// row) pairs, and stores their output and gates. Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
 #include "kernels/math/h_bound.h"
@@ -36,8 +36,8 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
   const bool save = args.gates != nullptr;
   const float* const weight = weight_hh_of<Cell>(args, d);
 
-  // ---- rows of W_hh: their fp16x2 scales, with the bias; then the fragments, k permuted as in
-  // cluster/cluster.cuh
+  // ---- rows of W_hh: first their biases and fp16x2 scales, then their fragments, with k permuted
+  // as in cluster/cluster.cuh
   const bool wide_loads = in_fours(weight, hidden);
   describe_rows<Cell, L>(args, d, memory, first_unit);
   uint32_t registers[L::kKept * 4];
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
   uint32_t place[kItems], own_stage[kItems], own_sums[kItems], own_bias[kItems];
   bool turn[kItems], mine[kItems], real[kItems];
   int row_of[kItems], unit_of[kItems];
-  // Byte offsets in a step, from the pointers to the group's rows.
+  // Byte offsets in a step, relative to the pointers to the group's rows.
   uint32_t product_at[kItems], output_at[kItems], gates_at[kItems];
   float c[kItems], h[kItems] = {};
   const int64_t batch = args.sizes.batch, way = d == 0 ? 1 : -1;
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
                    4 * ((d * args.sizes.steps * batch + first_row) * kGates * hidden + first_unit);
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
-    // Each group begins with another warp, so that schedulers share the slots.
+    // Each unit group begins with a different warp, so that schedulers share the slots.
     const int slot = i * kParts + (part + unit_group * L::kSlots) % kParts;
     turn[i] = slot < L::kSlots;
     const int word = turn[i] ? slot * kWarp + lane : 0;
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
   clear<L>(base + L::kStages, L::kDepth * L::kStageBytes);
   __syncthreads();
   for (int s = 0; s < L::kAhead; ++s) fetch(s);
-  // No block may send before all have initialised their barriers and written h0.
+  // No block may send before all blocks have initialised their barriers and written h0.
   ptx::sync_cluster();
 
   const SplitSends<L> sends(base, rank);
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
     // ---- work that does not depend on h_{t-1}
     float gates[kItems][kGates], scale[kItems][kStateGates];
     const auto prepare = [&] {
-      ptx::wait_copies<L::kAhead - 1>();  // this thread's own
+      ptx::wait_copies<L::kAhead - 1>();  // waits only for this thread's copies
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {
         if (!turn[i]) continue;
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
         }
       }
     };
-    // While h arrives, if the products leave enough registers.
+    // This runs while h arrives if the products leave enough registers.
     if (kItems == 1) prepare();
     uint4 fragment = weights.first();
     ptx::wait_barrier(own_barrier + parity, s >> 1 & 1);
@@ -186,7 +186,8 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
         ptx::store_floats(narrow_to + m * L::kSumBytes, x.x, x.y);
       }
     }
-    // Now, as in cluster/forward.cuh, the barrier of this parity may be armed for step s + 2.
+    // After this barrier, as in cluster/forward.cuh, the mbarrier of this parity may be armed for
+    // step s + 2.
     ptx::sync_threads(1 + unit_group, kParts * kWarp);
     if (rearms) ptx::arrive_expecting(own_barrier + parity, expected);
     if ((now_exact | exact_weights) != 0) {
@@ -241,7 +242,7 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
     ptx::sync_threads(kSendBarrier, L::kThreads);
     if (s + 1 < steps) sends.send(parity, other);
 
-    // ---- while that travels
+    // ---- while h travels: copies
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       if (real[i]) {

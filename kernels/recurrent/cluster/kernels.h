@@ -1,5 +1,5 @@
-// The list of cluster kernels: those that the planner names for some layer on some GPU, and no
-// others (tests/recurrent/plan/test_plan_kernels.py). It needs neither torch nor CUDA.
+// The list of cluster kernels. It contains exactly those that the planner selects for some layer on
+// some GPU (tests/recurrent/plan/test_plan_kernels.py). It needs neither torch nor CUDA.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace treadle {
 
-// A single block takes this many rows, with a thread for each unit of each row.
+// A single block computes up to this many rows, with a thread for each unit of each row.
 inline constexpr int kBlockRows = 2;
 
 // The most units of a single block in half types on GPUs with clusters, whose tensor cores are
@@ -21,12 +21,12 @@ inline constexpr int kBlockRows = 2;
 inline constexpr int kHalfBlockUnits = 64;
 
 // A cluster kernel: each block of a cluster keeps the weights of `units` hidden units, and a
-// cluster takes up to rows() rows of the batch through all steps.
+// cluster computes all steps of up to rows() rows of the batch.
 struct ClusterShape {
   int units, blocks, tiles;
 
   constexpr int64_t hidden() const { return int64_t{units} * blocks; }  // at most
-  // Clusters of several blocks take tiles of 8 rows.
+  // Clusters of several blocks compute tiles of 8 rows.
   constexpr int rows() const { return blocks == 1 ? kBlockRows : 8 * tiles; }
 };
 
@@ -36,8 +36,8 @@ constexpr bool operator==(const ClusterShape& a, const ClusterShape& b) {
 
 #ifndef __CUDACC_RTC__
 
-// Counts of rows, each with a kernel. A batch with another count takes the next larger kernel,
-// which computes a few more rows.
+// A set of row counts, each of which has its own kernel. Any other count uses the kernel of the
+// next larger one, which computes a few unused rows.
 struct RowCounts {
   unsigned bits = 0;
 
@@ -65,11 +65,11 @@ struct RowCounts {
 struct ShapeKernels {
   bool half_forward = false, half_backward = false;  // in half types, for any batch
   bool fp32 = false;                                 // in float32, for any batch, both passes
-  // For dense batches, in which all rows have all steps, without resets: in half types if H is a
-  // multiple of 8, indexed by the rows of a tile (cluster/dense.h); in float32 forward, indexed by
-  // the rows of a cluster (cluster/fp16x2.h).
+  // Kernels for dense batches without resets. `dense_forward` and `dense_backward` are for half
+  // types if H is a multiple of 8, and count the rows of a tile (cluster/dense.h). `split` is for
+  // float32 forward, and counts the rows of a cluster (cluster/fp16x2.h).
   RowCounts dense_forward = {}, dense_backward = {}, split = {};
-  // In half types, for dense batches with resets, by cells that takes_dense_resets() names.
+  // The same in half types for dense batches with resets, if takes_dense_resets() is true.
   RowCounts resets_forward = {}, resets_backward = {};
 
   constexpr const RowCounts& dense(bool backward, bool resets) const {
@@ -78,26 +78,28 @@ struct ShapeKernels {
   }
 };
 
-// Whether dense kernels with resets are compiled for a cell with so many gates: LSTM and GRU. LLTM
-// has three gates, and no layer in torch; the kernels for any batch suffice for its resets.
+// Whether dense kernels with resets are compiled for a cell with this many gates, as for LSTM and
+// GRU. LLTM has three gates. Torch has no LLTM layer, so for its resets the kernels for any batch
+// are enough.
 constexpr bool takes_dense_resets(int gates) { return gates == 4; }
 
-// The kernels for cells that multiply h for one gate (RNN), for three (LLTM and GRU) and for four
-// (LSTM).
+// The kernels for cells in which one gate has a product with h (RNN), up to three gates (LLTM and
+// GRU), or four gates (LSTM).
 struct ClusterKernels {
   ClusterShape shape;
   ShapeKernels one, three, four;
 };
 
 inline constexpr ClusterKernels kClusterKernels[] = {
-    // Single blocks. In half types those beyond kHalfBlockUnits are for GPUs without clusters; the
-    // one of 128 units is only for forward, because backward the grid is faster (a step of GRU
-    // 8,128 on an H200 with the A100's kernels: 1.22 us, by the block 1.33).
+    // Single blocks. In half types, blocks with more than kHalfBlockUnits units are for GPUs
+    // without clusters. The block of 128 units is for forward only, because backward the grid is
+    // faster (a step of GRU 8,128 on an H200 with the A100's kernels: 1.22 us by the grid, 1.33 by
+    // the block).
     {{32, 1, 1}, {true, true, true}, {true, true, true}, {true, true, true}},
     {{64, 1, 1}, {true, true, true}, {true, true, true}, {true, true, true}},
     {{96, 1, 1}, {true, true, true}, {true, true, true}, {true, true, true}},
     {{128, 1, 1}, {true, true, true}, {true, false, true}, {}},
-    // Up to H 128. Half types have {16, 8} where float32 has {32, 4}.
+    // Up to H 128. Half types use {16, 8} where float32 uses {32, 4}.
     {{16, 4, 1}, {true, true}, {true, true}, {true, true}},
     {{16, 4, 2}, {true}, {true}, {true}},
     {{16, 8, 1},
@@ -106,8 +108,8 @@ inline constexpr ClusterKernels kClusterKernels[] = {
      {true, true, false, {}, {2, 4, 8}}},
     {{16, 8, 2}, {true}, {true}, {true}},
     {{32, 4, 1}, {}, {}, {false, false, true}},
-    // Up to H 256. In float32, 16 blocks are fastest for few rows. With 8 blocks more clusters run
-    // concurrently, so more rows fit before a second wave.
+    // Up to H 256. In float32, 16 blocks are fastest for few rows. With 8 blocks, more clusters run
+    // at once, so more rows can be computed before a second wave is needed.
     {{16, 16, 1},
      {true, true, true, {}, {4}},
      {true, true, true, {}, {2, 4, 8}, {}, {}, {2, 4}},
@@ -166,7 +168,7 @@ inline constexpr ClusterKernels kClusterKernels[] = {
 inline constexpr size_t kShapes = sizeof(kClusterKernels) / sizeof(kClusterKernels[0]);
 
 // `grows`: whether |h| can grow at every step. The fp16x2 kernels check only before the first step
-// which rows of h are too large for them, so cells whose h grows have none.
+// which rows of h are too large for them, so there are none for cells whose h can grow.
 constexpr ShapeKernels kernels_of(size_t shape, int state_gates, bool grows) {
   const ClusterKernels& all = kClusterKernels[shape];
   ShapeKernels found = state_gates == 1 ? all.one : state_gates < 4 ? all.three : all.four;

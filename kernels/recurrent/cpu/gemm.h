@@ -1,7 +1,7 @@
 // Small matrix products for recurrent steps: rows of x [R, K] times a panel of W^T [K, n], with the
-// sums in registers. n is 1 to 4 times kColumns, the number of acc_t in 64 bytes. Torch-free;
-// compiled once per instruction set. BLAS computes large products; for small ones its calls take
-// too long.
+// sums in registers. n is 1 to 4 times kColumns, the number of acc_t in 64 bytes. BLAS computes
+// large products; for small ones the overhead of its calls is too large. Compiled without torch,
+// once per instruction set.
 #pragma once
 
 #include <cstdint>
@@ -51,13 +51,13 @@ TREADLE_INLINE V fused(V a, V b, V c) {
 #endif
 }
 
-// The number of independent sums of a product, with this many vectors each: fewer would wait for
-// their own latency.
+// The number of independent sums of a product whose sums have this many vectors each. Fewer sums
+// would wait for the latency of their own additions.
 constexpr int sums_of(int vectors) { return vectors >= 8 ? 1 : vectors >= 4 ? 2 : 4; }
 
 // `rows` rows of x, each K long, times panel [K, units * kColumns] -> out [rows, units * kColumns].
 // A row's bits do not depend on other rows: K is divided into as many parts as a single row has
-// independent sums, and several rows take these parts one after the other.
+// independent sums, and calls with several rows compute these parts one after another.
 template <int rows, int units, class acc>
 inline void multiply(const acc* panel, const acc* const* x, int64_t k_size, acc* out) {
   using V = VectorType<acc>;
@@ -110,15 +110,15 @@ inline void multiply(const acc* panel, const acc* const* x, int64_t k_size, acc*
   }
 }
 
-// The most rows of a call, whose sums fill the registers.
+// The maximum number of rows per call. Their sums fill the registers.
 template <int units>
 inline constexpr int kMostRows = kVectorBytes == 64   ? (units > 3 ? 6 : 8)
                                  : kVectorBytes == 32 ? (units > 3 ? 1 : 2)
                                                       : 1;
 
-// Any number of rows, in calls of 8 or 6, 4, 2 and 1, with before(first row, count) before each
-// product and f(first row, count, results of these rows) after it. A call must read the whole
-// panel, so 8 rows are 4 and 4, not 6 and 2.
+// Multiplies any number of rows, in calls of 8 or 6, 4, 2 and 1 rows. Calls before(first row,
+// count) before each product and f(first row, count, results of these rows) after it. Every call
+// reads the whole panel, so 8 rows are divided into 4 and 4, not 6 and 2.
 template <int units, class acc, class Before, class F>
 inline void multiply_rows(const acc* panel, const acc* x, int64_t x_stride, int64_t rows,
                           int64_t k_size, const Before& before, const F& f) {

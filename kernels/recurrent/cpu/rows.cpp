@@ -1,5 +1,5 @@
-// recurrent_layer's steps on the CPU. Engine: rows_forward.h; formulas: kernels/math/cells.
-// Twin: kernels/recurrent/instances/step.cu.
+// The steps of recurrent_layer on the CPU. The loops are in rows_forward.h and rows_backward.h, the
+// formulas in kernels/math/cells. Twin: kernels/recurrent/instances/step.cu.
 #include "kernels/recurrent/cpu/rows.h"
 
 #include "kernels/math/cells/gru.h"

@@ -1,8 +1,8 @@
-// recurrent_layer's steps on the CPU, as csrc/recurrent/run/cpu.cpp calls them: raw memory, no
-// torch. A call computes rows begin .. end of the batch; a parallel loop may divide the rows at any
-// multiple of kRowBlock without changing results. `panels` are weights [GH, H] in the layout of the
-// pack functions. They are null if the caller multiplies: forward then reads `state_products`, and
-// backward leaves grad_h unchanged.
+// The steps of recurrent_layer on the CPU, for csrc/recurrent/run/cpu.cpp. The functions use raw
+// memory and no torch. A call computes rows begin to end of the batch; a parallel loop may divide
+// the rows at any multiple of kRowBlock without changing results. `panels` are weights [GH, H] in
+// the layout of the pack functions. They are null if the caller computes the products with h:
+// forward then reads `state_products`, and backward leaves grad_h unchanged.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace treadle::cpu {
 
 inline constexpr int64_t kRowBlock = 8;
 
-// The size is enough for forward and backward panels, which have different padding.
+// Enough bytes for either forward or backward panels, whose padding differs.
 inline int64_t recurrent_panel_bytes(int64_t rows, int64_t hidden, int64_t acc_bytes) {
   const int64_t unit = 2 * 64 / acc_bytes;
   return (hidden + unit - 1) / unit * unit * rows * acc_bytes;
@@ -40,7 +40,7 @@ TREADLE_CPU_FUNCTION(recurrent_layer_c_states,
                      (const RecurrenceCStates& args, int64_t begin, int64_t end),
                      (args, begin, end))
 
-// These functions of one cell: the library's, or those that were compiled for a formula.
+// The functions above for one cell: the library's, or functions that were compiled for a formula.
 struct RowsFunctions {
   void (*pack_forward)(CellKind cell, Dtype dtype, const MatrixView& weight, int64_t hidden,
                        void* panels);

@@ -5,7 +5,7 @@
 
 namespace treadle::cpu::TREADLE_ISA {
 
-// Rows begin .. end of the batch, backward.
+// The backward pass of rows begin to end of the batch.
 template <template <class> class CellOf, class T, class acc = acc_t<T>>
 class BackwardRows {
   using Cell = CellOf<acc>;
@@ -30,7 +30,7 @@ class BackwardRows {
       const int64_t rows = std::clamp(step.rows - begin_, int64_t{0}, count_);
       for (int64_t r = 0; r < rows; ++r) {
         const int64_t b = begin_ + r;
-        // If the row was reset, the c before this step is not the previous step's.
+        // If the row was reset before the next step, the c before that step is not this step's.
         const bool known = r < rows_after && !starts_anew(a_.resets, a_.steps[s - 1], b);
         for (int64_t column = 0; column < a_.hidden; column += kN) {
           begin_row(step.start + b, b, column, known);
@@ -57,7 +57,7 @@ class BackwardRows {
     return static_cast<acc*>(const_cast<void*>(a_.grad_h.data)) + b * a_.hidden;
   }
 
-  // If a reset replaced a state before the step, its gradient goes to the replacement.
+  // If a reset replaced the state before the step, the gradient goes to the replacement.
   void cut(const RecurrenceStep& step, int64_t b) const {
     if (!starts_anew(a_.resets, step, b)) return;
     const int64_t at = (step.start + b) * a_.hidden, width = kCParts * a_.hidden;
@@ -72,7 +72,8 @@ class BackwardRows {
     std::fill_n(dc, width, acc(0));
   }
 
-  // The gradients of the gates and of c, for kN units. `known`: the row continued to the next step.
+  // Computes the gradients of the gates and of c for kN units. If `known`, new_c_ has the c after
+  // this step.
   TREADLE_INLINE void begin_row(int64_t row, int64_t b, int64_t column, bool known) {
     const int64_t n = std::min(kN, a_.hidden - column);
     acc gates[kGates][kN] = {}, old_c[kCParts][kN] = {}, dh[kN] = {}, own[kN] = {};
@@ -129,7 +130,8 @@ class BackwardRows {
     }
   }
 
-  // The gradient of the previous h: the gradients of the gates that have a product with h, times W.
+  // Computes the gradient of the previous h: the gradients of the gates that have a product with h,
+  // times W.
   void run_columns(const RecurrenceStep& step, int64_t column, int64_t rows) {
     constexpr int64_t kWidth = kBackwardUnits * kN;
     const int64_t depth = Cell::kStateGates * a_.hidden, n = std::min(kWidth, a_.hidden - column);
@@ -147,7 +149,7 @@ class BackwardRows {
   }
 };
 
-// c before each step, of rows begin .. end of the batch, from their gates.
+// Computes c before each step from the gates, for rows begin to end of the batch.
 template <template <class> class CellOf, class T, class acc = acc_t<T>>
 void recurrence_c_states(const RecurrenceCStates& a, int64_t begin, int64_t end) {
   using Cell = CellOf<acc>;

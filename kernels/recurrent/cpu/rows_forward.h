@@ -1,7 +1,7 @@
-// A recurrent layer's steps on the CPU, for any cell. Rows are independent, so each thread takes
-// some of them through all steps. A step's product, its activations and the state stay in the
-// caches; weights are packed into panels once per call. Twin: kernels/recurrent/step/step.cuh.
-// kernels/math/cells/lltm.h describes a Cell.
+// A recurrent layer's steps on the CPU, for any cell. Rows are independent, so each thread computes
+// all steps of some rows. A step's product, its activations and the state stay in the caches;
+// weights are packed into panels once per call. Twin: kernels/recurrent/step/step.cuh.
+// kernels/math/cells/lltm.h describes the interface of a Cell.
 #pragma once
 
 #include <algorithm>
@@ -34,7 +34,7 @@ class Scratch {
   std::unique_ptr<acc[], Free> data_;
 };
 
-// H padded to groups of kColumns, as in panels and states.
+// The number of groups of kColumns units. Panels and states are padded to whole groups.
 template <class acc>
 int64_t groups_of(int64_t hidden) {
   return (hidden + kColumns<acc> - 1) / kColumns<acc>;
@@ -43,7 +43,7 @@ int64_t groups_of(int64_t hidden) {
 // The backward product computes two groups at once.
 inline constexpr int kBackwardUnits = 2;
 
-// Weights [G_h H, H] to panels [group][H][gate][column], for h W^T.
+// Packs weights [G_h H, H] into panels [group][H][gate][column], for h W^T.
 template <class Cell, class T, class acc>
 void pack_forward(const MatrixView& weight, int64_t hidden, acc* panels) {
   constexpr int64_t kN = kColumns<acc>;
@@ -69,7 +69,7 @@ void pack_forward(const MatrixView& weight, int64_t hidden, acc* panels) {
   }
 }
 
-// Weights [G_h H, H] to panels [two groups][G_h H][column], for grad_gates W.
+// Packs weights [G_h H, H] into panels [two groups][G_h H][column], for grad_gates W.
 template <class Cell, class T, class acc>
 void pack_backward(const MatrixView& weight, int64_t hidden, acc* panels) {
   constexpr int64_t kN = kBackwardUnits * kColumns<acc>;
@@ -107,7 +107,7 @@ TREADLE_INLINE void store_some(void* base, int64_t at, const acc (&x)[kColumns<a
                      : store_contiguous<T, acc>(to, x, n);
 }
 
-// Rows begin .. end of the batch, forward.
+// The forward pass of rows begin to end of the batch.
 template <template <class> class CellOf, class T, class acc = acc_t<T>>
 class ForwardRows {
   using Cell = CellOf<acc>;
@@ -134,7 +134,7 @@ class ForwardRows {
     for (int64_t s = 0; s < a_.step_count; ++s) {
       const RecurrenceStep& step = a_.steps[s];
       const int64_t rows = std::clamp(step.rows - begin_, int64_t{0}, count_);
-      // Rows that end here.
+      // The rows that end before this step.
       store_state(rows, active);
       active = rows;
       start_anew(step, rows);
@@ -149,7 +149,7 @@ class ForwardRows {
   const acc* panels_;
   int64_t begin_, count_, padded_;
   Scratch<acc> c_, bias_;
-  Scratch<acc> h_[2];  // before and after this step; rows without a step have h in both
+  Scratch<acc> h_[2];  // before and after this step; rows without this step have their h in both
 
   void load_state() {
     for (int gate = kFirstInput; gate < kGates; ++gate) {
@@ -226,7 +226,7 @@ class ForwardRows {
         });
   }
 
-  // Reads the caller's products with h.
+  // Computes a group from the products with h that the caller has computed.
   void finish_group(int64_t first_row, int64_t group, int64_t rows) {
     constexpr int kMost = kMostRows<kStateGates>;
     acc products[kMost * kStateGates * kN] = {};
@@ -255,9 +255,9 @@ class ForwardRows {
 
   using Gates = acc[kGates][kN];
 
-  // The gates and the new state of kN units of some rows. The formulas are long chains, so the
-  // processor starts the next row before one has finished. With several rows, c and h have separate
-  // loops: their chains are half as long, so more rows overlap.
+  // Computes the gates and the new state of kN units of some rows. The formulas are long dependency
+  // chains, so the processor starts the next row before one has finished. With several rows, c and
+  // h have separate loops: their chains are half as long, so more rows overlap.
   TREADLE_INLINE void finish(int64_t first_row, int64_t first, int64_t count, int64_t group,
                              const acc* products) {
     constexpr int kMost = kMostRows<kStateGates>;

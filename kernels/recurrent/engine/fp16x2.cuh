@@ -1,19 +1,19 @@
-// Float32 products on tensor cores. A float is the sum of two float16 numbers, high + 2^-11 low,
-// times a power of two; a product is then high high + 2^-11 (high low + low high), and tensor cores
-// round none of these terms.
+// Float32 products on tensor cores. A float is represented by two float16 numbers, as high + 2^-11
+// low times a power of two. A product is then high high + 2^-11 (high low + low high), and tensor
+// cores round none of these terms.
 #pragma once
 
 #include "kernels/recurrent/engine/persistent.cuh"
 
 namespace treadle {
 
-// Weights of a row of W_hh are multiplied by the power of two that makes the largest one 2^14 to
-// 2^15. Then the float16 rounding of lows loses at most 2^-50 of the largest weight. Rows whose
-// largest weight has another exponent than kSplitLeast to kSplitMost, or is not finite, are
-// multiplied by fma.
+// The weights of a row of W_hh are multiplied by the power of two that puts the largest magnitude
+// between 2^14 and 2^15. Then the float16 rounding of lows loses at most 2^-50 of the largest
+// weight. If the exponent of the largest weight is not between kSplitLeast and kSplitMost, or the
+// weight is not finite, the row is multiplied by fma.
 inline constexpr int kSplitTop = 14, kSplitLeast = -60, kSplitMost = 15;
 
-// h is multiplied by 2^kSplitState. Fma multiplies h whose magnitude exceeds kSplitLargest.
+// h is multiplied by 2^kSplitState. If its magnitude exceeds kSplitLargest, fma is used instead.
 inline constexpr int kSplitState = 12;
 inline constexpr float kSplitLargest = 15.0f;
 
@@ -32,9 +32,9 @@ struct SplitFloat {
 };
 
 // The fp16x2 scale of a row of W_hh, from the exponent of its largest magnitude. `exact`: the row
-// is beyond fp16x2, and fma computes its sums.
+// is outside the range of fp16x2, so fma computes its sums.
 struct SplitRow {
-  float scale;  // of the sums of products with 2^kSplitState h
+  float scale;  // sums of products with 2^kSplitState h are multiplied by it
   bool exact;
 
   __device__ __forceinline__ explicit SplitRow(float largest) {
@@ -82,7 +82,7 @@ __device__ __forceinline__ bool in_fours(const float* weight, int64_t hidden) {
   return hidden % 4 == 0 && reinterpret_cast<uintptr_t>(weight) % 16 == 0;
 }
 
-// Four floats of a row, zeros from element `count` on. `vector`: 16-byte aligned.
+// Loads four floats of a row; elements from `count` on are zeros. `vector`: 16-byte aligned.
 __device__ __forceinline__ float4 load_four_floats(const float* at, int64_t count, bool vector) {
   if (count >= 4 && vector) return __ldg(reinterpret_cast<const float4*>(at));
   float x[4];
@@ -93,8 +93,8 @@ __device__ __forceinline__ float4 load_four_floats(const float* at, int64_t coun
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 
-// Writes to shared memory, for each of the block's rows of W_hh, its bias and scale and whether fma
-// multiplies it. Called by all threads.
+// For each of the block's rows of W_hh, writes to shared memory its bias, its scale, and whether it
+// is multiplied by fma. All threads must call it.
 template <class Cell, class L>
 __device__ __forceinline__ void describe_rows(const PersistentForward& args, int64_t d,
                                               unsigned char* memory, int first_unit) {

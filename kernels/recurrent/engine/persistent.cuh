@@ -1,7 +1,7 @@
-// Shared by all persistent kernels (cluster and grid, in half types and float32): the rows of the
-// batch of a group of blocks, and loads and stores of rows that may be ragged or unaligned; for
-// cluster in half types also the product with W_hh on tensor cores. A persistent kernel runs all
-// steps of a layer in one launch and keeps its weights on the chip.
+// Shared by all persistent kernels, which run all steps of a layer in one launch and keep its
+// weights on the chip (cluster and grid, in half types and float32). This file defines the rows of
+// the batch that a group of blocks computes, loads and stores of rows that may be ragged or
+// unaligned, and, for cluster in half types, the product with W_hh on tensor cores.
 #pragma once
 
 #ifndef __CUDACC_RTC__
@@ -37,7 +37,7 @@ struct GroupRows {
     return static_cast<int>(rows < 0 ? 0 : rows < count ? rows : count);
   }
 
-  // The number of steps, of `steps`, that a row of the group has: a binary search over active().
+  // How many of `steps` steps a row of the group has, by binary search over active().
   __device__ __forceinline__ int length(int row, int steps) const {
     if (starts == nullptr) return steps;
     int has = 0, all = steps;
@@ -53,8 +53,8 @@ struct GroupRows {
   }
 };
 
-// The rows and direction of a group of blocks. Groups alternate between directions, so that both
-// begin early.
+// The rows and the direction of a group of blocks. Successive groups alternate between directions,
+// so that both directions begin early.
 struct Group {
   int direction;
   GroupRows rows;
@@ -93,7 +93,7 @@ __device__ __forceinline__ void store_c(void* c, int64_t at, bool half, float va
   }
 }
 
-// The bits of four elements; zeros from element `count` on. `vector`: 8-byte aligned.
+// Loads the bits of four elements; those from `count` on are zeros. `vector`: 8-byte aligned.
 __device__ __forceinline__ uint2 load_four(const uint16_t* at, int64_t count, bool vector) {
   if (count >= 4 && vector) return __ldg(reinterpret_cast<const uint2*>(at));
   uint32_t x[4];
@@ -102,8 +102,8 @@ __device__ __forceinline__ uint2 load_four(const uint16_t* at, int64_t count, bo
   return {x[0] | x[1] << 16, x[2] | x[3] << 16};
 }
 
-// Stores the first `count` of four or eight elements, one by one. With `vector` rows are aligned,
-// and one store writes all elements, because those after the last are padding.
+// Stores the first `count` of four or eight elements, one by one. If `vector`, rows are aligned,
+// and one store writes all elements, because those beyond `count` are padding.
 __device__ __forceinline__ void store_four(char* at, uint2 x, int count, bool vector) {
   if (vector) {
     *reinterpret_cast<uint2*>(at) = x;
@@ -126,7 +126,7 @@ __device__ __forceinline__ void store_eight(char* at, uint4 x, int count, bool v
   store_four(at + 8, {x.z, x.w}, count - 4, false);
 }
 
-// Hides how x was computed. Otherwise the compiler recomputes it in every step to save its
+// Hides from the compiler how x was computed. Otherwise it recomputes x in every step to save a
 // register.
 __device__ __forceinline__ void keep(uint32_t& x) { asm volatile("" : "+r"(x)); }
 __device__ __forceinline__ void keep(int64_t& x) { asm volatile("" : "+l"(x)); }
@@ -137,7 +137,7 @@ __device__ __forceinline__ float widen_bits(uint16_t bits) {
   return widen(T{bits});
 }
 
-// A sum as a binary tree: short dependency chains in a fixed order.
+// Sums in a binary tree, for short dependency chains and a fixed order.
 template <int n>
 __device__ __forceinline__ float sum_in_pairs(float (&parts)[n]) {
 #pragma unroll
@@ -151,9 +151,9 @@ __device__ __forceinline__ float sum_in_pairs(float (&parts)[n]) {
 // ---- the product with W_hh on tensor cores
 
 // A warp's part of W_hh as the A operand of mma.sync m16n8k16: [chunks of 16 k][tiles of 16 rows].
-// The first `in_registers` chunks stay in registers, as many as fit; the others are in shared
-// memory, 16 bytes per lane. The caller owns the array: indexed by constants after unrolling, it
-// stays in registers.
+// The first `in_registers` chunks, as many as fit, stay in registers. The others are in shared
+// memory, 16 bytes per lane. The caller owns the array `registers`, which is indexed only by
+// constants after unrolling, so that it stays in registers.
 template <int chunks, int tiles, int in_registers>
 struct WarpWeights {
   static constexpr int kTiles = tiles, kRegisters = in_registers * tiles * 4;
@@ -166,7 +166,7 @@ struct WarpWeights {
     return shared + at * 512 + lane * 16;
   }
 
-  // low, high: four k of the lane, in rows g = lane / 4 and g + 8 of the tile.
+  // `low` and `high`: the lane's four k, in row g = lane / 4 and in row g + 8 of the tile.
   __device__ __forceinline__ void set(int chunk, int tile, uint2 low, uint2 high) const {
     if (chunk < in_registers) {
       uint32_t* to = registers + (chunk < in_registers ? chunk : 0) * tiles * 4 + tile * 4;
@@ -185,7 +185,7 @@ struct WarpWeights {
   }
 };
 
-// The sum of the biases of gate m of unit u: the input's product and h's may each have one.
+// The sum of the biases of gate m of unit u. The products of the input and of h may each have one.
 template <class Cell, class T>
 __device__ __forceinline__ float bias_of(const PersistentForward& args, int64_t d, int m,
                                          int64_t u) {
@@ -226,7 +226,7 @@ __device__ __forceinline__ void store_sums(uint32_t to, const float (&sum)[4]) {
 }
 
 #ifndef __CUDACC_RTC__
-// The architectures, 90 for sm_90, for which a kernel has a body; for all others it is empty.
+// The architectures (90 for sm_90) for which a kernel has a body. For all others it is empty.
 struct CompiledFor {
   int least, most = 1000, except = 0;
 
@@ -240,7 +240,7 @@ struct CompiledFor {
 template <class... P>
 cudaError_t has_code(void (*kernel)(P...), const CompiledFor& compiled, bool* found) {
 #if defined(__CUDA_ARCH_LIST__)
-  // A build for only such GPUs needs no check.
+  // If the kernel has a body for every architecture of this build, no check is needed.
   *found = true;
   for (const int architecture : {__CUDA_ARCH_LIST__}) *found &= compiled(architecture / 10);
   if (*found) return cudaSuccess;
@@ -252,7 +252,8 @@ cudaError_t has_code(void (*kernel)(P...), const CompiledFor& compiled, bool* fo
   return error;
 }
 
-// Whether this error means that a kernel needs more than the device has. Then it is also cleared.
+// Whether this error means that a kernel needs more resources than the device has. If so, the error
+// is cleared.
 inline bool too_large(cudaError_t error) {
   return error == cudaErrorInvalidValue && cudaGetLastError() == error;
 }
@@ -295,7 +296,7 @@ inline cudaError_t current_limits(DeviceLimits* found) {
   return cudaSuccess;
 }
 
-// How many blocks of a kernel without clusters can be resident.
+// How many blocks of a kernel without clusters can be resident at once.
 template <class... P>
 cudaError_t blocks_at_once(void (*kernel)(P...), int threads, size_t shared_bytes, int* count) {
   DeviceLimits limits{};

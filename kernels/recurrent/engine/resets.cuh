@@ -1,5 +1,5 @@
 // Resets of a group's rows (RecurrenceResets), for the persistent kernels. Each kernel is compiled
-// with and without resets; without them this compiles to nothing and takes no registers.
+// with and without resets; without them, this code compiles to nothing and uses no registers.
 #pragma once
 
 #include "kernels/recurrent/engine/persistent.cuh"
@@ -12,15 +12,15 @@ struct RowStates {
   float c;
 };
 
-// t: the time of a step; -1 and `steps` are not steps, and nothing resets there.
+// t: the time of a step. It may also be -1 or `steps`, where no row resets.
 template <bool any>
 struct GroupResets {
   const RecurrenceResets& resets;
   const PersistentSizes& sizes;
   const Group& group;
 
-  // The mark for a reset before the step at t. In direction 1 that is the mark of the step at t
-  // + 1, if the row has that step.
+  // The mark that resets a row before the step at t. In direction 1 it belongs to the step at t +
+  // 1, if the row has that step.
   __device__ __forceinline__ uint32_t mark(int t, int row) const {
     const int steps = static_cast<int>(sizes.steps), marked = t + group.direction;
     if (!any || t < 0 || marked >= steps || row >= group.rows.active(marked)) return 0;
@@ -66,7 +66,7 @@ struct GroupResets {
     return false;
   }
 
-  // Stores the gradients of the states before the step at t, as far as they are requested.
+  // Stores the requested gradients of the states before the step at t.
   __device__ __forceinline__ void hand_over(int t, int row, int64_t unit, float grad_h,
                                             float grad_c) const {
     const int64_t at = in_steps(t, row, unit);
@@ -74,9 +74,9 @@ struct GroupResets {
     if (resets.grad_c != nullptr) static_cast<float*>(resets.grad_c)[at] = grad_c;
   }
 
-  // Stores one of the two gradients, before step p of the backward pass. The place is hidden from
-  // the compiler: otherwise each step computes addresses, or keeps them in registers, for the few
-  // steps that need them.
+  // Stores one of the two gradients, which arrived in step p of the backward pass. The indices are
+  // hidden from the compiler. Otherwise it would compute addresses in every step, or keep them in
+  // registers, although few steps need them.
   __device__ __forceinline__ void hand_over(void* grads, int p, int row, int unit,
                                             float grad) const {
     uint32_t s = p, r = row, u = unit;
@@ -85,14 +85,14 @@ struct GroupResets {
     static_cast<float*>(grads)[in_steps(time<true>(static_cast<int>(s)), r, u)] = grad;
   }
 
-  // Stores these gradients if requested, and clears them.
+  // Stores the requested gradients, and clears both.
   __device__ __forceinline__ void take(int t, int row, int64_t unit, float& grad_h,
                                        float& grad_c) const {
     if (wanted()) hand_over(t, row, unit, grad_h, grad_c);
     grad_h = grad_c = 0;
   }
 
-  // The time of step p of the pass; backward, the time of the step whose gradients arrive in p.
+  // The time of step p of the pass; backward, of the step whose gradients arrive in step p.
   template <bool backward>
   __device__ __forceinline__ int time(int p) const {
     const int steps = static_cast<int>(sizes.steps);
@@ -116,7 +116,7 @@ struct GroupResets {
     return (group.direction * sizes.batch + group.rows.first + row) * sizes.hidden + unit;
   }
 
-  // The h that replaces a row's; null if it is zeros.
+  // The h to which a row is reset; null if that is zeros.
   __device__ __forceinline__ const uint16_t* h_row(int t, int row) const {
     const auto* all = static_cast<const uint16_t*>(resets.h);
     return all == nullptr ? all : all + place(t, row, 0);
@@ -142,14 +142,14 @@ struct GroupResets {
 // mark of one of `rows` rows in one of kSteps steps. A lane loads its mark one word ahead, so that
 // no step waits for memory. p counts steps in the order in which they are computed. Forward, a bit
 // means that the row resets before step p; backward, that it reset before the step whose gradients
-// arrive in step p. `held`: keeps addresses in registers and does not recompute them.
+// arrive in step p. If `held`, addresses stay in registers and are not recomputed.
 template <bool any, bool backward, int rows, bool held = false>
 struct PassMarks {
   static constexpr int kSteps = kWarp / rows;
   const GroupResets<any>& resets;
   uint32_t now, ahead;
-  // Without lengths: the address of a lane's mark at p = 0, the increment per step, and the range
-  // of p that have marks.
+  // If `held`, for batches without lengths: the address of a lane's mark at p = 0, its increment
+  // per step, the step of this lane in a word, and the range of p that have marks.
   const unsigned char* at;
   int each, in_word, first_p, count_p;
 
@@ -167,7 +167,7 @@ struct PassMarks {
     const int marked = resets.template time<backward>(0) + group.direction;
     in_word = lane / rows;
     each = resets.template time<backward>(1) + group.direction < marked ? -batch : batch;
-    // Only forward in direction 0 can the first step of a pass have a mark.
+    // The first step of a pass can have a mark only in the forward pass of direction 0.
     first_p = !backward && group.direction == 0 ? 0 : 1;
     count_p = row < group.rows.count ? steps - first_p + (backward && group.direction == 0) : 0;
     at = reinterpret_cast<const unsigned char*>(resets.resets.marks) + int64_t{marked} * batch +
@@ -208,10 +208,11 @@ struct PassMarks {
   }
 };
 
-// The marks for all threads of a block: one warp loads them, two steps ahead, and writes a word for
-// each step to shared memory. A step then only has an additional load, which waits for nothing. Any
-// other work between a step's send and its wait would make it longer. A word has a bit for each row
-// that resets before the step and, in its upper half, before the next one.
+// The marks for all threads of a block. One warp loads them, two steps ahead, and writes a word for
+// each step to shared memory. Then each step needs only one more load, which waits for nothing. Any
+// other work between the send and the wait of a step would make the step longer. The lower half of
+// a word has a bit for each row that resets before the step, and the upper half has one for each
+// row that resets before the next step.
 template <bool any>
 struct SharedMarks {
   uint32_t words, last;

@@ -1,7 +1,7 @@
 // The shapes of the persistent kernels and the layouts of a block's shared memory.
-// Needs neither torch nor CUDA: the planner uses these numbers before a launch, and the kernels
-// are compiled for them. gates: per unit; state_gates: the gates that have a product with h
-// (kernels/math/cells).
+// This header needs neither torch nor CUDA. The planner uses these numbers before a launch, and the
+// kernels are compiled for them. `gates` is the number of gates of a unit; `state_gates` is how
+// many of them have a product with h (kernels/math/cells).
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 }  // namespace shapes
 
-// The registers per thread with one block of `threads` on a multiprocessor.
+// The registers per thread if a multiprocessor runs one block of `threads` threads.
 constexpr int registers_of(int threads) {
   return 65536 / threads < 255 ? 65536 / threads / 8 * 8 : 255;
 }
@@ -36,14 +36,14 @@ struct ClusterForward {
   static constexpr int kWarps = kGroups * kSplits, kComputing = kWarp * kWarps;
   static constexpr int kChunks = kHidden / 16 / kSplits;  // of 16 k, per warp
   // An extra warp copies between global and shared memory, so that no sum waits for copies. If the
-  // weights need the registers that it would take, the computing warps copy instead: with nine
-  // warps, one of the four schedulers has three, which leaves 168 registers per thread.
+  // weights need the registers of that warp, the computing warps copy instead: with nine warps, one
+  // of the four schedulers has three, which leaves 168 registers per thread.
   static constexpr bool kCopyWarp = units <= 32 && kChunks * 4 * state_gates <= 96;
   static constexpr int kThreads = kComputing + (kCopyWarp ? kWarp : 0);
   static constexpr int kCopying = kCopyWarp ? kWarp : kComputing;
-  // Items (unit, row) of a lane.
+  // Items, which are pairs (unit, row), per lane.
   static constexpr int kItems = 4 * tiles >= kSplits ? 4 * tiles / kSplits : 1;
-  // A thread's 16-byte chunks to send, 16-byte chunks to prefetch, and 8-byte stores of h.
+  // Counts per thread: 16-byte chunks to send, 16-byte chunks to prefetch, and 8-byte stores of h.
   static constexpr int kSends = shapes::ceil_div(kHidden * tiles, kComputing);
   static constexpr int kChunks16 = shapes::ceil_div(gates * kRows * units / 8, kCopying);
   static constexpr int kQuads = shapes::ceil_div(kRows * units / 4, kCopying);
@@ -73,8 +73,7 @@ struct ClusterForward {
   static constexpr int kResetsBytes = kUnsent + 2 * kOutgoingBytes;
 };
 
-// Backward. K runs over those gates of all units that W_hh contributes to, and is divided among all
-// warps.
+// Backward. K runs over the state gates of all units, and is divided among all warps.
 template <int gates, int state_gates, int units, int blocks>
 struct ClusterBackward {
   static constexpr int kGates = gates, kStateGates = state_gates, kUnits = units,
@@ -87,13 +86,14 @@ struct ClusterBackward {
   static constexpr int kThreads = kComputing + (kCopyWarp ? kWarp : 0);
   static constexpr int kCopying = kCopyWarp ? kWarp : kComputing;
   static constexpr int kItems = units / 4 / kWarps;  // per lane: one unit of one row each
-  // A thread's 16-byte chunks to send, 16-byte chunks of gates and grad_output and then of c to
-  // prefetch, and 8-byte stores of grad_gates.
+  // Counts per thread: 16-byte chunks to send, 16-byte chunks to prefetch (first of gates and
+  // grad_output, then of c), and 8-byte stores of grad_gates.
   static constexpr int kSends = shapes::ceil_div(state_gates * kHidden, kComputing);
   static constexpr int kChunks16 = shapes::ceil_div((gates + 1) * kRows * units / 8, kCopying);
   static constexpr int kCChunks16 = shapes::ceil_div(kRows * units / 4, kCopying);
   static constexpr int kQuads = shapes::ceil_div(gates * kRows * units / 4, kCopying);
-  // As in forward: the registers left for weights next to addresses, items and sends.
+  // As in forward: the chunks whose weights fit in the registers left by addresses, items and
+  // sends.
   static constexpr int kFree =
       (registers_of(kThreads) - (kCopyWarp ? 40 : 50) - 16 * kItems - 3 * kSends) / (4 * kGroups);
   static constexpr int kInRegisters = kChunks < kFree ? kChunks : kFree;
@@ -119,10 +119,10 @@ struct ClusterBackward {
   static_assert(units / 4 % kWarps == 0 && state_gates * kHidden / 16 % kWarps == 0);
 };
 
-// Float weights that a thread's registers hold. A single block has two threads per unit, each with
-// half of K. Each block of a cluster has 256 threads, each with 2 * state_gates outputs (4
-// backward); up to 64 further weights per thread are in shared memory, which then has room for
-// fewer rows.
+// The most float weights per thread in registers, and in shared memory. A single block has two
+// threads per unit, each with half of K. A block of a cluster has 256 threads, each with 2 *
+// state_gates outputs (4 backward). If some weights are in shared memory, it has room for fewer
+// rows.
 inline constexpr int kFp32Weights = 192, kFp32SharedWeights = 64;
 
 constexpr int fp32_cluster_rows(int weights) { return weights <= kFp32Weights ? 8 : 4; }
@@ -132,7 +132,7 @@ constexpr int fp32_weights(const ClusterShape& shape, int state_gates) {
                            : state_gates * static_cast<int>(shape.hidden()) * shape.units / 256;
 }
 
-// The most rows of a shape in float32.
+// The most rows of the batch that a shape supports in float32.
 constexpr int fp32_rows(const ClusterShape& shape, int state_gates) {
   return shape.blocks == 1 ? shape.rows() : fp32_cluster_rows(fp32_weights(shape, state_gates));
 }

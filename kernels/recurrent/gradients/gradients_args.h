@@ -1,5 +1,5 @@
-// Arguments of the kernels around the steps, and between the products that follow a backward pass.
-// For the host and CUDA, no torch. Shapes as in step_args.h.
+// Arguments of the kernels of gradients.cu. For the host and CUDA, without torch. Shapes are as in
+// step_args.h.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 
 namespace treadle {
 
-// to [T * B, H] contiguous = h before each step of direction `direction`, if every row takes every
-// step: h0 [B, H] contiguous, then the output [T * B, H], rows output_row apart, shifted by one
-// step. Elements are copied as bytes.
+// `to` [T * B, H] receives h before each step of one direction of a dense batch: h0 [B, H], then
+// the output [T * B, H] shifted by one step. `to` and h0 are contiguous; the output's rows are
+// output_row elements apart. Elements are copied as bytes.
 struct PreviousH {
   int element_size, direction;
   int64_t rows, batch, hidden;  // T * B, B, H
@@ -19,8 +19,8 @@ struct PreviousH {
   void* to;
 };
 
-// to [rows, width] contiguous = from [rows, columns] contiguous, padded with zeros. Elements are
-// copied as bytes.
+// `to` [rows, width] receives `from` [rows, columns], padded with zeros. Both are contiguous.
+// Elements are copied as bytes.
 struct PadRows {
   int element_size;
   int64_t rows, columns, width;

@@ -1,6 +1,6 @@
-// The launch of a grid kernel, and the functions that find the kernel for a cell: each is defined
-// in a separate header (grid/half_launch.cuh, grid/fp16x2_launch.cuh,
-// grid/fp16x2_backward_launch.cuh), which only the instantiating files include.
+// Launches grid kernels, and declares the functions that select one for a cell. They are defined in
+// separate headers (grid/half_launch.cuh, grid/fp16x2_launch.cuh, grid/fp16x2_backward_launch.cuh),
+// which are included only by the files that instantiate them.
 #pragma once
 
 #include "kernels/recurrent/engine/persistent.cuh"
@@ -10,7 +10,7 @@
 
 namespace treadle {
 
-// Runs a kernel or, with `fits`, asks whether all its blocks can be resident.
+// Runs a kernel or, if `fits` is not null, computes whether all its blocks can be resident at once.
 struct GridCall {
   const PersistentSizes& sizes;
   const RecurrencePlan& plan;
@@ -24,7 +24,7 @@ struct GridCall {
     cudaError_t error = current_limits(&limits);
     if (error != cudaSuccess) return error;
     // The shared-memory limit is an attribute of the kernel, not of the call, and another thread
-    // may launch it with more rows, so this always sets the largest.
+    // may launch the kernel with more rows, so this always sets the largest limit.
     const int shared_bytes = Layout::shared_bytes(rows),
               most = Layout::shared_bytes(grid_shape<Layout>().rows(limits.shared_bytes));
     if (fits != nullptr) *fits = false;
@@ -52,8 +52,8 @@ struct GridCall {
   }
 };
 
-// Calls with(Constant<int, width>), where `width` is the largest H of the layouts for this layer. H
-// is at most kGridHidden.
+// Calls with(Constant<int, width>), where `width` is the largest H that the layouts for this layer
+// support. H is at most kGridHidden.
 template <bool setmaxnreg, class With>
 cudaError_t with_grid_width(int64_t hidden, const With& with) {
   const int width = grid_width(hidden, setmaxnreg);
@@ -63,7 +63,7 @@ cudaError_t with_grid_width(int64_t hidden, const With& with) {
   return width == 1 ? with(Constant<int, kGridNarrowHidden>{}) : with(Constant<int, kGridHidden>{});
 }
 
-// Half types, H up to kGridHidden; beyond it, only forward.
+// Half types. run_grid_half is for H up to kGridHidden, run_grid_h2048 for larger H.
 template <class Kind, bool setmaxnreg>
 cudaError_t run_grid_half(const PersistentForward* args, const GridCall& call);
 template <class Kind, bool setmaxnreg>

@@ -1,5 +1,5 @@
-// The planner's candidate of algorithm "grid": how many RowGroups of blocks there are, and which
-// rows each takes.
+// The planner's candidate for algorithm "grid": the number of RowGroups, and the rows that each of
+// them computes.
 #pragma once
 
 #include <algorithm>
@@ -17,12 +17,12 @@ inline const GridShape& grid_shape_of(const RecurrenceSizes& sizes, const Recurr
       .grid_of(sizes.dtype, sizes.hidden, device.tf32, device.setmaxnreg(), backward);
 }
 
-// Rows that a RowGroup has room for; 0: a block has too little shared memory.
+// The most rows of a RowGroup; 0: a block has too little shared memory.
 inline int most_rows(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool backward) {
   return grid_shape_of(sizes, device, backward).rows(static_cast<int64_t>(device.shared_bytes));
 }
 
-// The RowGroups of each direction, with one block per multiprocessor.
+// The number of RowGroups of each direction, with one block per multiprocessor.
 inline int64_t row_groups(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                           bool backward) {
   return device.multiprocessors / grid_shape_of(sizes, device, backward).blocks /
@@ -44,7 +44,7 @@ inline int rows_of_group(const RecurrenceSizes& sizes, const RecurrenceDevice& d
   return static_cast<int>(ceil_div(rows, 8) * 8);
 }
 
-// The largest H that a kernel takes; 0: none takes the dtype.
+// The largest H that any kernel supports; 0: none supports the dtype.
 inline int64_t most_hidden_of_grid(Dtype dtype, bool backward) {
   if (dtype == Dtype::kFloat) return kGridHidden;
   if (!is_half(dtype)) return 0;
@@ -56,8 +56,8 @@ inline KernelId grid_kernel(const RecurrenceSizes& sizes) {
   return sizes.hidden > kGridHidden ? KernelId::kGridH2048 : KernelId::kGridHalf;
 }
 
-// The bytes of a RowGroup's exchange: its tiles in a ring of kGridRing slots, and forward also the
-// states before the first step.
+// The bytes of a RowGroup's exchange: its tiles in a ring of kGridRing slots and, in the forward
+// pass, the states before the first step.
 inline size_t group_bytes(const GridShape& shape, int rows, bool backward) {
   const int steps = kGridRing + (backward ? 0 : 1);
   return static_cast<size_t>(steps) * static_cast<size_t>(rows / 8) *
@@ -77,8 +77,9 @@ inline Candidate grid_candidate(const RecurrenceSizes& sizes, const RecurrenceDe
   plan.groups = row_groups(sizes, device, backward);
   plan.setmaxnreg = device.setmaxnreg();
   plan.group_bytes = group_bytes(grid_shape_of(sizes, device, backward), plan.rows, backward);
-  // For small H the modelled times of clusters are more accurate than the grid's. Float32 clusters
-  // multiply by fma in the backward pass and for ragged batches, and are then slower than the grid.
+  // For small H, clusters are always preferred, because their modelled times are more accurate than
+  // those of the grid. The exception is float32 in the backward pass and for ragged batches: then
+  // clusters multiply by fma, and are slower than the grid.
   const bool small = device.clusters() && sizes.hidden <= kGridFromHidden;
   const bool by_fma = !is_half(sizes.dtype) && (backward || sizes.ragged());
   if (!small || by_fma) {

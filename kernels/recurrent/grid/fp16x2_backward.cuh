@@ -1,6 +1,6 @@
 // Grid kernel in float32, backward, for any cell (grid/grid.cuh; engine/fp16x2.cuh explains the
-// products): grad_h_{t-1} = grad_gates_t W_hh, after the cell's backward. rows_each: rows of a
-// group. The half-type version is grid/half_backward.cuh.
+// products): grad_h_{t-1} = grad_gates_t W_hh, after the cell's backward. `rows_each` is the number
+// of rows per group. The half-type version is grid/half_backward.cuh.
 #pragma once
 
 #include "kernels/recurrent/grid/fp16x2_backward_mma.cuh"
@@ -18,7 +18,8 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
   using Base::team, Base::tiles, Base::time, Base::unit;
   static constexpr int kBiasBytes = Layout::kFinishing * 8;  // per gate: 2 floats per thread
 
-  // Where a thread has a tile's data: in global memory, in the exchange and in shared memory.
+  // A thread's addresses of a tile's data in global memory and shared memory, and its offsets in
+  // the exchange.
   struct Place {
     char* grads;
     int send, put_back;
@@ -26,7 +27,7 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
   };
 
   const uint32_t columns, own_biases;
-  const bool exact;  // whether a column of the pair is beyond fp16x2
+  const bool exact;  // whether a column of the pair is outside the range of fp16x2
   char *const exchange, *const words_to, *const scales_to;
 
   __device__ __forceinline__ GridSplitBackwardFinisher(const PersistentBackward& args,
@@ -88,8 +89,8 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
     GridSplitColumns<Cell, Layout>{args, Base::group, tile, grads, unit, row_in_tile}.multiply(sum);
   }
 
-  // Computes this thread's row of tile j in step s. `active` rows have step s, `before` rows the
-  // previous one.
+  // Computes this thread's row of tile j in step s. `active` rows have step s, `before` rows had
+  // the previous step.
   __device__ __forceinline__ void finish(int s, int j, int buffer, int active, int before,
                                          const Place& at) const {
     const int row = j * 8 + row_in_tile;
@@ -167,7 +168,7 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
       store_word4(to, large ? kLargePair : highs);
       if (Layout::kWords == 2) store_word4(to + Layout::kLowAt, large ? 0 : lows);
     }
-    // The scales are sent last, so that the packets have usually arrived when a reader sees them.
+    // The scales are sent last, so that when a reader sees them, the packets have usually arrived.
     if (thread % kWarp == 0) store_word4(scales_to + at.send, bytes);
     if (!again) return;
     if (thread % kWarp == 0) store_word4(scales_to + at.put_back, ~0u);
@@ -251,7 +252,7 @@ __device__ __forceinline__ void run_grid_split_backward(const PersistentBackward
 
 #endif
 
-// `alone`: single_tile, the group has one tile.
+// `alone`: single_tile. The group has one tile.
 template <class Cell, class Layout, bool any_resets, bool alone>
 __global__ void __launch_bounds__(Layout::kThreads, 1)
     grid_split_backward(const __grid_constant__ PersistentBackward args, int rows_each) {

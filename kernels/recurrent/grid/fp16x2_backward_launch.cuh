@@ -1,4 +1,4 @@
-// Launches the grid kernels in float32, backward, for any cell; declared in grid/call.cuh.
+// Launches the backward grid kernels in float32, for any cell. grid/call.cuh has the declaration.
 #pragma once
 
 #include "kernels/recurrent/grid/call.cuh"

@@ -1,6 +1,6 @@
 // MMA warps of grid/fp16x2_backward.cuh: they wait for a tile's packets, multiply, and write
-// partial sums for the epilogue warps. Registers cannot hold all packets of a tile next to the
-// weights, so only a window of them is in flight. Half-type version: grid/half_backward_mma.cuh.
+// partial sums for the epilogue warps. Registers cannot hold the weights and all packets of a tile,
+// so only a window of packets is in flight. The half-type version is grid/half_backward_mma.cuh.
 #pragma once
 
 #include "kernels/recurrent/grid/fp16x2_columns.cuh"
@@ -10,8 +10,8 @@ namespace treadle {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 
-// `alone`: single_tile. The next packets belong to the same tile and cannot arrive before its
-// epilogue.
+// `alone`: single_tile. The group has one tile, so the next packets belong to the same tile and
+// cannot arrive before its epilogue.
 template <class Cell, class Layout, bool alone>
 struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
   using Weights = GridSplitWeights<Layout>;
@@ -32,7 +32,7 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
   int buffer = 0;
   bool more, orders = false;  // whether there is a next visit; whether it begins a new step
 
-  // Call it after the block has written the scales of its columns.
+  // Must be called after the block has written the scales of its columns.
   __device__ __forceinline__ GridSplitBackwardMultiplier(const PersistentBackward& args,
                                                          const Group& group, const char* exchange,
                                                          GridRing ring, int rank, uint32_t base)
@@ -111,8 +111,8 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
     words[n % kWindow] = both[0], words[(n + 1) % kWindow] = both[1];
   }
 
-  // Chunk n is not needed again. The chunk after the window replaces it, from this tile or the next
-  // one. If there is no next tile, those packets are not used.
+  // Called when chunk n is not needed again. The chunk after the window, of this tile or the next
+  // one, replaces it. If there is no next tile, those packets are not used.
   __device__ __forceinline__ void used(const char* here, int n) {
     if (n + kWindow < kChunks) {
       words[n % kWindow] = load_words16(here + (n + kWindow) * 512);
@@ -124,7 +124,7 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
   }
 
   // Waits for the scales. If they are missing, so are packets. Then this waits for all packets of
-  // the window at once, because waiting for each pair would cost a memory round trip.
+  // the window at once, because waiting for them in pairs would cost a memory round trip per pair.
   __device__ __forceinline__ void await_scales(const char* here) {
     bool late = alone || any_missing(scales);
     while (late) {
@@ -135,7 +135,7 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
     }
   }
 
-  // The scales of rows 2q and 2q + 1. A register gets the bytes of two spans.
+  // Takes the scales of rows 2q and 2q + 1. Each register gets the bytes of two spans.
   __device__ __forceinline__ void take_scales(const char* here, uint32_t (&own)[kSpans / 2]) {
     await_scales(here);
     const uint32_t which = threadIdx.x % 2 == 0 ? 0x5410 : 0x7632;
@@ -206,7 +206,7 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
                     __float_as_uint(total[t][1]), __float_as_uint(total[t][3])});
     }
     ptx::arrive_threads(kSumsFull + buffer, kMeeting);
-    // This costs least here, while the epilogue warps process the tile.
+    // The fence costs least here, while the epilogue warps process the tile.
     if (orders) order_exchange(visit.s - 1);
     if (!alone) buffer ^= 1;
     if (alone) {
@@ -236,7 +236,8 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
       any = more;
       multiply(here);
     }
-    // The epilogue warps have arrived once more at each buffer, and every arrival needs a wait.
+    // The epilogue warps have arrived at each buffer's barrier once more, and every arrival needs a
+    // wait.
     if (!alone) {
       ptx::sync_threads(kSumsEmpty + buffer, kMeeting);
       ptx::sync_threads(kSumsEmpty + (buffer ^ 1), kMeeting);

@@ -1,8 +1,9 @@
 // The fma products of grid/fp16x2_backward.cuh, and the scales of the tensor-core products. Columns
-// of W_hh become fp16x2 in the same way as rows in grid/fp16x2_forward.cuh. The range of gradients
-// is unknown, so those of a row and a span of 16 units, of all gates, share a power of two, which
-// is sent with them. If a gradient of a pair of units is too large, the packets are kLargePair, and
-// a reader takes the pair from grad_gates.
+// of W_hh are converted to fp16x2 like rows in grid/fp16x2_forward.cuh. The range of gradients is
+// not known beforehand. So in each row of the batch, the gradients of all gates of 16 units (a
+// span) share a power of two, which is sent with them. If a gradient of a pair of units is too
+// large, the pair's highs are sent as kLargePair, and a reader that needs the pair loads it from
+// grad_gates.
 #pragma once
 
 #include "kernels/recurrent/grid/fp16x2_terms.cuh"
@@ -14,8 +15,8 @@ inline constexpr int kSplitGradLeast = 30, kSplitGradMost = 187;
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 
-// Writes to shared memory, for each of the block's columns of W_hh, its scale and whether fma
-// multiplies it. Called by all threads.
+// For each of the block's columns of W_hh, writes to shared memory its scale and whether it is
+// multiplied by fma. All threads must call it.
 template <class Cell, class L>
 __device__ __forceinline__ void describe_columns(const PersistentBackward& args, int64_t d,
                                                  unsigned char* memory, int first_unit) {
@@ -57,8 +58,8 @@ struct SplitSpan {
   __device__ __forceinline__ float factor() const {
     return __int_as_float((254 + kSplitTop - exponent) << 23);
   }
-  // The exponent byte of the inverse factor times 2^kSplitState: SplitRow's scale divides by the
-  // latter, which gradients were not multiplied by.
+  // The exponent byte of 2^kSplitState / factor(). 2^kSplitState cancels the division by it in
+  // SplitRow's scale, because gradients were not multiplied by it.
   __device__ __forceinline__ uint32_t byte() const {
     return static_cast<uint32_t>(exponent - kSplitTop + kSplitState);
   }
@@ -68,13 +69,13 @@ __device__ __forceinline__ bool is_large_gradient(float x) {
   return (__float_as_uint(x) & 0x7fffffffu) >> 23 > kSplitGradMost;
 }
 
-// The products of a row of gradients with a pair of columns of W_hh. It takes few registers and is
-// slow, because it is rarely needed.
+// The products of a row of gradients with a pair of columns of W_hh. They are rarely needed, so
+// this code is slow and uses few registers.
 template <class Cell, class Layout>
 struct GridSplitColumns {
   const PersistentBackward& args;
   const Group& group;
-  const char* tile;    // of the exchange, sent by the previous step
+  const char* tile;    // in the exchange, as sent in the previous step
   const float* grads;  // the row's gradients in that step: gate 0 of unit 0
   int unit, row;       // the first unit; the row in the tile
 
@@ -109,7 +110,7 @@ struct GridSplitColumns {
     }
   }
 
-  // Loads a packet that MMA warps have already seen.
+  // Loads a packet that MMA warps have already received.
   static __device__ __forceinline__ uint32_t arrived4(const char* at) {
     uint32_t x = ~0u;
     while (x == ~0u) x = load_word4(at);
@@ -130,7 +131,7 @@ struct GridSplitColumns {
     return __ldg(all + (Cell::weight_block(m) * hidden + k) * hidden + unit + i);
   }
 
-  // Called after its packet has been read.
+  // A gradient that was sent as kLargePair. Called after its packet has been read.
   __device__ __forceinline__ float large(int m, int64_t k) const {
     __threadfence();  // the sender stored the value before the packet
     return __ldcg(grads + m * args.sizes.hidden + k);

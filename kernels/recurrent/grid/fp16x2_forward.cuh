@@ -1,6 +1,6 @@
 // Grid kernel in float32, forward, for any cell (grid/grid.cuh; engine/fp16x2.cuh explains the
-// products): gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. rows_each: rows of a
-// group. The half-type version, grid/half_forward.cuh, explains the warps.
+// products): gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. `rows_each` is the number
+// of rows per group. The half-type version, grid/half_forward.cuh, explains the warps.
 #pragma once
 
 #include "kernels/math/h_bound.h"
@@ -18,7 +18,7 @@ struct GridSplitFinisher {
   static constexpr int kMeeting = Layout::kMultiplying + Layout::kTeam;
   static constexpr int kStatesBytes = Layout::kTeam * 16;  // per tile: c and h of pairs
 
-  // A thread's offsets for a tile's data.
+  // A thread's addresses of a tile's data.
   struct Place {
     char *output, *gates, *send, *put_back;
     uint32_t stage, states;
@@ -30,11 +30,11 @@ struct GridSplitFinisher {
   const GroupResets<any_resets> resets;
   const GridRing ring;
   const int steps, tiles, thread, team, pair, row_in_tile, first_unit, unit, gate_bytes;
-  const bool real[2], even;  // even: a pair takes one store
+  const bool real[2], even;  // even: one store writes a pair
   const uint32_t stages, states, own_sums, own_rows;
   char *send_to, *output_to, *gates_to;
   const char* copy_from;
-  bool exact = false;  // whether a row of W_hh is beyond fp16x2
+  bool exact = false;  // whether a row of W_hh of the pair is outside the range of fp16x2
 
   __device__ __forceinline__ GridSplitFinisher(const PersistentForward& args, const Group& group,
                                                char* exchange, GridRing ring, int rank,
@@ -145,8 +145,8 @@ struct GridSplitFinisher {
     }
   }
 
-  // Computes a row of a tile in step s. `taken`: the row has this step. `begun`: the row had the
-  // previous step. `again`: the tile was sent in the previous step.
+  // Computes this thread's row of a tile in step s. `taken`: the row has this step. `begun`: the
+  // row had the previous step. `again`: the tile was sent in the previous step.
   __device__ __forceinline__ void finish(int s, int row, bool taken, bool begun, bool again,
                                          const Place& at) const {
     const bool anew = any_resets && resets.mark(time(s + 1), row) != 0;
@@ -293,7 +293,7 @@ __device__ __forceinline__ void run_grid_split_forward(const PersistentForward& 
 
 #endif
 
-// `alone`: single_tile, the group has one tile.
+// `alone`: single_tile. The group has one tile.
 template <class Cell, class Layout, bool any_resets, bool alone>
 __global__ void __launch_bounds__(Layout::kThreads, 1)
     grid_split_forward(const __grid_constant__ PersistentForward args, int rows_each) {

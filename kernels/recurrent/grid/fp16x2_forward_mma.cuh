@@ -10,15 +10,15 @@ namespace treadle {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 
-// For GridWideMultiplier; GridWideProducts explains the arguments of multiply().
+// Used by GridWideMultiplier. GridWideProducts explains the arguments of multiply().
 template <class Cell, class Layout>
 struct GridSplitProducts : GridSplitWeights<Layout> {
   using Weights = GridSplitWeights<Layout>;
   using Weights::put, Weights::take;
-  static constexpr int kChunks = Layout::kChunks, kHighs = kChunks / 2;  // all; of highs
+  static constexpr int kChunks = Layout::kChunks, kHighs = kChunks / 2;  // all; those with highs
   static constexpr int kStateGates = Cell::kStateGates, kTogether = Layout::kGatesTogether;
 
-  // Call it after the block has written the scales of its rows.
+  // Must be called after the block has written the scales of its rows.
   __device__ __forceinline__ GridSplitProducts(const PersistentForward& args, const Group& group,
                                                int rank, uint32_t base)
       : Weights(base) {
@@ -48,13 +48,14 @@ struct GridSplitProducts : GridSplitWeights<Layout> {
     Weights::ask_first();
   }
 
-  // The index of the highs or lows of a gate and 16 k, in the order in which multiply() takes them.
+  // The index of the fragment with the highs or lows of a gate and 16 k. Fragments are in the order
+  // in which multiply() takes them.
   static constexpr __device__ __forceinline__ int place(int m, int c, int lows) {
     return ((m / kTogether * 2 * kHighs + c) * 2 + lows) * kTogether + m % kTogether;
   }
 
-  // Tensor cores truncate their accumulators and do not round them, so sums of highs are added in
-  // registers after every two products.
+  // Tensor cores truncate their accumulators instead of rounding them, so sums of highs are added
+  // in registers after every two products.
   template <class Await, class Leave, class Used>
   __device__ __forceinline__ void multiply(const uint4 (&words)[kChunks], const Await& await,
                                            const Leave& leave, const Used& used) {

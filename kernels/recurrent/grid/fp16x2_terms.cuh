@@ -1,7 +1,8 @@
-// The fma products of grid/fp16x2_forward.cuh. A pair of units is two packets, highs and lows. If
-// one unit is too large for fp16x2, the first packet is kLargePair, a NaN. Then all blocks' sums of
-// that row are NaN, and fma multiplies the row, as for a row of W_hh that is beyond fp16x2. It
-// reads the pair from its origin: h0, the state of a reset, or the previous step's output.
+// The fma products of grid/fp16x2_forward.cuh, for rows of W_hh and of h that are outside the range
+// of fp16x2. A pair of units is sent as two packets, highs and lows. If the h of either unit is too
+// large for fp16x2, the first packet is kLargePair, which makes the sums of that row NaN in all
+// blocks. Then fma multiplies the row. It reads the pair from its origin: h0, the state of a reset,
+// or the previous step's output.
 #pragma once
 
 #include "kernels/recurrent/engine/fp16x2.cuh"
@@ -37,8 +38,8 @@ __device__ __forceinline__ void put_back_split(char* at) {
   store_word4(at + Layout::kLowAt, ~0u);
 }
 
-// The products of a row of h with the rows of W_hh of a pair of units. It takes few registers and
-// is slow, because it is rarely needed.
+// The products of a row of h with the rows of W_hh of a pair of units. They are rarely needed, so
+// this code is slow and uses few registers.
 template <class Cell, class Layout, bool any_resets>
 struct GridSplitExact {
   const PersistentForward& args;
@@ -47,13 +48,13 @@ struct GridSplitExact {
   const GridRing& ring;
   uint32_t sums;      // the address of the thread's sums
   int unit, s, row;   // the first unit; step s of a row of the group
-  bool begun, again;  // whether the row had the previous step; whether its tile was sent in it
+  bool begun, again;  // whether the row had step s - 1; whether its tile was sent in step s - 1
 
   __device__ __forceinline__ int time(int step) const {
     return group.forward_time(step, static_cast<int>(args.sizes.steps));
   }
 
-  // Where h before the step comes from: the address of unit 0.
+  // The address of unit 0 of the row's h before step s, in the array from which h was sent.
   __device__ __forceinline__ const float* origin() const {
     const GroupRows& rows = group.rows;
     const int64_t hidden = args.sizes.hidden, d = group.direction, own = rows.first + row;
@@ -70,14 +71,14 @@ struct GridSplitExact {
     return sums + (warp * Cell::kStateGates + m) * 512;
   }
 
-  // Loads 16 bytes that MMA warps have already seen.
+  // Loads 16 bytes that MMA warps have already received.
   static __device__ __forceinline__ uint4 arrived(const char* at) {
     uint4 v = load_words16(at);
     while (missing(v)) v = load_words16(at);
     return v;
   }
 
-  // Replaces the sums.
+  // Computes the products, which replace the sums of the MMA warps.
   __device__ __forceinline__ void multiply() const {
     const int64_t hidden = args.sizes.hidden;
     const char* const words =
@@ -134,7 +135,7 @@ struct GridSplitExact {
                  (Cell::weight_block(m) * hidden + unit + i) * hidden + k);
   }
 
-  // Called after its packet has been read.
+  // The h of unit k, which was sent as kLargePair. Called after that packet has been read.
   __device__ __forceinline__ float large_h(int k) const {
     __threadfence();  // the sender stored the value before the packet
     return __ldcg(origin() + k);

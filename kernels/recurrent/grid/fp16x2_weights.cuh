@@ -1,5 +1,5 @@
-// An MMA warp's part of W_hh in a float32 grid, as fragments of float16 numbers: some in registers,
-// the rest in shared memory.
+// An MMA warp's part of W_hh in the float32 grid kernels, as fragments of float16 numbers. Some are
+// in registers, the others in shared memory.
 #pragma once
 
 #include "kernels/recurrent/grid/grid.cuh"
@@ -40,7 +40,7 @@ struct GridSplitWeights {
     }
   }
 
-  // Call it after all fragments are stored, and before the first is taken.
+  // Must be called after the last put() and before the first take().
   __device__ __forceinline__ void ask_first() {
     if constexpr (Layout::kInShared > 0) {
 #pragma unroll
@@ -48,7 +48,7 @@ struct GridSplitWeights {
     }
   }
 
-  // The load of the next fragment in shared memory is issued some fragments before its use.
+  // Returns fragment f. Loads from shared memory are issued some fragments before their use.
   __device__ __forceinline__ uint4 take(int f) {
     if constexpr (Layout::kInShared > 0) {
       if (shared(f)) {

@@ -1,14 +1,14 @@
-// Shared by both passes of the grid kernels. A group of resident blocks keeps the weights of one
-// direction and takes rows of the batch through all steps, a tile of 8 rows at a time. Eight MMA
-// warps keep W_hh; they only wait for a tile's packets, multiply, and write partial sums to one of
-// two buffers. The epilogue warps add the sums, compute the cell, send and store. So while one
-// tile's cell is computed, the next tile is multiplied, and the packets of the one after are in
+// Shared by the forward and backward grid kernels. A group of resident blocks keeps the weights of
+// one direction and computes all steps of some rows of the batch, a tile of 8 rows at a time. The
+// MMA warps keep W_hh. They wait for a tile's packets, multiply, and write partial sums to one of
+// two buffers. The epilogue warps add the sums, compute the cell, send and store. So while the cell
+// of one tile is computed, the next tile is multiplied, and the packets of a third tile are in
 // flight.
 //
-// Packets travel through a ring in global memory that the host fills with ones: a reader polls the
-// data itself until it changes, without a flag. No pair of numbers is all ones; a NaN rounded to a
-// half type has another pattern. The launch is cooperative, so every block that another one waits
-// for is running.
+// Packets travel through a ring in global memory, in which the host sets all bits to one. A reader
+// polls the data itself until it changes, so no flag is needed. No pair of numbers is all ones,
+// because rounding to a half type never produces that NaN. The launch is cooperative, so every
+// block that another block waits for is running.
 #pragma once
 
 #include "kernels/recurrent/engine/resets.cuh"
@@ -23,7 +23,7 @@ enum GridBarrier { kSumsFull = 1, kSumsEmpty = 3, kFinishers = 5 };
 template <bool backward>
 struct GridVisits {
   const Group& group;
-  int steps, s = -1, j = 0, active = 0, before = 0, ahead;  // rows of step s, s - 1 and s + 1
+  int steps, s = -1, j = 0, active = 0, before = 0, ahead;  // rows of steps s, s - 1 and s + 1
 
   __device__ __forceinline__ GridVisits(const Group& group, int steps)
       : group(group), steps(steps), ahead(of(0)) {}
@@ -84,8 +84,8 @@ __device__ __forceinline__ void store_pair(char* at, uint32_t bits, bool even,
   if (real[1]) reinterpret_cast<uint16_t*>(at)[1] = static_cast<uint16_t>(bits >> 16);
 }
 
-// Whether one of the warp's packets is missing: one instruction per packet, because all ones is the
-// maximum.
+// Whether one of the warp's packets is missing. This takes one instruction per packet, because all
+// ones is the maximum.
 template <int n>
 __device__ __forceinline__ bool any_missing(const uint4 (&v)[n]) {
   uint32_t most = 0;
@@ -101,8 +101,8 @@ __device__ __forceinline__ void ask(uint4 (&v)[n], const char* at) {
   for (int i = 0; i < n; ++i) v[i] = load_words16(at + i * 512);
 }
 
-// The loads are predicated: a packet that has arrived must not be read again, and branches would
-// make the lanes diverge.
+// Rereads missing packets. The loads are predicated, because a packet that has arrived must not be
+// read again, and branches would make the lanes diverge.
 template <int n>
 __device__ __forceinline__ void ask_missing(uint4 (&v)[n], const char* at, int stride = 512) {
 #pragma unroll
@@ -125,20 +125,22 @@ __device__ __forceinline__ void poll(uint4 (&v)[n], const char* at, int stride =
   while (any_missing(v)) ask_missing(v, at, stride);
 }
 
-// Byte offsets of steps in a group's exchange: a ring of steps, each with all tiles; after it,
-// forward, the h that the first step reads. A tile is [chunk of 32 k][row][8 k] x 16 bytes, so that
-// a warp's reads are contiguous: eight consecutive lanes share a line of 128 bytes.
+// Byte offsets of steps in a group's exchange. The exchange is a ring of steps, each with all
+// tiles. In the forward pass it is followed by the h that the first step reads. A tile is [chunk of
+// 32 k][row][8 k] x 16 bytes, so that a warp's reads are contiguous: eight consecutive lanes share
+// a line of 128 bytes.
 //
-// Step s is written to slot s, and clears the packets of step s - 2 to "not arrived", so that the
-// slot is empty again long before the ring wraps:
+// Step s writes its packets to slot s and clears those of step s - 2, so that each slot is empty
+// again long before the ring wraps. This is safe for two reasons:
 // - All blocks have read a packet before it is cleared. A block in step s has multiplied a tile of
 //   step s - 1. Each block sent its part of that tile after it had multiplied, and so read, the
 //   tile of step s - 2.
-// - No reader takes an old packet for a new one. The block that clears a packet writes the next one
-//   there, some steps later. If different threads do the two, the barrier of each step orders them.
-//   Fences (order_exchange()) keep a reader, always the same thread for a packet, from seeing stale
-//   data when the ring wraps: one in the sending block, between clearing a packet and sending
-//   another; one in the reader, between receiving that one and polling the slot.
+// - No reader mistakes an old packet for a new one. The block that clears a packet writes the next
+//   one to the same address some steps later. If two of its threads do this, the barrier of each
+//   step orders them. Fences (order_exchange()) keep a reader, which is always the same thread for
+//   a packet, from seeing stale data when the ring wraps. The sending block has a fence between
+//   clearing a packet and sending another; the reader has one between receiving that other packet
+//   and polling the slot.
 struct GridRing {
   int step_bytes;
 
@@ -149,16 +151,16 @@ struct GridRing {
 };
 
 // Called in step s, after its sends and reads. If a packet is cleared in step s, its reader polls
-// the slot again in step s + kGridRing - 2. These follow each other in between: a barrier of the
-// block that cleared it; that block's fence, at most 8 steps after s; a packet that it sends in the
-// step after its fence, and that is read in the step after that; and a fence of the reader, at most
-// 16 steps after s.
+// the slot again in step s + kGridRing - 2. In between there are, in this order, a barrier of the
+// block that cleared the packet; that block's fence, at most 8 steps after s; a packet that the
+// block sends in the step after its fence, and that is read one step later; and a fence of the
+// reader, at most 16 steps after s.
 __device__ __forceinline__ void order_exchange(int s) {
   if (s % 8 == 7) asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
 
-// Partial sums of a buffer: [warp][gate][8 pairs of units g][4 pairs of rows] x 16 bytes. The order
-// of the pairs of rows spreads eight lanes over all banks.
+// The offset of partial sums in a buffer: [warp][gate][8 pairs of units g][4 pairs of rows] x 16
+// bytes. The order of the pairs of rows spreads eight lanes over all banks.
 __device__ __forceinline__ uint32_t sums_place(int g, int row_pair) {
   return (g * 4 + (row_pair ^ (g >> 1 & 1) << 1)) * 16;
 }

@@ -1,13 +1,13 @@
-// MMA warps of grid/half_forward.cuh if a layout is `kWide`, and of grid/fp16x2_forward.cuh:
-// registers cannot hold all weights next to the packets of two tiles. Version with all weights in
-// registers: grid/half_forward_mma.cuh.
+// MMA warps of grid/half_forward.cuh if a layout is `kWide`, and of grid/fp16x2_forward.cuh. In
+// these kernels, registers cannot hold all weights and the packets of two tiles.
+// grid/half_forward_mma.cuh is the version with all weights in registers.
 #pragma once
 
 #include "kernels/recurrent/grid/half_forward_mma.cuh"
 
 namespace treadle {
 
-// A warp's part of W_hh in half types, all units of the block by an eighth of K, and its products.
+// A warp's part of W_hh in half types (all units of the block, an eighth of K), and its products.
 template <class Cell, class T, class Layout>
 struct GridWideProducts {
   static constexpr int kStateGates = Cell::kStateGates, kChunks = Layout::kChunks;
@@ -40,8 +40,8 @@ struct GridWideProducts {
     return shared_before(c + 1) > shared_before(c);
   }
 
-  // await(i, j) waits for chunks i and j of the packets. leave(m, sums) takes the sums of gate m,
-  // in order. used(i): chunk i is not needed again.
+  // Calls await(i, j) to wait for chunks i and j of the packets, used(i) when chunk i is not needed
+  // again, and leave(m, sums) with the sums of each gate m, in order.
   template <class Await, class Leave, class Used>
   __device__ __forceinline__ void multiply(const uint4 (&words)[kChunks], const Await& await,
                                            const Leave& leave, const Used& used) {
@@ -68,8 +68,8 @@ struct GridWideProducts {
   }
 };
 
-// `alone`: single_tile. The next packets belong to the same tile and cannot arrive before its
-// epilogue.
+// `alone`: single_tile. The group has one tile, so the next packets belong to the same tile and
+// cannot arrive before its epilogue.
 template <class Layout, class Products, bool alone>
 struct GridWideMultiplier {
   static constexpr int kStateGates = Products::kStateGates, kChunks = Layout::kChunks;
@@ -106,10 +106,10 @@ struct GridWideMultiplier {
     return step + visit.j * Layout::kTileBytes;
   }
 
-  // Multiplies the packets at `here`, whose loads have been issued before. The next visit's packet
-  // replaces each one that has been used, and arrives while others are multiplied. Because there
-  // are many packets, they are awaited in pairs. Packets of the next visit are unused if there is
-  // no next visit.
+  // Multiplies the packets at `here`, whose loads have been issued before. Each packet that has
+  // been used is replaced by one of the next visit, which arrives while others are multiplied.
+  // Because there are many packets, they are awaited in pairs. If there is no next visit, its
+  // packets are not used.
   __device__ __forceinline__ void multiply(Words& words, const char*& here) {
     // If the tile has not arrived, awaiting packets in pairs would cost a memory round trip per
     // pair.
@@ -134,7 +134,7 @@ struct GridWideMultiplier {
       if (i % 3 == 2) __syncwarp();
     });
     ptx::arrive_threads(kSumsFull + buffer, kMeeting);
-    // This costs least here, while the epilogue warps process the tile.
+    // The fence costs least here, while the epilogue warps process the tile.
     if (orders) order_exchange(visit.s - 1);
     if (!alone) buffer ^= 1;
     if (alone) {
@@ -167,7 +167,8 @@ struct GridWideMultiplier {
       any = more;
       multiply(words, here);
     }
-    // The epilogue warps have arrived once more at each buffer, and every arrival needs a wait.
+    // The epilogue warps have arrived at each buffer's barrier once more, and every arrival needs a
+    // wait.
     if (!alone) {
       ptx::sync_threads(kSumsEmpty + buffer, kMeeting);
       ptx::sync_threads(kSumsEmpty + (buffer ^ 1), kMeeting);

@@ -1,6 +1,6 @@
 // Grid kernel, backward, for any cell in half types (grid/grid.cuh): grad_h_{t-1} = grad_gates_t
 // W_hh. A block computes it for its own units and needs the gradients of all gates of all units.
-// rows_each: rows of a group. Twin: kernels/recurrent/cpu/rows_backward.h.
+// `rows_each` is the number of rows per group. Twin: kernels/recurrent/cpu/rows_backward.h.
 #pragma once
 
 #include "kernels/recurrent/grid/half_backward_epilogue.cuh"
@@ -16,7 +16,7 @@ struct GridBackwardFinisher : GridBackwardFinishing<Cell, T, Layout, any_resets>
   using Base::kMeeting, Base::pair, Base::real, Base::row_in_tile, Base::time, Base::unit;
   static constexpr int kTileBytes = Layout::kTileBytes;
 
-  // A thread's offsets for a tile's data.
+  // A thread's addresses of a tile's data.
   struct Place {
     char *grads, *send, *put_back;
     uint32_t stage, c, states;
@@ -67,8 +67,8 @@ struct GridBackwardFinisher : GridBackwardFinishing<Cell, T, Layout, any_resets>
     ptx::arrive_threads(kSumsEmpty + buffer, kMeeting);
   }
 
-  // Computes this thread's row of tile j in step s. `active` rows have step s, `before` rows the
-  // previous one.
+  // Computes this thread's row of tile j in step s. `active` rows have step s, `before` rows had
+  // the previous step.
   __device__ __forceinline__ void finish(int s, int j, int buffer, int active, int before,
                                          const Place& at) const {
     const int row = j * 8 + row_in_tile;

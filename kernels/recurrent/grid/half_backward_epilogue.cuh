@@ -1,13 +1,13 @@
 // Shared by the epilogue warps of grid/half_backward.cuh and grid/fp16x2_backward.cuh: a thread's
-// rows and units, the values that forward saved, and the gradients of states between steps.
+// rows and units, the values saved by the forward pass, and the gradients of states between steps.
 #pragma once
 
 #include "kernels/recurrent/grid/grid.cuh"
 
 namespace treadle {
 
-// A thread has two adjacent units of one row in each tile. The threads of a team cover a tile,
-// and two teams alternate between tiles.
+// A thread computes two adjacent units of one row in each tile. The threads of a team cover a tile.
+// If there are two teams, they alternate between tiles.
 template <class Cell, class T, class Layout, bool any_resets>
 struct GridBackwardFinishing {
   static constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
@@ -23,7 +23,7 @@ struct GridBackwardFinishing {
   const GridRing ring;
   const int steps, tiles, thread, team, pair, row_in_tile, first_unit, unit, array_bytes, c_at,
       stage_bytes;
-  const bool real[2], even;  // even: a pair takes one store
+  const bool real[2], even;  // even: one store writes a pair
   const uint32_t stages, states, own_sums;
   char* const grads_to;
 
@@ -67,7 +67,7 @@ struct GridBackwardFinishing {
     return (group.direction * args.sizes.batch + rows.first + row) * args.sizes.hidden + unit + i;
   }
 
-  // Prefetches saved values: for some rows a thread copies 16 bytes of each gate and of
+  // Prefetches saved values. For each of its rows, a thread copies 16 bytes of each gate and of
   // grad_output, and the same units of c.
   __device__ __forceinline__ void fetch(int s) const {
     constexpr int kEach = 16 / kBytes, kPieces = Layout::kUnits / kEach;
@@ -116,9 +116,9 @@ struct GridBackwardFinishing {
     return grads_to + (start + j * 8) * (kGates * args.sizes.hidden * kBytes);
   }
 
-  // Runs all steps: finish(s, start, j, buffer, active, before) for each tile j of step s, whose
-  // rows begin at `start`; `active` rows have step s, `before` rows the previous one. `alone`:
-  // single_tile.
+  // Runs all steps. Calls finish(s, start, j, buffer, active, before) for each tile j of step s,
+  // whose rows begin at `start`. `active` rows have step s, `before` rows had the previous step.
+  // `alone`: single_tile.
   template <bool alone, class Finish>
   __device__ __forceinline__ void run(const Finish& finish) const {
     for (int s = 0; s < Layout::kDepth - 1; ++s) fetch(s);
@@ -128,7 +128,7 @@ struct GridBackwardFinishing {
     begin();
     // How many tiles have been summed so far; the number of rows of the previous step.
     int sums = 0, before = 0;
-    // One more iteration than steps, for grad_h0.
+    // There is one more iteration than steps, for grad_h0.
 #pragma unroll 1
     for (int s = 0; s <= steps; ++s) {
       ptx::wait_copies<Layout::kDepth - 2>();
@@ -149,7 +149,7 @@ struct GridBackwardFinishing {
     end();
   }
 
-  // The gradients of h and c after the last step.
+  // Loads the gradients of h and c after the last step.
   __device__ __forceinline__ void begin() const {
     for (int j = team; j < tiles; j += Layout::kTeams) {
       const int row = j * 8 + row_in_tile;
@@ -165,7 +165,7 @@ struct GridBackwardFinishing {
     }
   }
 
-  // The gradients of h and c before the first step.
+  // Stores the gradients of h and c before the first step.
   __device__ __forceinline__ void end() const {
     for (int j = team; j < tiles; j += Layout::kTeams) {
       const int row = j * 8 + row_in_tile;

@@ -6,10 +6,11 @@
 
 namespace treadle {
 
-// An MMA warp multiplies all units of the block by an eighth of K. `late` is 2 if the group has one
-// tile: the next packets belong to the same tile and cannot arrive before its epilogue. It is 1
-// with two tiles, which are half a step apart: the packets of the other tile are loaded after the
-// sums of this one are stored. It is 0 with more tiles, whose packets have arrived by then.
+// An MMA warp computes the products of all units of the block over an eighth of K. `late` is 2 if
+// the group has one tile: the next packets belong to the same tile and cannot arrive before its
+// epilogue. It is 1 with two tiles, which are half a step apart: the packets of the other tile are
+// loaded after the sums of this one are stored. It is 0 with more tiles: the packets of the next
+// one have arrived early enough to be loaded during the multiplication.
 template <class Cell, class T, class Layout, int late>
 struct GridBackwardMultiplier {
   static constexpr int kStateGates = Cell::kStateGates;
@@ -93,8 +94,8 @@ struct GridBackwardMultiplier {
     return ring.place(visit.s) + visit.j * Layout::kTileBytes;
   }
 
-  // Multiplies the packets at `here`, whose loads have been issued before. Those of the next visit
-  // replace them, and are unused if there is no next visit.
+  // Multiplies the packets at `here`, whose loads have been issued before. The packets of the next
+  // visit replace them. If there is no next visit, those packets are not used.
   __device__ __forceinline__ void multiply(Words& words, const char*& here) {
     poll(words, here);
     float sum[kTiles][4] = {};
@@ -126,7 +127,7 @@ struct GridBackwardMultiplier {
                     __float_as_uint(sum[m][1]), __float_as_uint(sum[m][3])});
     }
     ptx::arrive_threads(kSumsFull + buffer, kMeeting);
-    // This costs least here, while the epilogue warps process the tile.
+    // The fence costs least here, while the epilogue warps process the tile.
     if (orders) order_exchange(visit.s - 1);
     if (!kAlone) buffer ^= 1;
     if (kAlone) {
@@ -158,7 +159,8 @@ struct GridBackwardMultiplier {
       any = more;
       multiply(words, here);
     }
-    // The epilogue warps have arrived once more at each buffer, and every arrival needs a wait.
+    // The epilogue warps have arrived at each buffer's barrier once more, and every arrival needs a
+    // wait.
     if (!kAlone) {
       ptx::sync_threads(kSumsEmpty + buffer, kMeeting);
       ptx::sync_threads(kSumsEmpty + (buffer ^ 1), kMeeting);

@@ -1,5 +1,5 @@
 // Grid kernel, forward, for any cell in half types (grid/grid.cuh): gates_t = products_t + bias +
-// h_{t-1} W_hh^T, then the cell. rows_each: rows of a group. Twin:
+// h_{t-1} W_hh^T, then the cell. `rows_each` is the number of rows per group. Twin:
 // kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
@@ -7,9 +7,9 @@
 
 namespace treadle {
 
-// A thread of the epilogue warps has a pair of units of one row of a tile. Teams alternate between
-// tiles, one team for each buffer of sums. So a tile may change teams between steps: c and h are in
-// shared memory, with a barrier in each step.
+// The epilogue warps. A thread computes a pair of units of one row of a tile. Two teams, one for
+// each buffer of sums, alternate between tiles. The other team may compute the tile in the next
+// step, so c and h are in shared memory, with a barrier in each step.
 template <class Cell, class T, class Layout, bool any_resets, int buffers>
 struct GridFinisher {
   static constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
@@ -17,7 +17,7 @@ struct GridFinisher {
   static constexpr int kMeeting = Layout::kMultiplying + Layout::kTeam;
   static constexpr int kStatesBytes = Layout::kTeam * 12;  // per tile: c and h of pairs
 
-  // A thread's offsets for a tile's data.
+  // A thread's addresses of a tile's data.
   struct Place {
     char *output, *gates, *send, *put_back;
     uint32_t stage, states;
@@ -29,7 +29,7 @@ struct GridFinisher {
   const GroupResets<any_resets> resets;
   const GridRing ring;
   const int steps, tiles, thread, team, pair, row_in_tile, first_unit, unit, gate_bytes;
-  const bool real[2], even;  // even: a pair takes one store
+  const bool real[2], even;  // even: one store writes a pair
   const uint32_t stages, states, own_sums;
   char *send_to, *output_to, *gates_to;
   const char* copy_from;
@@ -114,7 +114,7 @@ struct GridFinisher {
         if (!real[i] || row >= rows.count) continue;
         const int64_t at = state(row, i);
         c[i] = resets.first_c(anew, load_c<T>(args.c0, at, args.sizes.half_c), row, unit + i);
-        // Rounded, because a reader would wait forever for an h0 that is a NaN of all ones.
+        // h0 is rounded, because readers would wait forever for a NaN that is all ones.
         const uint16_t h0 = static_cast<const uint16_t*>(args.h0)[at];
         h[i] = rounded(h0);
         sent[i] = rounded(resets.template first_h<uint16_t>(anew, h0, row, unit + i));
@@ -150,8 +150,8 @@ struct GridFinisher {
     ptx::arrive_threads(kSumsEmpty + team, kMeeting);
   }
 
-  // Computes a row of a tile in step s. `taken`: the row has this step. `again`: the tile was also
-  // sent in the previous step.
+  // Computes this thread's row of a tile in step s. `taken`: the row has this step. `again`: the
+  // tile was also sent in the previous step.
   __device__ __forceinline__ void finish(int s, int row, bool taken, bool again,
                                          const Place& at) const {
     const bool anew = any_resets && resets.mark(time(s + 1), row) != 0;

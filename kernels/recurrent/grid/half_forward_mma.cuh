@@ -30,9 +30,10 @@ __device__ __forceinline__ void load_forward_weights(const PersistentForward& ar
   }
 }
 
-// An MMA warp multiplies all units of the block by an eighth of K. `late`: in how many of two
-// visits the next packets are loaded after the sums are stored, not during the multiplication. It
-// is 2 with one tile, whose next packets depend on the tile itself, and 1 with two tiles.
+// An MMA warp computes the products of all units of the block over an eighth of K. `late`: in how
+// many of every two visits the next packets are loaded after the sums are stored, instead of during
+// the multiplication. It is 2 with one tile, whose next packets depend on the tile itself, and 1
+// with two tiles.
 template <class Cell, class T, class Layout, int late>
 struct GridMultiplier {
   static constexpr int kStateGates = Cell::kStateGates;
@@ -71,7 +72,7 @@ struct GridMultiplier {
   }
 
   // Multiplies the packets `now`, whose loads from `here` have been issued before, and issues the
-  // loads of the next visit; these are unused if there is no next visit.
+  // loads of the next visit. If there is no next visit, those packets are not used.
   template <bool early>
   __device__ __forceinline__ void multiply(Words& now, Words& next, const char*& here) {
     poll(now, here);
@@ -94,13 +95,13 @@ struct GridMultiplier {
                     __float_as_uint(sum[m][1]), __float_as_uint(sum[m][3])});
     }
     ptx::arrive_threads(kSumsFull + buffer, Layout::kMultiplying + Layout::kTeam);
-    // This costs least here, while the epilogue warps process the tile.
+    // The fence costs least here, while the epilogue warps process the tile.
     if (orders) order_exchange(visit.s - 1);
     if (late < 2) buffer ^= 1;
     if (late > 0) ptx::sync_threads(kSumsEmpty + buffer, Layout::kMultiplying + Layout::kTeam);
     if (!early) {
-      // With one tile, its packets cannot arrive before its epilogue, and a failed poll costs more
-      // than a wait.
+      // With one tile, the next packets cannot arrive before the tile's epilogue, and a failed poll
+      // costs more than a wait.
       if (late == 2) {
         for (const int64_t start = clock64(); clock64() - start < Layout::kFirstPoll;) continue;
       }
@@ -138,7 +139,8 @@ struct GridMultiplier {
         multiply<late == 0>(b, a, here);
       }
     }
-    // The epilogue warps have arrived once more at each buffer, and every arrival needs a wait.
+    // The epilogue warps have arrived at each buffer's barrier once more, and every arrival needs a
+    // wait.
     if (late == 0) ptx::sync_threads(kSumsEmpty + buffer, Layout::kMultiplying + Layout::kTeam);
     if (late < 2)
       ptx::sync_threads(kSumsEmpty + (buffer ^ 1), Layout::kMultiplying + Layout::kTeam);

@@ -1,4 +1,4 @@
-// Launches the grid kernels in half types, for any cell; declared in grid/call.cuh.
+// Launches the grid kernels in half types, for any cell. grid/call.cuh has the declarations.
 #pragma once
 
 #include "kernels/recurrent/grid/call.cuh"
@@ -40,7 +40,7 @@ cudaError_t run_grid_half(const PersistentForward* args, const GridCall& call) {
     return with_grid_width<setmaxnreg>(call.sizes.hidden, [&](auto width) {
       constexpr int kWidth = decltype(width)::value;
       using Layout = GridForward<Cell::kGates, Cell::kStateGates, kWidth, setmaxnreg>;
-      // Up to h512, clusters take batches of a single tile, if the GPU has clusters.
+      // If the GPU has clusters, these compute batches of a single tile up to h512.
       constexpr int kLatest = setmaxnreg && kWidth == kGridNarrowHidden ? 0 : 2;
       // Without setmaxnreg, two tiles use the kernel for more tiles, which saves a third of the
       // kernels.

@@ -8,10 +8,10 @@
 namespace treadle {
 
 inline constexpr int kWarp = 32;
-inline constexpr int kMostSharedBytes = 227 * 1024;  // sm_90, a block
+inline constexpr int kMostSharedBytes = 227 * 1024;  // per block, on sm_90
 
-// There are layouts for H up to each of these: h256 only without setmaxnreg, because sm_90 uses
-// clusters for such layers; h2048 only for half types, forward.
+// There are layouts for H up to each of these. h256 exists only without setmaxnreg, because sm_90
+// uses clusters for such layers. h2048 exists only for the forward pass in half types.
 inline constexpr int kGrid256 = 256, kGridNarrowHidden = 512, kGridHidden = 1024,
                      kGridWideHidden = 2048;
 inline constexpr int kGridWidths = 4;
@@ -22,14 +22,14 @@ constexpr int grid_width(int64_t hidden, bool setmaxnreg) {
 
 inline constexpr int kGridRing = 32;  // steps of the exchange that have separate slots
 
-// The registers per thread with one block of `warps` warps on a multiprocessor: its four schedulers
+// The registers per thread if a multiprocessor runs one block of `warps` warps. Its four schedulers
 // share the warps, and each has a quarter of the registers.
 constexpr int registers_of_warps(int warps) {
   const int each = 65536 / 4 / ((warps + 3) / 4) / kWarp / 8 * 8;
   return each < 255 ? each : 255;
 }
 
-// The registers left for each epilogue thread if each of `multiplying` threads takes `each`.
+// The registers left for each epilogue thread if each of the `multiplying` MMA threads uses `each`.
 constexpr int finishing_registers(int threads, int multiplying, int each) {
   const int begins_with = 65536 / threads / 8 * 8 * threads;
   return (begins_with - multiplying * each) / (threads - multiplying) / 8 * 8;
@@ -41,15 +41,16 @@ constexpr int finishing_registers(int threads, int multiplying, int each) {
 template <int gates, int state_gates, int hidden, bool setmaxnreg>
 struct GridForward {
   static constexpr bool kSetmaxnreg = setmaxnreg;
-  // Few units per block, so that registers hold all or most weights.
+  // A block has few units, so that registers can hold all or most of its weights.
   static constexpr int kUnits = 16, kBlocks = hidden / kUnits;
-  // Registers cannot hold all weights and the packets of two tiles.
+  // Whether registers are too few for all weights and the packets of two tiles.
   static constexpr bool kWide =
       hidden > kGridHidden || (!setmaxnreg && hidden > kGridNarrowHidden && state_gates == 4);
   static constexpr int kTileBytes = hidden * 8 * 2;  // h of all units of a tile
   static constexpr int kMostRows = 128;
   static constexpr int kMultiplyingWarps = 8, kMultiplying = kMultiplyingWarps * kWarp;
-  // Two teams alternate; a thread has a pair of units of a row of a tile.
+  // Two teams of epilogue threads alternate between tiles. A thread computes a pair of units of one
+  // row of a tile.
   static constexpr int kTeam = kUnits / 2 * 8, kFinishing = 2 * kTeam;
   static constexpr int kThreads = kMultiplying + kFinishing;
   static constexpr int kMultiplyingRegisters = !setmaxnreg ? registers_of_warps(kThreads / kWarp)
@@ -57,18 +58,18 @@ struct GridForward {
                                                                            : 176;
   static constexpr int kFinishingRegisters =
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
-  static constexpr int kChunks = hidden / 32 / kMultiplyingWarps;  // of 32 k, a warp
-  // Half-chunks of weights that fit in registers next to packets, sums and addresses; the others
-  // are in shared memory.
+  static constexpr int kChunks = hidden / 32 / kMultiplyingWarps;  // of 32 k, per warp
+  // How many half-chunks of weights fit in registers next to packets, sums and addresses. The
+  // others are in shared memory.
   static constexpr int kFree = (kMultiplyingRegisters - 40 - 4 * kChunks) / (4 * state_gates);
   static constexpr int kInRegisters = kWide && kFree < 2 * kChunks ? kFree : 2 * kChunks;
   static constexpr int kInShared = 2 * kChunks - kInRegisters;
   static constexpr int kDepth = kWide && state_gates == 4 ? 4 : 6;  // stages of input
   static constexpr int kStageRow = kUnits * 2 + 16;                 // bytes
-  static constexpr int kFirstPoll = 600;  // with one tile, clocks after the sums are read
+  static constexpr int kFirstPoll = 600;  // with one tile: clocks from reading sums to polling
 
   static constexpr int kSumBytes = kMultiplyingWarps * state_gates * 512;
-  static constexpr int kWeights = 2 * kSumBytes;  // after two buffers of sums
+  static constexpr int kWeights = 2 * kSumBytes;  // after both buffers of sums
   static constexpr int kStages = kWeights + kMultiplyingWarps * kInShared * state_gates * 512;
   // Bytes per row: c and h of 8 pairs, and the stages of the input.
   static constexpr int kRowBytes = kUnits / 2 * 12 + kDepth * gates * kStageRow;
@@ -94,9 +95,9 @@ struct GridSplit {
   static constexpr int kFinishingRegisters =
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
   // A warp has kChunks chunks of 32 k: first the highs, then the lows. It multiplies kGatesTogether
-  // gates at a time. Registers hold kInRegisters of its kFragments fragments of weights: all of
-  // them for h512. Otherwise they hold more for cells with four gates, whose weights leave less
-  // shared memory for rows.
+  // gates at a time. Registers hold kInRegisters of its kFragments fragments of weights: up to h512
+  // all of them, otherwise more for cells with four gates, whose weights leave less shared memory
+  // for rows.
   static constexpr int kChunks = 2 * kHidden / 32 / kMultiplyingWarps;
   static constexpr int kGatesTogether = state_gates % 2 == 0 ? 2 : state_gates;
   static constexpr int kFragments = 2 * kChunks * state_gates;
@@ -107,20 +108,20 @@ struct GridSplit {
   static constexpr int kInShared = kFragments - kInRegisters;
   static constexpr int kDepth = 3;                                             // stages of input
   static constexpr int kStageRow = kUnits * 4 + (state_gates == 4 ? 16 : 32);  // bytes
-  static constexpr int kFirstPoll = 600;  // with one tile, clocks after the sums are read
+  static constexpr int kFirstPoll = 600;  // with one tile: clocks from reading sums to polling
 
-  // Offsets in a tile: word_of(pair) is that of the highs of a pair in the first row; the lows are
-  // kLowAt further.
+  // Offsets in a tile. word_of(pair) is the offset of a pair's highs in the first row. The lows
+  // follow kLowAt bytes later.
   static constexpr int kLowAt = kChunks / 2 * 512;
   static constexpr int word_of(int pair) {
     const int chunk = pair / 16, warp = chunk / (kChunks / 2);
     return (warp * kChunks + chunk % (kChunks / 2)) * 512 + pair % 16 * 4;
   }
 
-  static constexpr int kSumBytes = kMultiplyingWarps * state_gates * 512;  // there are two
+  static constexpr int kSumBytes = kMultiplyingWarps * state_gates * 512;  // per buffer
   static constexpr int kWeights = 2 * kSumBytes;
-  static constexpr int kBias = kWeights + kMultiplyingWarps * kInShared * 512;  // and scales
-  static constexpr int kExact = kBias + gates * kUnits * 8;                     // for fma
+  static constexpr int kBias = kWeights + kMultiplyingWarps * kInShared * 512;  // biases, scales
+  static constexpr int kExact = kBias + gates * kUnits * 8;                     // rows for fma
   static constexpr int kStages = kExact + 16;
   // Bytes per row: c and h of 8 pairs, and the stages of the input.
   static constexpr int kRowBytes = kUnits / 2 * 16 + kDepth * gates * kStageRow;
@@ -138,8 +139,8 @@ struct GridBackward {
   static constexpr int kTileBytes = state_gates * hidden * 8 * 2;  // in the B operand's order
   static constexpr int kMostRows = 64;
   static constexpr int kMultiplyingWarps = 8, kMultiplying = kMultiplyingWarps * kWarp;
-  // A thread has a pair of units of a row of a tile. There are two teams if weights leave enough
-  // registers.
+  // A thread computes a pair of units of one row of a tile. There are two teams if weights leave
+  // enough registers.
   static constexpr int kTeam = kUnits / 2 * 8;
   static constexpr int kTeams =
       kUnits == 16 || (setmaxnreg && hidden <= kGridNarrowHidden && state_gates <= 3) ? 2 : 1;
@@ -153,15 +154,15 @@ struct GridBackward {
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
   static constexpr int kChunks = state_gates * hidden / 32 / kMultiplyingWarps;  // of 32 k
   static constexpr int kTiles = kUnits / 16;                                     // of 16 units
-  // Half-chunks, of 2 * kChunks, that fit in registers next to packets, sums and addresses.
+  // How many of the 2 * kChunks half-chunks fit in registers next to packets, sums and addresses.
   static constexpr int kFree = (kMultiplyingRegisters - 40 - 4 * kChunks) / (4 * kTiles);
   static constexpr int kInRegisters = kFree < 2 * kChunks ? kFree : 2 * kChunks;
   static constexpr int kInShared = 2 * kChunks - kInRegisters;
   static constexpr int kDepth = 3;  // stages of saved values
   static constexpr int kStageRow = kUnits * 2 + 32, kCRow = kUnits * 4 + 32;  // bytes
-  static constexpr int kFirstPoll = 350;  // with one tile, clocks after the sums are read
+  static constexpr int kFirstPoll = 350;  // with one tile: clocks from reading sums to polling
 
-  static constexpr int kSumBytes = kMultiplyingWarps * kTiles * 512;  // there are two
+  static constexpr int kSumBytes = kMultiplyingWarps * kTiles * 512;  // per buffer
   static constexpr int kWeights = 2 * kSumBytes;
   static constexpr int kStages = kWeights + kMultiplyingWarps * kInShared * kTiles * 512;
   // Bytes per row: gradients of h and c of 16 pairs, and stages of gates, grad_output and c.
@@ -171,8 +172,8 @@ struct GridBackward {
 };
 
 // Backward in float32 on tensor cores. Every float of the exchange and of W_hh becomes two float16
-// numbers (engine/fp16x2.cuh), or one if TF32 is allowed (`words`). A warp takes spans of 16 units;
-// within a span the gradients of a row share a scale.
+// numbers (engine/fp16x2.cuh), or one if TF32 is allowed (`words`). A warp multiplies spans of 16
+// units. The gradients of a row in a span share a scale.
 template <int gates, int state_gates, int hidden, int words, bool setmaxnreg>
 struct GridSplitBackward {
   static constexpr bool kSetmaxnreg = setmaxnreg;
@@ -184,8 +185,8 @@ struct GridSplitBackward {
   // A warp has at least four spans, and reads their scales together.
   static constexpr int kMultiplyingWarps = hidden > kGrid256 ? 8 : 4;
   static constexpr int kMultiplying = kMultiplyingWarps * kWarp;
-  // A team takes a tile, and each of its threads a pair of units of a row. There are two teams if a
-  // block has 16 units.
+  // A team computes a tile, and each of its threads a pair of units of one row. There are two teams
+  // if a block has 16 units.
   static constexpr int kFinishing = 128, kTeam = kUnits / 2 * 8, kTeams = kFinishing / kTeam;
   static constexpr int kThreads = kMultiplying + kFinishing;
   static constexpr int kMultiplyingRegisters =
@@ -194,11 +195,11 @@ struct GridSplitBackward {
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
   static constexpr int kTiles = kUnits / 16;
   static constexpr int kSpans = hidden / 16 / kMultiplyingWarps;  // per warp
-  // A chunk is 16 bytes of each lane: a gate's highs and lows of a span, or its highs of two spans.
+  // A chunk has 16 bytes per lane: a gate's highs and lows of one span, or its highs of two spans.
   // kWindow chunks are in flight at a time.
   static constexpr int kChunks = kSpans * state_gates * words / 2;
   static constexpr int kWindow = kChunks % 12 == 0 ? 12 : kChunks % 8 == 0 ? 8 : kChunks;
-  // Fragments of weights: those that do not fit in registers next to packets, sums, scales and
+  // Fragments of weights. Those that do not fit in registers next to packets, sums, scales and
   // addresses are in shared memory.
   static constexpr int kFragments = 2 * kChunks * kTiles;
   static constexpr int kFree = (kMultiplyingRegisters - 52 - 4 * kWindow - 12 * kTiles) / 8 * 2;
@@ -208,8 +209,8 @@ struct GridSplitBackward {
   static constexpr int kStageRow = kUnits * 4 + (state_gates == 4 ? 16 : 32);  // bytes
   static constexpr int kCRow = kStageRow;
 
-  // In a tile: packets, then scales, [warp][four rows][span] x 4 bytes. word_of() gives the first
-  // packet of a pair of units in the first row.
+  // A tile has packets, then scales, which are [warp][four rows][span] x 4 bytes. word_of() is the
+  // offset of the first packet of a pair of units in the first row.
   static constexpr int kScales = kMultiplyingWarps * kChunks * 512;
   static constexpr int kTileBytes = kScales + kMultiplyingWarps * 2 * kSpans * 4;
   static constexpr int word_of(int pair) {
@@ -221,10 +222,10 @@ struct GridSplitBackward {
     return kScales + ((span / kSpans * 2 + half) * kSpans + span % kSpans) * 4;
   }
 
-  static constexpr int kSumBytes = kMultiplyingWarps * kTiles * 512;  // there are two
+  static constexpr int kSumBytes = kMultiplyingWarps * kTiles * 512;  // per buffer
   static constexpr int kWeights = 2 * kSumBytes;
-  static constexpr int kColumns = kWeights + kMultiplyingWarps * kInShared * 512;  // their scales
-  static constexpr int kExact = kColumns + kUnits * 4;                             // for fma
+  static constexpr int kColumns = kWeights + kMultiplyingWarps * kInShared * 512;  // column scales
+  static constexpr int kExact = kColumns + kUnits * 4;                             // units for fma
   static constexpr int kBiases = kExact + 16;
   static constexpr int kStages = kBiases + kFinishing * gates * 8;
   // Bytes per row: gradients of h and c of pairs, and stages of gates, grad_output and c.
@@ -283,7 +284,7 @@ inline constexpr GridShapes kGridShapes{
 struct CellShapes {
   const GridShapes &without_setmaxnreg, &with_setmaxnreg;
 
-  // Forward in half types up to kGridWideHidden, else up to kGridHidden.
+  // H is at most kGridWideHidden in the forward pass in half types, otherwise at most kGridHidden.
   constexpr const GridShape& grid_of(Dtype dtype, int64_t hidden, bool tf32, bool setmaxnreg,
                                      bool backward) const {
     const GridShapes& grid = setmaxnreg ? with_setmaxnreg : without_setmaxnreg;

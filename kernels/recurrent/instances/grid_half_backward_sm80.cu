@@ -1,4 +1,4 @@
-// Instances of kernels/recurrent/grid/half_backward.cuh for other GPUs since sm_80.
+// Instances of kernels/recurrent/grid/half_backward.cuh for other GPUs of sm_80 and later.
 #include "kernels/recurrent/grid/half_launch.cuh"
 #include "kernels/recurrent/instances/cell.h"
 

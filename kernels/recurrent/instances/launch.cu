@@ -1,4 +1,4 @@
-// The launches of the kernels that plans name.
+// Instances of kernels/recurrent/launch.cuh.
 #include "kernels/recurrent/instances/cell.h"
 #include "kernels/recurrent/launch.cuh"
 

@@ -1,4 +1,4 @@
-// The LLTM cell's pointwise part as the host describes it, for CPU and CUDA: no torch, no CUDA.
+// The host's description of an LLTM cell for the CPU and for CUDA, without torch or CUDA.
 // Shapes: N independent problems of B rows and H units each.
 #pragma once
 
@@ -8,8 +8,8 @@
 
 namespace treadle {
 
-// [N, B, columns] in memory, strides in elements (0 where expanded). No data: the argument is
-// missing. A bias is [N, 1, 3H] with row_stride 0.
+// An array [N, B, columns] with strides in elements (0 where expanded). If `data` is null, the
+// argument is missing. A bias is [N, 1, 3H] with row_stride 0.
 struct LltmView {
   const void* data = nullptr;
   int64_t problem_stride = 0, row_stride = 0, column_stride = 0;
@@ -17,7 +17,7 @@ struct LltmView {
 
 struct LltmShape {
   Dtype dtype;       // gates, bias, new_h, grad_h, grad_gates
-  Dtype cell_dtype;  // old_cell, new_cell, grad_cell, grad_old_cell: `dtype`, or float for halves
+  Dtype cell_dtype;  // old_cell, new_cell, their gradients: `dtype`, or float if it is a half type
   int64_t problems, rows_per_problem, hidden;
 };
 
@@ -37,8 +37,8 @@ struct LltmBackward {
   void* grad_old_cell;             // [N, B, H] contiguous, or null
 };
 
-// The whole forward pass of few rows. cell.gates is not read. The other arguments have a column
-// stride of 1.
+// The whole forward pass of few rows, product included. cell.gates is not read. The other arguments
+// have a column stride of 1.
 struct LltmFewForward {
   LltmForward cell;
   LltmView weights, old_h, input;  // [N, 3H, H+I], [N, B, H], [N, B, I]
@@ -46,8 +46,8 @@ struct LltmFewForward {
   void* gates;                     // [N, B, 3H] contiguous: the product, without bias
 };
 
-// The gradients that follow from grad_gates [N, B, 3H] of few rows. All arrays are contiguous; each
-// result may be null.
+// The gradients that are computed from grad_gates [N, B, 3H], for few rows. All arrays are
+// contiguous; each result may be null.
 struct LltmGradients {
   LltmShape shape;
   int64_t features;
@@ -56,7 +56,7 @@ struct LltmGradients {
   void *grad_input, *grad_weights, *grad_bias, *grad_old_h;
 };
 
-// x [N, B, H+I] contiguous = [old_h, input]; elements are moved as bytes.
+// x [N, B, H+I], contiguous, receives [old_h, input]. Elements are copied as bytes.
 struct LltmPack {
   int element_size;
   int64_t problems, rows, hidden, features;
@@ -64,7 +64,7 @@ struct LltmPack {
   void* x;
 };
 
-// grad_bias [N, 3H] contiguous = the sum of grad_gates [N, B, 3H], contiguous, over the rows.
+// grad_bias [N, 3H] receives the sum of grad_gates [N, B, 3H] over the rows. Both are contiguous.
 struct LltmBiasGrad {
   Dtype dtype;
   int64_t problems, rows, columns;

@@ -1,6 +1,6 @@
-// What an algorithm offers for a layer: its kernel, and the time that a step is expected to take.
-// The planner (plan.cpp) takes the candidate with the least time. Each algorithm's folder defines
-// its candidate.
+// A candidate: the plan with which an algorithm would run a layer, and its estimated time per step.
+// The planner (plan.cpp) chooses the candidate with the least time. The folder of each algorithm
+// defines a function that returns its candidate.
 #pragma once
 
 #include <limits>
@@ -8,7 +8,8 @@
 #include "kernels/recurrent/plan/plan.h"
 #include "kernels/recurrent/plan/times.h"
 
-// Separate namespace: the kernels define constants and functions of the same names.
+// This is a separate namespace because the kernels define constants and functions with the same
+// names.
 namespace treadle::plans {
 
 using namespace plan_times;
@@ -23,10 +24,10 @@ struct Candidate {
 
 // ---- for the algorithms that keep weights on the chip
 
-inline constexpr int64_t kBatch = int64_t{1} << 26;  // 2 * 16 blocks a row are fewer than 2^31
-inline constexpr int64_t kSteps = int64_t{1} << 30;  // 32-bit counters run a few steps further
+inline constexpr int64_t kBatch = int64_t{1} << 26;  // B * 2 * 16 blocks are fewer than 2^31
+inline constexpr int64_t kSteps = int64_t{1} << 30;  // 32-bit counters go a few steps beyond T
 
-// Whether weights of H up to `most_hidden` are kept on the chip.
+// Whether an algorithm that supports H up to `most_hidden` can run a layer of these sizes.
 inline bool on_chip(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                     int64_t most_hidden) {
   return device.persistent() && sizes.hidden >= 1 && sizes.hidden <= most_hidden &&

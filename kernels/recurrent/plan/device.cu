@@ -11,8 +11,9 @@
 namespace treadle {
 namespace {
 
-// A GPU for which layers are planned in place of the one that runs them, for tests: code for
-// compute_80 runs on every later GPU (docs/other_gpus.md). Figures are from NVIDIA's data sheets.
+// In tests, layers can be planned for one of these GPUs and run on another. This works because code
+// for compute_80 runs on every later GPU (docs/other_gpus.md). The numbers are from NVIDIA's data
+// sheets.
 struct ImposedGpu {
   const char* name;
   int architecture, multiprocessors, shared_kb, l2_mb, clock_mhz;

@@ -1,4 +1,4 @@
-// The planner if an algorithm is forced: its plan, or the reason why it cannot run.
+// Plans a layer with a forced algorithm, or returns the reason why that algorithm cannot run it.
 #pragma once
 
 #include <string>
@@ -11,21 +11,22 @@
 
 namespace treadle::plans {
 
-// The largest H that "cluster" or "grid" takes; 0: it does not take the dtype.
+// The largest H that "cluster" or "grid" supports; 0 if it does not support the dtype.
 inline int64_t most_hidden(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                            Dtype dtype, bool cluster, bool backward) {
   return cluster ? most_hidden_of_clusters(sizes, device, dtype, backward)
                  : most_hidden_of_grid(dtype, backward);
 }
 
-// Whether "cluster" or "grid" has a forward pass for such a layer, but no backward pass.
+// Whether "cluster" or "grid" has a forward kernel for a layer of these sizes, but no backward
+// kernel.
 inline bool runs_forward_only(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                               bool cluster) {
   return sizes.hidden > most_hidden(sizes, device, sizes.dtype, cluster, /*backward=*/true) &&
          sizes.hidden <= most_hidden(sizes, device, sizes.dtype, cluster, /*backward=*/false);
 }
 
-// ---- null, or why the algorithm cannot run
+// ---- These functions return null, or the reason why the algorithm cannot run.
 
 inline const char* refuse_tiles(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
   if (is_formula(sizes.cell)) return fail("algorithm tiles needs a cell other than a treadle.Cell");
@@ -40,7 +41,7 @@ inline const char* refuse_tiles(const RecurrenceSizes& sizes, const RecurrenceDe
                    ", T = ", sizes.steps, ", B = ", sizes.batch, " and sm_", device.architecture);
 }
 
-// "cluster" or "grid".
+// `forced` is "cluster" or "grid".
 inline const char* refuse_persistent(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                                      std::string_view forced, bool backward) {
   const bool cluster = forced == "cluster";
@@ -84,7 +85,7 @@ inline const char* refuse_forced(const RecurrenceSizes& sizes, const RecurrenceD
   if (forced != "cluster" && forced != "grid") {
     return fail("algorithm must be auto, cluster, grid, tiles, warp or step on CUDA, got ", forced);
   }
-  // If the algorithm has only the forward pass, "step" runs the backward pass.
+  // If the algorithm has only a forward kernel, "step" runs the backward pass.
   const bool pass = backward && !runs_forward_only(sizes, device, forced == "cluster");
   return refuse_persistent(sizes, device, forced, pass);
 }
@@ -99,7 +100,7 @@ inline RecurrencePlan rows_plan(bool free) {
   return plan;
 }
 
-// Chooses a forced algorithm that refuse_forced() accepts.
+// The plan for a forced algorithm that refuse_forced() has accepted.
 inline RecurrencePlan forced_plan(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                                   std::string_view forced, bool backward) {
   const auto candidate = forced == "cluster" ? cluster_candidate

@@ -10,23 +10,24 @@ namespace {
 
 using namespace plans;
 
-// A chunk has as many steps as fit in half of the cache with their input products, so that each
-// step finds its part there, but at least kProductRows rows, because smaller products do not fill
-// the GPU.
+// The input products of a chunk of steps fit in half of the cache, so that each step reads its part
+// from there. But a chunk has at least kProductRows rows, because smaller products do not fill the
+// GPU.
 constexpr int64_t kProductRows = 1024;
 
 int64_t steps_per_chunk(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
   const int64_t batch = std::max<int64_t>(sizes.batch, 1);
   const int64_t hidden = std::max<int64_t>(sizes.hidden, 1);
-  // Divided one by one, because their product may not fit in 64 bits.
+  // Divides by one factor at a time, because the product of the factors may not fit in 64 bits.
   const int64_t fit = static_cast<int64_t>(device.l2_bytes) / 2 / batch / hidden /
                       (cell_info(sizes.cell).gates * acc_bytes(sizes.dtype));
   const int64_t filling = (kProductRows - 1) / batch + 1;
   return std::clamp(std::max(fit, filling), int64_t{1}, std::max<int64_t>(sizes.steps, 1));
 }
 
-// The candidate that takes a step in the least time; of several the first. Weights on the chip do
-// not pay for a single step.
+// The candidate with the least time per step. If there is only one step, algorithms that keep
+// weights on the chip are not considered, because they would load the weights only to use them
+// once.
 RecurrencePlan fastest(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                        bool backward) {
   using Make = Candidate(const RecurrenceSizes&, const RecurrenceDevice&, bool);

@@ -1,11 +1,11 @@
 // The plan of a recurrent layer: a pure function of sizes, dtype and device. Algorithms:
-//   rows     CPU: a thread takes rows of the batch through all steps
+//   rows     CPU: each thread computes all steps of some rows of the batch
 //   step     CUDA: a matrix product and a fused kernel for each step
-//   tiles    both in one launch for each step: tensor cores multiply tiles of many rows
-//   warp     the same for few rows of a single step, by threads that share a unit's weights
-//   cluster  one launch, weights kept on the chip: a cluster of blocks takes rows through all steps
-//            (before sm_90 a single block)
-//   grid     the same with more blocks than a cluster may have, for larger H
+//   tiles    CUDA: both in one launch for each step; tensor cores multiply tiles of many rows
+//   warp     CUDA: both in one launch for a single step of few rows, without tensor cores
+//   cluster  CUDA: one launch for all steps; a cluster of blocks (before sm_90, a single block)
+//            keeps the weights on the chip
+//   grid     CUDA: the same with more blocks than a cluster may have, for larger H
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ namespace treadle {
 
 enum class Algorithm : uint8_t { kRows, kStep, kTiles, kWarp, kCluster, kGrid };
 
-// The kernels of an algorithm. Which of them takes a layer is the planner's choice alone.
+// The kernels of all algorithms. Only the planner decides which of them runs a layer.
 enum class KernelId : uint8_t {
   kRows,
   kStep,
@@ -30,7 +30,7 @@ enum class KernelId : uint8_t {
   kWarp,
   kBlock,           // one block has all weights, as floats: half types and float32
   kClusterGeneral,  // half types, any batch
-  kClusterDense,    // half types, dense batches: all rows take all steps; resets: kernels.h
+  kClusterDense,    // half types, dense batches; with resets: see cluster/kernels.h
   kClusterFp16x2,   // float32 forward on tensor cores, dense batches
   kClusterFma,      // float32, any batch
   kGridHalf,        // half types, H up to kGridHidden
@@ -72,7 +72,7 @@ struct RecurrenceSizes {
   bool packed = false;  // some row has fewer steps than others
   bool resets = false;  // rows may reset
 
-  // Whether any row lacks a step, or may take one with another state than the previous step's.
+  // Whether rows may lack steps, or start a step from a state other than the previous step's.
   bool ragged() const { return packed || resets; }
 
   // Compares all members, so equal sizes have the same plan.
@@ -97,34 +97,36 @@ struct RecurrenceDevice {
   size_t l2_bytes = 0;                     // CPU: the cache that all cores share
   bool tf32 = false;                       // whether float32 products may use TF32
   size_t shared_bytes = kMostSharedBytes;  // the most per block
-  int clock_mhz = kHopperMhz;              // the maximum of a multiprocessor
+  int clock_mhz = kHopperMhz;              // the highest clock of the multiprocessors
 
-  // Whether the GPU runs the persistent kernels at all.
+  // Whether the GPU can run persistent kernels.
   bool persistent() const { return cuda && architecture >= 80; }
-  // sm_120 has clusters, too, but blocks of 99 KB, for which no kernel is compiled.
+  // sm_120 also has clusters, but a block has at most 99 KB of shared memory, and no cluster kernel
+  // is compiled for that size.
   bool clusters() const { return architecture >= 90 && architecture < 110; }
   bool setmaxnreg() const { return architecture == 90; }
 };
 
-// The kernel that runs a pass of a layer, and how. Launchers take it as it is.
+// The kernel that runs a pass of a layer, and its parameters. Launchers use the plan unchanged.
 struct RecurrencePlan {
   KernelId kernel = KernelId::kStep;
   const char* reason = "";
-  bool resets = false;  // the kernel's instance with resets
-  bool tf32 = false;    // float32 products may be rounded to TF32
+  bool resets = false;  // use the kernel's instance with resets
+  bool tf32 = false;    // float32 products may use TF32
 
-  // cluster and grid: rows of the batch that a cluster, or a RowGroup of the grid, takes.
+  // cluster and grid: the most rows of the batch that a cluster, or a RowGroup of the grid,
+  // computes.
   int rows = 0;
   ClusterShape shape{};     // cluster
-  int tile_rows = 0;        // cluster_dense and cluster_fp16x2: rows that a tile has room for
+  int tile_rows = 0;        // cluster_dense, cluster_fp16x2: the rows per tile of the kernel
   int64_t groups = 0;       // grid: RowGroups of a direction that run at once
-  bool setmaxnreg = false;  // grid: the layouts that need it
-  size_t group_bytes = 0;   // grid: of the workspace, for each RowGroup
+  bool setmaxnreg = false;  // grid: use the layouts that need setmaxnreg
+  size_t group_bytes = 0;   // grid: bytes of the workspace for each RowGroup
 
   // rows and step.
   int64_t steps_per_chunk = 0;     // steps whose input products are computed at once
   bool transposed = false;         // products [GH, S] instead of [S, GH]
-  bool weight_by_columns = false;  // forward: a column-major copy of W_hh
+  bool weight_by_columns = false;  // forward: multiply by a column-major copy of W_hh
 
   Algorithm algorithm() const { return kernel_info(kernel).algorithm; }
   const char* algorithm_name() const { return kAlgorithmNames[static_cast<int>(algorithm())]; }
@@ -136,20 +138,20 @@ struct RecurrencePlan {
   bool grid() const { return algorithm() == Algorithm::kGrid; }
   bool persistent() const { return grid() || algorithm() == Algorithm::kCluster; }
 
-  // Rows of the batch that a launch takes, in all directions. The grid takes the rest in further
-  // launches.
+  // Rows of the batch that one launch computes, in all directions. Further launches of the grid
+  // compute the rest.
   int64_t rows_at_once(int64_t batch) const {
     return grid() && groups * rows < batch ? groups * rows : batch;
   }
-  // Bytes of the workspace for a launch that takes `count` rows of the batch.
+  // Bytes of the workspace for a launch that computes `count` rows of the batch.
   size_t workspace(int64_t count, int64_t directions) const {
     if (!grid()) return 0;
     return group_bytes * static_cast<size_t>((count + rows - 1) / rows * directions);
   }
 };
 
-// Returns null, or the reason why a `forced` algorithm cannot run, valid until this thread's next
-// error. "auto" forces none.
+// Sets *plan and returns null, or returns the reason why the `forced` algorithm cannot run. That
+// string is valid until this thread's next error. If `forced` is "auto", no algorithm is forced.
 const char* plan_recurrence(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                             std::string_view forced, bool backward, RecurrencePlan* plan)
     TREADLE_EXPORTED(plan_recurrence);

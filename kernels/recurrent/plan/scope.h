@@ -1,5 +1,5 @@
-// The plan of the pass that a thread runs: treadle.launch_info shows it with each launch, and
-// TREADLE_PRINT_PLANS=1 prints it.
+// The plan of the pass that this thread is running. treadle.launch_info shows it with each launch,
+// and TREADLE_PRINT_PLANS=1 prints it.
 #pragma once
 
 #include "kernels/common/launches.h"
@@ -7,8 +7,8 @@
 
 namespace treadle {
 
-// A line on stderr, if the environment asks for it: "treadle: lstm forward, bfloat16, T 512, B 16,
-// H 512, D 1: cluster_dense {32, 16, 1}, 3 rows (why)".
+// Prints a line to stderr if TREADLE_PRINT_PLANS is 1: "treadle: lstm forward, bfloat16, T 512,
+// B 16, H 512, D 1: cluster_dense {32, 16, 1}, 3 rows (why)".
 void print_plan(const RecurrenceSizes& sizes, bool backward, const RecurrencePlan& plan)
     TREADLE_EXPORTED(print_plan);
 

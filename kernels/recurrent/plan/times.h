@@ -1,4 +1,4 @@
-// The planner's (plan/plan.cpp) estimates of the time of a step by each algorithm.
+// Estimates of the time that each algorithm needs for a step, for the planner (plan/plan.cpp).
 #pragma once
 
 #include <algorithm>
@@ -8,15 +8,16 @@
 #include "kernels/recurrent/plan/plan.h"
 #include "kernels/recurrent/tiles/sizes.h"
 
-// Separate namespace: the kernels define constants and functions of the same names.
+// This is a separate namespace because the kernels define constants and functions with the same
+// names.
 namespace treadle::plan_times {
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
-// Times of a step in us, fitted to measurements of LLTM on an H200, and scaled to the products and
-// exchange of other cells (the benchmark suite sweep_cell_algorithms shows how well). Cluster: a
-// minimum, the products, and the exchange of h (forward) or of the gradients of all gates to which
-// h contributes (backward).
+// All times are per step, in us. They were fitted to measurements of LLTM on an H200 and are scaled
+// to the products and the exchange of other cells (the benchmark suite sweep_cell_algorithms shows
+// how well this works). The time of a cluster is the sum of a minimum, the products, and the
+// exchange of h (forward) or of the gradients of all gates that have a product with h (backward).
 inline double cluster_time(const ClusterShape& shape, int rows, int state_gates, bool backward,
                            bool exact) {
   // Relative to three gates: the multiplications, and the bytes exchanged.
@@ -27,9 +28,10 @@ inline double cluster_time(const ClusterShape& shape, int rows, int state_gates,
     return (exact ? 0.25 : 0.2) + work * 1.8e-5 * shape.units * hidden * rows;
   }
   if (exact) {
-    // Weights in shared memory are loaded again for every row.
+    // Weights that are kept in shared memory are loaded again for every row.
     const double loads = fp32_weights(shape, state_gates) > kFp32Weights ? 2 : 1;
-    // Fitted separately to packed batches at H 256, where the grid is the alternative.
+    // This case was fitted separately, to packed batches at H 256, where the grid is the
+    // alternative.
     if (!backward && shape.blocks >= 8 && hidden <= 256) {
       return 0.8 + (loads * work * 1.9e-5 * shape.units + 2e-4) * hidden * rows;
     }
@@ -42,8 +44,9 @@ inline double cluster_time(const ClusterShape& shape, int rows, int state_gates,
          sent * (backward ? 1.4e-4 : 7e-5) * hidden * rows;
 }
 
-// The dense half-precision kernels, with `stride` rows per tile: the products, the rows sent
-// (backward in pairs), and the rounds in which each warp finishes 32 sums (slots, cluster/dense.h).
+// The dense kernels in half types, with `stride` rows per tile. The time depends on the products,
+// the rows sent (backward in pairs), and the rounds in which each warp finishes a slot of 32 sums
+// (cluster/dense.h).
 inline double dense_time(const ClusterShape& shape, int stride, int state_gates, bool backward) {
   const int pairs = (stride + 1) / 2, turns = pairs * shape.tiles;
   const double products =
@@ -60,14 +63,14 @@ inline double dense_time(const ClusterShape& shape, int stride, int state_gates,
   return 0.33 + each * products + 0.8 * sent * stride + 0.11 * more;
 }
 
-// Times are for three gates; a fourth adds the fraction `each`. One gate has a third of the
-// products, but as long a chain of latencies, so its factor is more than a third.
+// Times are for three gates; a fourth adds the fraction `each`. A cell with one gate has a third of
+// the products, but its chain of latencies is as long, so its factor is more than a third.
 inline double factor_of_gates(double each, int state_gates) {
   return state_gates == 1 ? 1 / (1 + each) : 1 + each * (state_gates - 3);
 }
 
-// Float32 on tensor cores: the time of the dense kernels, with two to five products in place of
-// one, twice as much to send, and slower activation functions.
+// Float32 on tensor cores. Compared with the dense kernels in half types, there are two to five
+// products instead of one, twice as many bytes to send, and slower activation functions.
 inline double split_time(const ClusterShape& shape, int rows, int state_gates) {
   const int wide = rows <= 4 ? 0 : 3, narrow = rows <= 4 || rows > 8 ? 2 : 0;
   const auto hidden = static_cast<double>(shape.hidden());
@@ -76,18 +79,18 @@ inline double split_time(const ClusterShape& shape, int rows, int state_gates) {
   return 0.43 + gates * (products + 1.6e-4 * hidden * rows) + (rows > 8 ? 0.3 : 0.0);
 }
 
-// A step of the grid takes the larger of two times: the latency of the chain product -> sum -> cell
-// -> exchange, and the time that a block needs for all its tiles. Each is a constant plus a time
-// per row, in us, for three gates; a fourth adds the fraction `gate`.
+// The time of a step of the grid is the larger of `chain`, the latency of product -> sum -> cell ->
+// exchange, and `busy`, the time that a block needs for all its tiles. Each is a constant plus a
+// time per row, in us, for three gates; a fourth adds the fraction `gate`.
 struct GridTime {
   double chain, chain_row, busy, busy_row, gate;
 };
 
-// In the backward pass, these times are mostly the exchange; in float32 they depend on the layout
-// of GridSplitBackward. `equal`: the GPU uses the layouts without setmaxnreg, in which every warp
-// has the same number of registers. Their own entries below were fitted to sm_80 code on an H200
-// limited to 108 multiprocessors and to an A100's shared-memory size. Layouts of H 256 and 2048 use
-// the times of 512 and 1024 unless they have their own.
+// In the backward pass, the exchange takes most of the time; in float32, the time depends on the
+// layout of GridSplitBackward. `equal`: the GPU uses the layouts without setmaxnreg, in which every
+// warp has the same number of registers. The entries for `equal` were fitted to sm_80 code on an
+// H200 limited to 108 multiprocessors and to an A100's shared-memory size. Layouts of H 256 and
+// 2048 that have no entry of their own use those of 512 and 1024.
 inline GridTime grid_times(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                            bool backward) {
   const bool h512 = sizes.hidden <= kGridNarrowHidden, half = is_half(sizes.dtype);
@@ -119,15 +122,15 @@ inline double grid_time(int64_t launches, int rows, const RecurrenceSizes& sizes
 
 // ---- GPUs that were not measured
 
-// How much longer a step of a persistent kernel takes on such a GPU: a step is a chain of
+// The factor by which a step of a persistent kernel is slower on such a GPU. A step is a chain of
 // instruction and L2 latencies, which scale with the clock.
 inline double slower(const RecurrenceDevice& device) {
   if (device.clusters()) return 1;
   return static_cast<double>(kHopperMhz) / std::max(device.clock_mhz, 1);
 }
 
-// The speed of cuBLAS on such a GPU, relative to an H200: the ratio of products per clock in the
-// data sheets, for half types with sums in float32, and for float32. This assumes that the small
+// The speed of cuBLAS on such a GPU, relative to an H200: the ratio of peak throughputs in the data
+// sheets, for half types with float32 accumulation and for float32. This assumes that the small
 // products of a step reach the same share of the peak on every GPU, which has not been measured.
 inline double multiply_speed(const RecurrenceDevice& device, bool half) {
   if (device.clusters() || !device.persistent()) return 1;
@@ -137,14 +140,14 @@ inline double multiply_speed(const RecurrenceDevice& device, bool half) {
   return chip * (a100 ? 0.5 : 1);
 }
 
-// The speed of cuBLAS in a step's products on an H200.
+// The speed of cuBLAS on an H200, for the product of a step.
 inline double flop_per_us(Dtype dtype, bool tf32) {
   return is_half(dtype) ? 4e8 : dtype == Dtype::kFloat && tf32 ? 1.5e8 : 4e7;
 }
 
-// The algorithm `step`: per time step a GEMM and a pointwise kernel. The GEMM's result passes
-// through global memory in float32, for half types too. A step takes at least as long as the host
-// needs to launch both.
+// The algorithm `step`: a GEMM and a pointwise kernel per time step. The GEMM's result passes
+// through global memory in float32, even for half types. A step takes at least as long as the host
+// needs to launch both kernels.
 inline double launched_time(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                             bool backward) {
   const double hidden = static_cast<double>(sizes.hidden), rows = static_cast<double>(sizes.batch);
@@ -164,8 +167,8 @@ inline double launched_time(const RecurrenceSizes& sizes, const RecurrenceDevice
   return static_cast<double>(sizes.directions) * time;
 }
 
-// Only `tiles` includes the input GEMM; subtract its time (assuming I = H) to compare it with the
-// others.
+// `tiles` includes the input GEMM, which the estimates of other algorithms omit. Its time (assuming
+// I = H) is subtracted, so that the estimates can be compared.
 inline double tiles_time(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
   const CellInfo& cell = cell_info(sizes.cell);
   const int words = is_half(sizes.dtype) ? 1 : 2;

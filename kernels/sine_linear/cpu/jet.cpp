@@ -1,5 +1,6 @@
-// Jets through the sine layer on the CPU, in blocks that the compiler vectorises: all parts of a
-// block, one after the other. Twins: kernels/sine_linear/jet_forward.cu, jet_backward.cu.
+// Jets through the sine layer on the CPU. All parts of a block of elements are computed one after
+// another, in loops that the compiler vectorises. Twins: kernels/sine_linear/jet_forward.cu,
+// jet_backward.cu.
 #include "kernels/sine_linear/cpu/jet.h"
 
 #include <algorithm>
@@ -21,7 +22,7 @@ void store_block(void* data, int64_t begin, const acc_t<T>* buffer, int64_t n) {
   store_contiguous<T, acc_t<T>>(static_cast<char*>(data) + begin * int64_t{sizeof(T)}, buffer, n);
 }
 
-// The sines of a block and their slopes.
+// The sines of a block and their first three derivatives.
 template <class T>
 struct Block {
   using acc = acc_t<T>;
@@ -58,7 +59,7 @@ struct Block {
     slopes(omega, n, sine, cosine);
   }
 
-  // Backward, from the saved values. Only float reads its output.
+  // Backward, from the saved values. Only float reads `output`.
   void from_kept(double omega, int64_t n, const void* output, const void* phases, int64_t begin) {
     alignas(64) acc cosine[kBlock];
     const auto* phase = static_cast<const typename Layer::phase_t*>(phases) + begin;
@@ -163,8 +164,8 @@ void backward_block(const SineJetBackward& args, int64_t begin, int64_t n) {
     of_value[i] *= at.first[i];
     twice[i] = square[i] = 0;
   }
-  // For second derivatives: their contribution to the gradient of z without the squares' part,
-  // and their own gradient.
+  // Adds the contribution of a second derivative to the gradient of z, except for the term with
+  // squares, and stores the gradient of the second derivative itself.
   const auto take_second = [&](int64_t part) {
     load_block<T>(args.grad, begin + part * stride, grad_second, n);
     load_block<T>(args.grad_z, begin + part * stride, second, n);

@@ -1,5 +1,5 @@
-// Jets through the sine layer on the CPU, as csrc/sine_linear/cpu.cpp calls them: raw memory, no
-// torch. A call computes elements begin .. end of [rows, columns], all parts of each.
+// Jets through the sine layer on the CPU, for csrc/sine_linear/cpu.cpp. The functions use raw
+// memory and no torch. A call computes all parts of elements begin to end of [rows, columns].
 // Formula: kernels/math/sine_jet.h. Twins: kernels/sine_linear/jet_forward.cu, jet_backward.cu.
 #pragma once
 

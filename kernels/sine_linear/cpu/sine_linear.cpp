@@ -31,7 +31,7 @@ class Arguments {
       : args_(args), omega_(static_cast<acc>(args.omega)), bias_(args.columns, acc(-0.0)) {
     if (args.bias != nullptr) load_block<T>(args.bias, 0, bias_.data(), args.columns);
     if (args.product != nullptr) return;
-    // Transposed to [I, O]: neighbouring columns are computed together.
+    // Transposed to [I, O], because adjacent columns are computed together.
     std::vector<acc> weight(args.columns * args.inputs);
     load_block<T>(args.weight, 0, weight.data(), args.columns * args.inputs);
     weight_.resize(weight.size());
@@ -110,7 +110,7 @@ void forward(const SineLinearForward& args, int64_t begin, int64_t end) {
   }
 }
 
-// The waves of n elements, from `begin` on.
+// The sines or cosines of n elements, from `begin` on.
 template <class T, bool kCosine>
 void waves(const void* output, const void* phases, int64_t begin, int64_t n, acc_t<T>* wave) {
   using Layer = math::SineLinear<T>;

@@ -24,7 +24,7 @@ def as_number(op: str, name: str, value: Any, *, real: bool = False) -> int | fl
     """``value`` as a Python number. Reading it from a tensor waits for the device.
 
     Raises:
-        TypeError: if it is not a number, or a tensor that requires grad.
+        TypeError: if it is not a number, or is a tensor that requires grad.
     """
     if is_plain(value) and not (real and isinstance(value, complex)):
         return value  # type: ignore[no-any-return]
@@ -52,11 +52,11 @@ def _described(value: object) -> str:
 
 
 def number_tensor(a: Tensor, given: float) -> Tensor:
-    """``given`` as the second tensor of vector_add."""
+    """``given`` as a tensor that vector_add accepts as ``b``."""
     check_tensor("vector_add", "a", a)
     number: Any = as_number("vector_add", "b", given)
     # A 0-dim tensor of the widest dtype does not promote `a` and keeps the number's digits. It must
-    # be on the CPU even if the default device is another one.
+    # be on the CPU even if the default device is not.
     dtype = None
     if a.is_floating_point() and isinstance(number, int) and not -(2**63) <= number < 2**63:
         number = float(number)

@@ -1,4 +1,4 @@
-"""Checks that arguments are tensors, dense, or bools, and the names of ops and dtypes in errors."""
+"""Checks that arguments are tensors, dense, or bools; names of ops and dtypes for error texts."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A packed batch has its ``batch_sizes`` on the CPU and its data on any device. torch derives the
 device of a traced result from the arguments and refuses two devices, unless the op has its own fake
-kernel. A layer's fake kernel also warns ONNX exports that need the translation table.
+kernel. A layer's fake kernel also warns if an ONNX export lacks the translation table.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _lead_to_onnx() -> None:
 
 
 def register() -> None:
-    """Registers all of the above; called once per process, after the ops have been loaded."""
+    """Registers the fake kernels; called once per process, after the ops have been loaded."""
     torch.library.register_fake("treadle::recurrent_layer_forward", _forward)
     torch.library.register_fake("treadle::recurrent_layer", _layer)
     torch.library.register_fake("treadle::recurrent_layer_backward", _backward)

@@ -1,7 +1,7 @@
 """Formulas for torch.utils.flop_counter. As in torch, each multiply-add of a matrix product counts
-as two operations, and nothing else counts.
+as two operations, and nothing else is counted.
 
-A formula has the arguments of its op, with a shape in place of each tensor.
+A formula is called with its op's arguments, with a shape in place of each tensor.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _sine_linear_jet_backward(
     *_: Any,
     **__: Any,
 ) -> int:
-    # The recomputed product of the second parts does not count.
+    # The recomputed product of the second derivatives is not counted.
     return (mask[0] + mask[1]) * _sine_linear(jet, weight)
 
 
@@ -132,7 +132,7 @@ _FORMULAS: dict[Callable[..., int], tuple[str, ...]] = {
 
 
 def register() -> None:
-    """Registers all of the above; called once per process, after the ops have been loaded."""
+    """Registers the formulas; called once per process, after the ops have been loaded."""
     from torch.utils.flop_counter import register_flop_formula
 
     for formula, names in _FORMULAS.items():

@@ -34,8 +34,8 @@ _REFUSED = (
     *("scale.out", "sine.out", "cosine.out", "vector_add.out", "affine_scan"),
     # Channels are dimension 1, which is ragged.
     *("snake", "snake_", "snake.out", "snake_backward"),
-    # A jet has its parts in dimension 0, where jagged tensors have rows; Siren.jet returns jagged
-    # parts.
+    # A jet has its parts in dimension 0, where jagged tensors have rows. Siren.jet instead returns
+    # a jet whose parts are jagged.
     *("sine_linear_jet", "sine_linear_jet_forward", "sine_linear_jet_backward"),
     *("lltm_cell", "lltm_cell_forward", "recurrent_layer", "recurrent_layer_forward"),
 )
@@ -89,7 +89,7 @@ def _sine_layer(
 
 
 def check_rows(op: str, name: str, t: Any) -> None:
-    """Raises for a nested tensor whose last dimension is not the features."""
+    """Raises unless a nested tensor is contiguous and has shape [N, j, ..., I]."""
     if t.lengths() is not None or t._ragged_idx != 1 or t.dim() < 3:
         raise RuntimeError(
             f"{op}: {name} must be contiguous and have shape [N, j, ..., I] if jagged, "
@@ -118,7 +118,7 @@ def _like(op: str, args: Sequence[Any]) -> NestedTensor:
 
 
 def _dense_values(t: Tensor, like: NestedTensor) -> Tensor:
-    """The operand that is broadcast against the values of ``like``."""
+    """``t`` in a form that broadcasts against the values of ``like``."""
     if isinstance(t, NestedTensor):
         return t._values
     if t.dim() + 2 <= like.dim():

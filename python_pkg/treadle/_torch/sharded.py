@@ -73,8 +73,8 @@ def _mesh(op: str, tensors: Tensors) -> DeviceMesh:
 
 
 def _choose(op: str, ways: list[Way], tensors: Tensors, dim: int, written: set[str]) -> Way:
-    """The way to shard along the mesh's dimension ``dim`` that moves the least data; if several do,
-    the first."""
+    """The way to shard along the mesh's dimension ``dim`` that moves the least data; of
+    equally good ways, the first."""
     here = {name: t.placements[dim] for name, t in tensors.items() if isinstance(t, DTensor)}
 
     def moved(way: Way) -> tuple[float, int]:
@@ -102,14 +102,14 @@ def _choose(op: str, ways: list[Way], tensors: Tensors, dim: int, written: set[s
 def _global(
     local: Tensor | None, mesh: DeviceMesh, ways: list[Way], index: int, tensors: Tensors
 ) -> DTensor | None:
-    """A result as a DTensor. The size of its sharded dimension is that of a sharded argument's."""
+    """A result as a DTensor. A sharded dimension has the size of the arguments' sharded one."""
     if local is None:
         return None
     placements, shape = [way.outputs[index] for way in ways], list(local.shape)
     for way, placement in zip(ways, placements, strict=True):
         if isinstance(placement, Shard):
             shape[placement.dim] = _cut_size(way.inputs, tensors)
-    # Dense, with the local tensor's order of dimensions in memory.
+    # Strides of a dense tensor with the local tensor's order of dimensions in memory.
     stride, size = [1] * local.dim(), 1
     for dim in sorted(range(local.dim()), key=lambda d: (local.stride(d), -d)):
         stride[dim], size = size, size * max(shape[dim], 1)

@@ -60,17 +60,17 @@ def _floating(op: str, x: Any) -> Any:
 
 
 def sine(x: Array) -> Array:
-    """sin(x), in radians, of any argument.
+    """sin(x), x in radians and of any size.
 
     Args:
-        x: any shape, float64, float32, float16 or bfloat16; other dtypes become JAX's float.
+        x: any shape, float64, float32, float16 or bfloat16. Other dtypes are cast to JAX's default.
 
     Returns:
-        The shape of x; errors of at most 1.6 ulp in float32 and 2 in float64. Under vmap, one call
-        processes the whole batch.
+        An array like x, with errors of at most 1.6 ulp in float32 and 2 ulp in float64. Under vmap,
+        one call processes the whole batch.
 
     Raises:
-        TypeError: complex numbers.
+        TypeError: x is complex.
 
     Source: kernels/jax/handlers.cpp, kernels/math/sine_float.h.
     """
@@ -78,16 +78,16 @@ def sine(x: Array) -> Array:
 
 
 def cosine(x: Array) -> Array:
-    """cos(x), in radians; otherwise like `sine`.
+    """cos(x), x in radians and of any size; otherwise like `sine`.
 
     Args:
-        x: any shape, float64, float32, float16 or bfloat16; other dtypes become JAX's float.
+        x: any shape, float64, float32, float16 or bfloat16. Other dtypes are cast to JAX's default.
 
     Returns:
-        The shape of x; errors of at most 1.6 ulp in float32 and 2 in float64.
+        An array like x, with errors of at most 1.6 ulp in float32 and 2 ulp in float64.
 
     Raises:
-        TypeError: complex numbers.
+        TypeError: x is complex.
 
     Source: kernels/jax/handlers.cpp, kernels/math/sine_float.h.
     """
@@ -126,14 +126,14 @@ def scale(x: Array, factor: float) -> Array:
     """x * factor.
 
     Args:
-        x: any shape; bool, integers except uint16 to uint64, or floating-point.
+        x: any shape; bool, floating-point, or any integer dtype except uint16 to uint64.
         factor: a Python number, static under jit. Its full precision is used.
 
     Returns:
-        The shape of x, in the dtype of ``x * factor`` in JAX.
+        An array of the shape of x and of the dtype of ``x * factor`` in JAX.
 
     Raises:
-        TypeError: another dtype, or a factor that is not a Python number.
+        TypeError: x has another dtype, or factor is not a Python number.
 
     Source: kernels/jax/handlers.cpp, kernels/math/scale.h.
     """
@@ -164,16 +164,17 @@ def vector_add(a: Array, b: Array, alpha: float = 1) -> Array:
     """a + alpha * b, rounded once where the processor has an fma.
 
     Args:
-        a, b: shapes that broadcast; bool, integers except uint16 to uint64, or floating-point.
+        a, b: shapes that broadcast; bool, floating-point, or any integer dtype except uint16 to
+            uint64.
         alpha: a Python number, static under jit. Its full precision is used.
 
     Returns:
-        The broadcast shape, in the dtype of ``a + alpha * b`` in JAX. Broadcasting copies nothing,
-        even under vmap.
+        An array of the broadcast shape and of the dtype of ``a + alpha * b`` in JAX. Broadcasting
+        copies nothing, even under vmap.
 
     Raises:
-        TypeError: another dtype, or an alpha that is not a Python number.
-        ValueError: shapes that do not broadcast.
+        TypeError: an array has another dtype, or alpha is not a Python number.
+        ValueError: the shapes do not broadcast.
 
     Source: kernels/jax/handlers.cpp, kernels/math/vector_add.h.
     """
@@ -212,13 +213,13 @@ def lstm(
         Every array is differentiable once. The kernels run float32 and float64 on the CPU; on GPUs
         of sm_90 and later they run float16, bfloat16 and float32 if H is a multiple of 8 and the
         weights fit on the chip. Otherwise a jax.lax.scan in plain JAX runs, with half types
-        computed in float32. The choice is made when JAX traces the call, by the device of x or, in
-        traced code, by JAX's default device. Under vmap the kernels are called once for each
-        element of the batch.
+        computed in float32. The choice is made when JAX traces the call. It depends on the device
+        of x or, in traced code, on JAX's default device. Under vmap the kernels are called once for
+        each element of the batch.
 
     Raises:
-        ValueError: shapes that do not fit.
-        TypeError: dtypes that do not fit.
+        ValueError: a shape is not as above.
+        TypeError: a dtype is not as above.
 
     Source: kernels/jax/handlers.cpp, kernels/c_api/recurrent.cpp.
     """
@@ -247,8 +248,8 @@ def gru(
         output [T, B, D H] and h_n [D, B, H]. Kernels and derivatives are as described in `lstm`.
 
     Raises:
-        ValueError: shapes that do not fit.
-        TypeError: dtypes that do not fit.
+        ValueError: a shape is not as above.
+        TypeError: a dtype is not as above.
 
     Source: kernels/jax/handlers.cpp, kernels/c_api/recurrent.cpp.
     """

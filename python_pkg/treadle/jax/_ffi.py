@@ -116,7 +116,7 @@ def workspace(layer: Layer, backward: bool, platform: str) -> int | None:
     """Bytes of workspace that the kernels need for this layer, or None if they cannot run it.
 
     Raises:
-        ValueError: a layer that kernels.h refuses on every device.
+        ValueError: the layer is invalid on every device.
     """
     library = ctypes.CDLL(_build.kernels_path())
     library.treadle_error_text.restype = ctypes.c_char_p

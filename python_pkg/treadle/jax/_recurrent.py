@@ -1,4 +1,4 @@
-"""The recurrent layers of treadle.jax, by the kernels or by a scan in plain JAX."""
+"""The recurrent layers of treadle.jax, run by the kernels or by a scan in plain JAX."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from . import _ffi as ffi
 from ._ffi import Layer
 
 Arrays = tuple[Any, ...]
-_STATE_GATES = {"lstm": 4, "gru": 3}  # gates with a product with h
+_STATE_GATES = {"lstm": 4, "gru": 3}  # gates that have a product with h
 _GATES = 4  # values that the kernels save per unit, for both cells
 
 
@@ -53,8 +53,8 @@ def _h_before(layer: Layer, h0: Any, output: Any) -> Any:
 
 
 def _gradients(layer: Layer, saved: Arrays, grads: Arrays) -> Arrays:
-    """The gradients of _result's inputs. XLA computes the products over all steps, the kernel the
-    rest."""
+    """The gradients of _result's inputs. XLA computes the products over all steps; the kernel
+    computes the rest."""
     gates, weight_hh, h0, c0, output = saved
     results = (
         jax.ShapeDtypeStruct(gates.shape, layer.dtype),

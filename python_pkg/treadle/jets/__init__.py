@@ -57,8 +57,8 @@ class Jet(NamedTuple):
                 Request only one: with both, each layer also sums up the Laplacian.
 
         Raises:
-            TypeError, ValueError, RuntimeError: ``x`` is not as above; RuntimeError also for a
-            nested tensor.
+            TypeError, ValueError: ``x`` is not as above.
+            RuntimeError: ``x`` is nested or sparse.
         """
         x = parts.check_coordinates("Jet.of", "x", x)
         return _coordinates(x, parts.identity(x), laplacian, hessian_diagonal)
@@ -74,7 +74,8 @@ class Jet(NamedTuple):
     ) -> Jet:
         """The jet of scale * x + shift, with derivatives with respect to x.
 
-        For example, it maps metres to the ±1 of a network, with derivatives with respect to metres.
+        For example, it maps coordinates in metres to the range ±1 that a network expects, and the
+        derivatives are still with respect to metres.
 
         Args:
             x: [..., d], as for :meth:`of`.
@@ -120,12 +121,12 @@ class Jet(NamedTuple):
         return first._like(torch.cat(packed, dim=-1))
 
     def split(self, sizes: Sequence[int]) -> tuple[Jet, ...]:
-        """The inverse of :meth:`cat`: jets with ``sizes`` values each, from values [..., O]."""
+        """The inverse of :meth:`cat`: one jet of values [..., n] for each n in ``sizes``."""
         parts.check_parts("Jet.split", self, Jet)
         return tuple(map(self._like, parts.pack(self).split_with_sizes(sizes, dim=-1)))
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Jet:
-        """Apply any smooth pointwise function of the values.
+        """Apply any smooth function to the values of each point.
 
         Use it for functions without a jet, such as ``torch.tanh``, a norm or a module.
         ``torch.func`` calls and differentiates the function once for each coordinate, twice for
@@ -137,7 +138,7 @@ class Jet(NamedTuple):
             function: from values [..., O] to values [..., O'].
 
         Raises:
-            TypeError, ValueError, RuntimeError: a part is missing or does not fit the others.
+            TypeError, ValueError, RuntimeError: a part is missing or does not match the others.
         """
         parts.check_parts("Jet.map", self, Jet)
         return self._like(mapped(function, *parts.split(self)))
@@ -196,8 +197,7 @@ class Jet(NamedTuple):
         return self.__neg__().__add__(other)
 
     def _around(self, value: Tensor) -> Jet:
-        """A jet with the same derivatives and another value, of a shape and dtype that may be
-        wider."""
+        """A jet of ``value`` with this jet's derivatives, expanded and cast to match."""
         before, *rest = self
         return Jet(value, *(parts.beside(part, before, value) for part in rest))
 
@@ -255,8 +255,8 @@ def jet_linear(jet: Jet, weight: Tensor, bias: Tensor | None = None) -> Jet:
         The jet of value [..., O], with the fields of ``jet``.
 
     Raises:
-        TypeError, ValueError, RuntimeError: ``jet`` is not a jet, its parts do not match, or weight
-            and bias do not fit.
+        TypeError, ValueError, RuntimeError: ``jet`` is not a jet, its parts do not match, or the
+            shape of weight or bias is wrong.
     """
     parts.check_parts("jet_linear", jet, Jet)
     for name, value in (("weight", weight), ("bias", bias)):

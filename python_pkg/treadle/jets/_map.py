@@ -77,8 +77,8 @@ def _pushed(
 ) -> Tensor:
     """The derivative of a function along a direction, like the second result of torch.func.jvp.
 
-    torch.compile supports neither a jvp of a jvp nor one of a dynamic size. A vjp is linear, so its
-    own vjp gives the jvp.
+    torch.compile supports neither a jvp of a jvp nor a jvp with dynamic sizes. A vjp is linear, so
+    its own vjp gives the jvp.
     """
     vjp: Any = torch.func.vjp
     result, pull = vjp(function, *at)

@@ -152,7 +152,8 @@ def linear(packed: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def _product(packed: Tensor, weight: Tensor) -> Tensor:
     """x W^T. With few outputs, the gradient of x is a product with a short inner dimension. In half
-    types, cuBLAS takes 2.5 times as long for that as for one of 8, so this pads it with zeros."""
+    types cuBLAS takes 2.5 times as long for it as for an inner dimension of 8, so the weight is
+    padded with zeros."""
     count, half = len(weight), packed.dtype in (torch.float16, torch.bfloat16)
     if not (0 < count < 8 and half and packed.is_cuda):
         return F.linear(packed, weight)

@@ -1,4 +1,4 @@
-"""treadle's kernels as modules: parameters, their initialisation, and PyTorch's conventions."""
+"""Modules that run on treadle's kernels and follow the conventions of torch.nn."""
 
 from .formula_layers import MGU, LiGRU
 from .lltm import LLTM

@@ -1,4 +1,4 @@
-"""Whether a call of a cell takes less time on torch's op than on treadle's kernels.
+"""Decides whether torch's op runs a cell faster than treadle's kernels.
 
 torch's op is chosen only for calls whose derivatives it supports.
 """
@@ -13,11 +13,11 @@ from torch.autograd import forward_ad
 
 from ._check import HALVES
 
-# Up to this H, our CPU kernels, which compute in float32, are faster than torch's half types.
+# Up to this H, our CPU kernels, which compute in float32, are faster than torch's in half types.
 _FEW_UNITS = 64
-# Below this B * H, torch's RNN cell, two products and an activation, is faster on a CPU even there.
+# But below this B * H, torch's RNN cell (two products and an activation) is faster on a CPU.
 _SMALL_STEP = 1024
-# Up to this H one launch computes a step of few rows on a GPU faster than torch's products.
+# Up to this H, our single launch computes a step of few rows on a GPU faster than torch's products.
 _UNITS_OF_A_LAUNCH = 512
 
 _innermost_transform = torch._C._functorch.peek_interpreter_stack
@@ -27,7 +27,7 @@ def torchs_is_faster(
     kind: str, hidden: int, input: Tensor, h: Tensor, c: Tensor, parameters: list[Any]
 ) -> bool:
     """``c`` is h for a cell without c. ``parameters`` are the weights, and biases or None."""
-    if input.is_cpu:  # a fifth of the time that device.type takes
+    if input.is_cpu:  # five times as fast as device.type
         return _on_a_cpu(kind, hidden, input, c)
     return input.is_cuda and _on_a_gpu(hidden, input, h, c, parameters)
 

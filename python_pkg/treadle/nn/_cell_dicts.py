@@ -1,5 +1,5 @@
-"""State dicts of recurrent modules: the cell that they belong to, and conversion between LLTM and
-LLTMCell."""
+"""State dicts of recurrent modules: detects which cell they are for, and converts them between
+LLTM and LLTMCell."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def wrong_cell(
 
 
 def layer_from_cell(layer: Any, state_dict: dict[str, Any], prefix: str) -> str | None:
-    """Turn an LLTMCell's entries into those of an LLTM; returns the reason if it cannot."""
+    """Turns an LLTMCell's entries into those of an LLTM, or returns the reason why it cannot."""
     weights = state_dict.get(f"{prefix}weights")
     if not isinstance(weights, Tensor):
         return None
@@ -107,7 +107,7 @@ def layer_from_cell(layer: Any, state_dict: dict[str, Any], prefix: str) -> str 
 
 
 def cell_from_layer(state_dict: dict[str, Any], prefix: str) -> str | None:
-    """Turn an LLTM's entries into those of an LLTMCell; returns the reason if it cannot."""
+    """Turns an LLTM's entries into those of an LLTMCell, or returns the reason why it cannot."""
     names = [f"{prefix}weight_hh_l0", f"{prefix}weight_ih_l0"]
     if any(name not in state_dict for name in names):
         return None

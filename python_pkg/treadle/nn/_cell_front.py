@@ -15,12 +15,12 @@ from ._tracers import NotScripted, fx_leaf, is_tracing
 
 __all__ = ["GRU_CELL", "LSTM_CELL", "RNN_CELL", "CellFront", "TorchCell"]
 
-# A cell is called once per step, so it calls the op for one layer and not treadle.lstm, which
-# checks and unpacks its lists at every call.
+# A cell is called once per step. So it calls the op for one layer instead of treadle.lstm, which
+# checks and unpacks lists at every call.
 _layer = torch.ops.treadle.recurrent_layer.default
 
-# With "cell", products of float32 follow torch's TF32 setting for matrix products, like torch's
-# cells, and not the setting for cuDNN.
+# With "cell", float32 products follow torch's TF32 setting for matrix products, like torch's cells,
+# instead of the setting for cuDNN.
 _ALGORITHM = "cell"
 
 _torchs_lstm: Callable[..., Any] = nn.LSTMCell.forward
@@ -33,7 +33,7 @@ _NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 class CellFront(NamedTuple):
     """The forward pass of a module that has the attributes of torch's cell."""
 
-    name: str  # in errors
+    name: str  # shown in errors
     step: Callable[..., Any]  # called with the module, input and hx
     torchs: Callable[..., Any]  # torch's forward pass; raises torch's error for a bad call
 
@@ -54,7 +54,7 @@ class CellFront(NamedTuple):
             raise
 
     def _explain(self, cell: Any, input: Any, hx: Any) -> None:
-        """Raise torch's error for a call that failed, if it raises one."""
+        """Raises torch's error for a call that failed, if torch also raises one."""
         with torch.no_grad():
             if isinstance(input, Tensor):
                 check_dense(self.name, "input", input)
@@ -88,7 +88,7 @@ def _lstm_step(cell: Any, input: Tensor, hx: Any) -> tuple[Tensor, Tensor]:
     if hx is None:
         h = c = _zeros(cell, input)
     elif isinstance(hx, Tensor):
-        raise TypeError  # like torch's cell: a tensor's two rows must not be taken for h and c
+        raise TypeError  # like torch's cell, which does not unpack a tensor's two rows as h and c
     else:
         h, c = hx
     parameters = _parameters_of(cell)
@@ -147,7 +147,7 @@ def _step_of_h(
 
 
 def _check_rows(input: Tensor, h: Tensor, c: Tensor) -> None:
-    """Refuse shapes that torch's op accepts but torch's module does not."""
+    """Raises for shapes that torch's op accepts but torch's module does not."""
     if not input.dim() == h.dim() == c.dim() == 2:
         raise TypeError  # replaced by the error of torch's module
 
@@ -172,7 +172,7 @@ class TorchCell(NotScripted):
         **kind: str,
     ) -> None:
         check_dtype(self._front.name, dtype)
-        # Does not call nn.LSTMCell by name, because some programs replace it by this class.
+        # Does not call nn.LSTMCell by name, because some programs replace it with this class.
         super().__init__(  # type: ignore[call-arg]
             input_size, hidden_size, bias, device=device, dtype=dtype, **kind
         )
@@ -183,20 +183,20 @@ class TorchCell(NotScripted):
         Args:
             input: [B, I], or [I] without a batch.
             hx: ``(h, c)`` from the previous step, or only ``h`` (GRU, RNN), each [B, H] (or [H]).
-                ``c`` may be float32 with half-precision inputs and stays so from step to step. None
-                starts from zeros in the dtype of ``input``.
+                With half-precision inputs, ``c`` may be float32, and the new one then is as well.
+                None starts from zeros in the dtype of ``input``.
 
         Returns:
-            ``(new_h, new_c)``, or only ``new_h``, like ``hx``, in its dtypes. Under autocast the
-            dtypes are those of torch's cell: the lower precision or, on a CPU, float32 if ``c`` (or
-            ``h`` of a GRU) is float32. Where torch's op takes less time, it runs: on a CPU under
-            autocast, in half types with H > 64, and for most sizes of an RNN; on a GPU for calls
-            that record gradients, and with H > 512.
+            ``(new_h, new_c)``, or only ``new_h``, with the shapes and dtypes of ``hx``. Under
+            autocast the dtypes are those of torch's cell: the lower precision or, on a CPU, float32
+            if ``c`` (or ``h`` of a GRU) is float32. Where torch's op is faster, it runs instead: on
+            a CPU under autocast, in half types with H > 64, and for most sizes of an RNN; on a GPU
+            for calls that record gradients, and with H > 512.
 
         Raises:
-            ValueError, RuntimeError, TypeError, AttributeError: as in torch's cell, with its text.
-            RuntimeError: ``input`` has another dtype than the parameters; the text says what to
-                call.
+            ValueError, RuntimeError, TypeError, AttributeError: the errors of torch's cell.
+            RuntimeError: the dtype of ``input`` is not that of the parameters; the error shows the
+                call that casts it.
         """
         return self._called(input, hx)
 

@@ -1,6 +1,6 @@
 """Checks of arguments, shared by the modules.
 
-Errors follow the ops' grammar: ``<module>: <argument> must <rule>, got <fact>``.
+Errors have the same form as those of ops: ``<module>: <argument> must <rule>, got <fact>``.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def check_dtype(module: str, dtype: object) -> None:
 
 
 def check_features(module: str, letters: str, input: Tensor) -> None:
-    """Raises if ``input`` contains indices: indices [T, B] would be taken for features [T, I]."""
+    """Raises if ``input`` contains indices: [T, B] would be mistaken for features [T, I]."""
     if not input.is_floating_point() and not input.is_complex():
         raise DtypeError(
             f"{module}: input must be features of shape {letters}, got "
@@ -124,7 +124,7 @@ def check_hx(
     projection: int = 0,
 ) -> tuple[Tensor, ...]:
     """The states of ``hx``; raises unless each has ``shape``, which errors show as ``letters``.
-    With a ``projection``, h of an LSTM must have that size in place of H."""
+    If ``projection`` is not 0, it replaces H in the shape of h."""
     states: Any = (hx,)
     if len(names) > 1:
         if not isinstance(hx, (tuple, list)) or len(hx) != len(names):
@@ -162,9 +162,8 @@ def _wrong_count(hx: object, count: int, shape: tuple[int, ...]) -> type[Excepti
 def check_resets(
     module: str, names: tuple[str, ...], reset: object, reset_hx: object
 ) -> tuple[Tensor | None, tuple[Tensor, ...]]:
-    """The marks of ``reset``, and the states of ``reset_hx``, which may be None. The op checks
-    their shapes, dtypes and devices.
-    """
+    """The marks of ``reset`` and the states of ``reset_hx``; either may be None. The op checks
+    their shapes, dtypes and devices."""
     if isinstance(reset, PackedSequence):
         reset = reset.data
     if reset is not None and not isinstance(reset, Tensor):

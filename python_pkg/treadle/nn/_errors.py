@@ -1,7 +1,7 @@
 """Exceptions with two base classes: the one that torch.nn's LSTM and GRU raise for the same
-mistake, and the one that describes it best.
+mistake, and the one that describes the mistake best.
 
-Programs written for torch.nn catch the first, and read its name in ``__name__``; tracebacks and
+Programs written for torch.nn catch the first base, whose name is in ``__name__``. Tracebacks and
 pickle use ``__qualname__``.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 
 class ShapeError(RuntimeError, ValueError):
-    """A tensor has a wrong shape."""
+    """A tensor has the wrong shape."""
 
 
 class DtypeError(ValueError, RuntimeError):

@@ -1,5 +1,4 @@
-"""The attributes that treadle.nn.replace sets on one of torch's modules, whose class does not
-change."""
+"""The attributes that treadle.nn.replace sets on one of torch's modules, which keeps its class."""
 
 from __future__ import annotations
 
@@ -33,11 +32,11 @@ __all__ = [
 
 
 def _read_as(torchs: Any, ours: Any) -> Callable[..., Any]:
-    """The forward pass ``ours``, which TorchScript reads as torch's method ``torchs``.
+    """The forward pass ``ours``, of which TorchScript sees only torch's method ``torchs``.
 
     TorchScript does not call a method but compiles its source. functools.update_wrapper makes it
-    read the source of ``torchs``. It looks up names in the function's globals, so the function gets
-    those of ``torchs``.
+    read the source of ``torchs``. TorchScript looks up names in the function's globals, so the
+    function has the globals of ``torchs``.
     """
     made = FunctionType(ours.__code__, torchs.__globals__, ours.__name__)
     made.__kwdefaults__, made.__defaults__ = ours.__kwdefaults__, ours.__defaults__
@@ -52,7 +51,7 @@ class Methods:
 
     They are attributes of the module, bound to this object. A copy of the module, or one loaded
     from a file, has an object of its own. The object has only a weak reference to the module;
-    otherwise the module would keep its memory until Python collects cycles.
+    otherwise a deleted module would keep its memory until Python collects cycles.
     """
 
     names: tuple[str, ...] = ("forward", "_replicate_for_data_parallel")  # replaced methods
@@ -144,8 +143,8 @@ def remove(module: nn.Module) -> None:
 
 
 def methods_of(module: object) -> Methods | None:
-    """The Methods that replace() set on this module, or None. Those that a shallow copy shares with
-    its original do not count."""
+    """The Methods that replace() set on this module, or None. None for a
+    shallow copy of a replaced module."""
     own = getattr(module, "__dict__", {}).get("_replicate_for_data_parallel")
     found = getattr(own, "__self__", None)
     return found if isinstance(found, Methods) and found._ref() is module else None
@@ -171,8 +170,8 @@ def front_of(module: object) -> Front | None:
 
 
 class Replaceable(ABCMeta):
-    """The metaclass of treadle.nn's LSTM, GRU, RNN and their cells. For isinstance, it makes
-    replaced modules their instances.
+    """The metaclass of treadle.nn's LSTM, GRU, RNN and their cells. It makes isinstance true for
+    replaced modules.
 
     It is an ABCMeta, so that subclasses can also have bases with abstract methods.
     """

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# For each of torch's ops: the ONNX node, the node's gates as positions among torch's (i, f, g, o or
-# r, z, n), and the node's attributes for each direction.
+# For each of torch's ops: the ONNX node, the index of each of its gates in torch's order (i, f, g,
+# o or r, z, n), and the node's attributes for each direction.
 _NODES: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
     "lstm": ("LSTM", (0, 3, 1, 2), {}),
     "gru": ("GRU", (1, 0, 2), {}),
@@ -31,7 +31,7 @@ def onnx_layers(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Tensor, ...]:
-    """Returns what torch's function ``op``, such as torch.lstm, returns for a padded batch. Works
+    """Returns the same as torch's function ``op``, such as torch.lstm, for a padded batch. Works
     only in torch.onnx.export."""
     states = (hx,) if isinstance(hx, Tensor) else tuple(hx)
     directions = 2 if bidirectional else 1

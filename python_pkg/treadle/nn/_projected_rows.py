@@ -1,4 +1,4 @@
-"""The first and last steps of rows, and those after resets, in both directions."""
+"""Selects the first and last steps of rows, and steps after resets, in both directions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PaddedRows:
             self._t = torch.arange(self.steps, device=lengths.device).unsqueeze(1)  # [T, 1]
 
     def firsts(self, h: Tensor, direction: int) -> Tensor:
-        """[T, B, P]: ``h`` [B, P] in each row's first step, 0 in the others."""
+        """[T, B, P]: ``h`` [B, P] at each row's first step, 0 at the others."""
         if direction and self._lengths is not None:
             return torch.where(self._is_last(), h, 0)
         after = self.steps - 1
@@ -43,7 +43,7 @@ class PaddedRows:
         return marks.unsqueeze(-1), h
 
     def ends(self, h: Tensor, h0: Tensor | None, direction: int) -> Tensor | None:
-        """[B, P]: ``h`` [T, B, P] at each row's last step; ``h0``, or 0, if it has no steps."""
+        """[B, P]: ``h`` [T, B, P] at each row's last step; ``h0`` or 0 for rows without steps."""
         if direction or self._lengths is None:
             end = h[0] if direction else h[-1]
         else:  # a sum, whose derivative needs no scatter
@@ -68,7 +68,7 @@ class PackedRows:
         return int(self.batch_sizes[0][0])
 
     def firsts(self, h: Tensor, direction: int) -> Tensor:
-        """[S, P]: ``h`` [B, P] in each row's first step, 0 in the others."""
+        """[S, P]: ``h`` [B, P] at each row's first step, 0 at the others."""
         others = h.new_zeros(()).expand(self._count, h.size(1))
         if not direction:
             return torch.cat([h, others[len(h) :]])
@@ -91,11 +91,11 @@ class PackedRows:
         return marks.unsqueeze(-1), h
 
     def ends(self, h: Tensor, h0: Tensor | None, direction: int) -> Tensor | None:
-        """Returns None, which means that the caller must project m_n."""
+        """None: the caller must project m_n instead."""
         return None
 
     def _sizes(self) -> list[tuple[int, int]]:
-        """The number of rows of each step, and of the next."""
+        """The number of rows of each step and of the step after it."""
         sizes = self.batch_sizes[0].tolist()
         return list(zip_longest(sizes, sizes[1:], fillvalue=0))
 

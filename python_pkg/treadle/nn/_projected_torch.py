@@ -1,8 +1,8 @@
-"""Runs an LSTM with projections on a CPU by torch.lstm, where that is faster.
+"""Runs an LSTM with projections by torch.lstm on a CPU, where that is faster.
 
-On a CPU, torch.lstm is composed of ops and has every derivative. In each step it multiplies by W_hr
-and by W_hh. run_projected multiplies m by the product of both, which is more work, but it calls no
-ops in each step.
+On a CPU, torch.lstm is composed of ops and has every derivative. At each step it multiplies by W_hr
+and then by W_hh. run_projected multiplies m by the product of both matrices, which is more work,
+but does not call ops at each step.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ __all__ = ["run_torchs", "torchs_is_faster"]
 class _Costs(NamedTuple):
     """Times on a CPU, in units of one multiplication."""
 
-    step: float  # of torch.lstm's ops, for each step
-    unit: float  # of the same ops, for each step, row and unit
-    call: float  # of the ops around a layer without projections
-    call_from_h0: float
+    step: float  # torch.lstm's ops, for each step
+    unit: float  # the same ops, for each step, row and unit
+    call: float  # run_projected's own ops, for each call
+    call_from_h0: float  # the same, if h0 is given
 
 
 # torch multiplies bfloat16 in hardware, the kernels in float32.

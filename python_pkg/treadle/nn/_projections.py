@@ -1,10 +1,10 @@
-"""The forward pass of an LSTM with projections, by layers without them.
+"""Runs an LSTM with projections as layers without projections.
 
-With m = o tanh(c), of size H, a layer with projections has h = W_hr m, of size P, and its gates add
-W_hh h. That is (W_hh W_hr) m. So m is the h of a layer whose recurrent weight is W_hh W_hr, and one
-product then gives h of all steps. A given h0 may not equal W_hr m for any m. So it is appended to
-the input of each row's first step, with the weights W_hh, and 0 is appended to the other inputs.
-The same is done with h after a reset.
+With m = o tanh(c), of size H, a layer with projections has h = W_hr m, of size P, and adds W_hh h
+to its gates. W_hh h is (W_hh W_hr) m, so m is the h of a layer without projections whose recurrent
+weight is W_hh W_hr. One product then computes h of all steps from m. A given h0 may not equal
+W_hr m for any m. So h0 is appended to the input of each row's first step, with the weights W_hh,
+and 0 is appended to the other inputs. The same is done with h after a reset.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def run_projected(
     rest: tuple[bool, ...],
     options: Options,
 ) -> tuple[Tensor, ...]:
-    """The forward pass of ``layer``. ``run`` is that of a layer without projections.
+    """The forward pass of ``layer``. ``run`` runs layers without projections.
 
-    ``states`` has only c0 if h0 is zeros.
+    ``states`` has only c0 if h0 is zero.
     """
     parameters, bias, num_layers, dropout, training, both = net
     batch_first = rest == (True,)
@@ -173,7 +173,7 @@ def _time_first(options: Options) -> Options:
     )
 
 
-# ---- checks of arguments that the op would see in another form
+# ---- checks of arguments that the op receives in another form
 
 
 def _check(

@@ -1,4 +1,4 @@
-"""Code that all recurrent modules share: forms of input, states, packing, and their checks."""
+"""Code shared by all recurrent modules: checks of arguments, forms of input, states, packing."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Front:
     It is not part of the layer, so that it can also serve torch's modules (treadle.nn.replace).
     """
 
-    name: str  # of the module, in errors
-    # The names of the states, h0 first. Callers pass and get one as a tensor, two as a pair.
+    name: str  # of the module, shown in errors
+    # The names of the states, h0 first. For callers, one state is a tensor and two are a pair.
     states: tuple[str, ...]
     op: Callable[..., tuple[Tensor, ...]]  # called like torch.lstm
 
@@ -103,12 +103,12 @@ class Front:
         return found  # type: ignore[no-any-return]
 
     def rename_entries(self, layer: Any, state_dict: dict[str, Any], prefix: str) -> str | None:
-        """Rename another module's entries as this layer's; returns the reason if it cannot."""
+        """Renames another module's entries as this layer's, or returns why that is impossible."""
         return None
 
     def op_makes_zeros(self, input: Tensor) -> bool:
-        """Whether the op itself starts from zeros. It does not if a tracer must see how they are
-        made."""
+        """Whether the op itself makes the initial zeros. Under a tracer it does not, because the
+        trace must contain how they are made."""
         return type(input) is Tensor and not torch.compiler.is_compiling() and not is_tracing()
 
     def zeros(self, input: Tensor, shape: tuple[int, ...]) -> States:
@@ -160,7 +160,7 @@ class Front:
         reset, reset_hx, lengths, _ = options
         options = options._replace(
             reset=None if reset is None else reset.unsqueeze(batch_dim),
-            # [L*D, H], or [L*D, T, H] with one for each step.
+            # [L*D, H], or [L*D, T, H] with a state for each step.
             reset_hx=tuple(
                 state.unsqueeze(1 if state.dim() == 2 else 1 + batch_dim) for state in reset_hx
             ),
@@ -196,8 +196,8 @@ class Front:
         if sorted_indices is not None:
             batch = sorted_indices.size(0)
         elif hx is not None and torch.compiler.is_compiling():
-            # The compiler cannot compare batch_sizes[0]. The op refuses too few rows, and returns
-            # extra rows unchanged.
+            # The compiler cannot compare batch_sizes[0]. The op raises for too few rows, and
+            # returns extra rows unchanged.
             first = hx if isinstance(hx, Tensor) else hx[0]
             batch = first.size(1) if isinstance(first, Tensor) and first.dim() == 3 else 0
         elif is_tracing():
@@ -226,7 +226,7 @@ class Front:
         options: Options,
         *rest: bool,
     ) -> tuple[Tensor, States, Tensor | None]:
-        """Output, states and cell states; the latter are None unless requested."""
+        """Output, states and cell states; the cell states are None unless requested."""
         parameters = self.parameters(layer)
         name = "input" if len(input) == 1 else "input.data"
         check_same_dtype(self.name, name, input[0], parameters[0])
@@ -265,7 +265,7 @@ class Front:
         return input
 
     def _start(self, layer: Any, input: Tensor, hx: object, batch: int | None) -> States | None:
-        """``hx``, checked, or zeros; None if the op makes the zeros itself. If ``batch`` is None,
+        """The checked ``hx``, or zeros, or None if the op makes the zeros. If ``batch`` is None,
         the states have no batch dimension."""
         if hx is None and self.op_makes_zeros(input):
             return None
@@ -331,45 +331,45 @@ class SequenceLayers(NotScripted):
 
         Args:
             input: [T, B, I] ([B, T, I] if ``batch_first``), or [T, I] without a batch, or a
-                ``PackedSequence``, its sequences in any order.
+                ``PackedSequence`` of sequences in any order.
             hx: ``(h0, c0)``, or ``h0`` for a GRU or an RNN, each [num_layers * D, B, H]
                 ([num_layers * D, H] without a batch; h of an LSTM with projections has P in place
-                of H, here and in all results), in the order of the sequences that were packed.
-                ``c0`` may be float32 with half-precision inputs, and c then stays so. None starts
-                from zeros in the dtype of ``input``; under autocast, c of an LLTM starts in at
-                least float32.
+                of H, here and in all results). For a ``PackedSequence``, rows are in the order
+                before packing. With half-precision inputs, ``c0`` may be float32, and c then stays
+                float32. None starts from zeros in the dtype of ``input``; under autocast, c of an
+                LLTM starts in at least float32.
             reset: [T, B] bool ([B, T] if ``batch_first``; [T] without a batch; for a
                 ``PackedSequence``, a ``PackedSequence`` of marks, or [S] in the order of its
                 data): where it is true, the sequence resets; see :func:`treadle.lstm`.
             reset_hx: the state after a reset instead of zeros: like ``hx``, or one for each step,
                 [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``).
             lengths: [B], int64 or int32 on the device of ``input`` ([] without a batch), instead of
-                packing: the number of steps of each sequence. :func:`treadle.lstm` explains the
-                padding and other values.
-            return_cells: whether to also return c of all steps, as a last result. A GRU and an
-                RNN allow only False: the state of each step is its output.
+                packing: the number of steps of each sequence. :func:`treadle.lstm` describes what
+                happens to padding and to values outside 0 ... T.
+            return_cells: whether to also return c of all steps, as the last result. It must be
+                False for a GRU and an RNN, where the state of each step is the output.
 
         Returns:
             ``output``: [T, B, D*H], [B, T, D*H], [T, D*H] or a ``PackedSequence``, like ``input``:
             the h of the last layer at every step, in the dtype of ``input`` (under autocast: the
-            lower precision). ``(h_n, c_n)``, or only ``h_n``: like ``hx``, after the last step of
-            each sequence (of the second direction: its first). A sequence of no steps ends with
-            ``hx``. ``cells``, in the form of ``output``, if ``return_cells``.
+            lower precision). ``(h_n, c_n)``, or only ``h_n``: the states after the last step of
+            each sequence (of the second direction: its first), with the shapes of ``hx``. For a
+            sequence without steps they are ``hx``. ``cells``, shaped like ``output``, if
+            ``return_cells``.
 
         Raises:
-            ValueError, TypeError: a shape, or ``hx``, is not as above. (If sequences were packed
-                already sorted, ``torch.compile`` does not detect an ``hx`` with too many rows:
-                it returns the extra ones unchanged.)
+            ValueError, TypeError: a shape, or ``hx``, is not as above. (If sequences were already
+                sorted before packing, ``torch.compile`` does not detect an ``hx`` with too many
+                rows, and extra rows are returned unchanged.)
             RuntimeError: dtypes or devices do not match; see :func:`treadle.lstm`.
             Errors of LSTM, GRU and RNN are also instances of the classes that torch.nn raises.
 
         ``torch.compile`` breaks the graph at torch's ``pack_padded_sequence`` and
         ``pad_packed_sequence``; ``lengths`` needs neither.
         """
-        # Dynamo skips this module, but would still compile each function that it calls
-        # separately, in one cache that all layers share. So this disables it for the call. Dynamo
-        # does not compile this function either: it skips functions that break the graph within
-        # `try`.
+        # Dynamo skips this module, but would still compile each function that it calls separately,
+        # in a cache that all layers share. So it is disabled during the call. Dynamo does not
+        # compile this function either, because it skips functions that break the graph in a `try`.
         compiler = None if torch.compiler.is_compiling() else self._set_compiler(None)
         try:
             return self._called(input, hx, reset, reset_hx, lengths, return_cells)
@@ -388,7 +388,7 @@ class SequenceLayers(NotScripted):
 
 
 class CellLayers(SequenceLayers):
-    """Layers whose cells have c and h, with the signatures of calls for type checkers."""
+    """Layers whose cells have c and h. The overloads of ``forward`` are for type checkers."""
 
     if TYPE_CHECKING:
 

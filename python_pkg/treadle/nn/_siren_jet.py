@@ -51,8 +51,8 @@ def _of_jagged(siren: Any, x: Any, flags: dict[str, bool]) -> Jet:
 
 
 def _pulled_back(siren: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Values and gradient in reverse mode: each layer computes one product for each output. A jet
-    computes one for each coordinate."""
+    """Values and gradient in reverse mode, in which each layer computes one product per output. A
+    jet computes one per coordinate."""
     layers = siren.net._modules.values()
 
     def values(x: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ def _is_idle(layer: Any) -> bool:
 
 
 def _through(layer: Any, packed: Tensor, count: int, second: str) -> Tensor:
-    # Compares forward functions: a subclass may override forward, a parametrized class does not.
+    # Compares forward functions: subclasses may override forward; parametrized classes do not.
     forward = type(layer).forward
     if forward is SineLinear.forward:
         return sine_linear_jet(packed, layer.weight, layer.bias, layer.omega_0, count, second)

@@ -1,4 +1,4 @@
-"""State dicts of sine networks: the names of other implementations, and omega."""
+"""State dicts of sine networks: names in other implementations, and the check of omega_0."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# layers.{k}.weight and net.{k}.weight of siren-pytorch, net.{k}.0.weight of the paper's FCBlock;
-# in SirenWrapper and SingleBVPNet, which contain them, all of these follow another "net.".
+# layers.{k}.weight and net.{k}.weight of siren-pytorch, net.{k}.0.weight of the paper's FCBlock.
+# SirenWrapper and SingleBVPNet contain such modules and prepend another "net.".
 _LAYER = re.compile(r"(?:net\.)?(?:layers|net)\.(\d+)\.(?:0\.)?(weight|bias)")
 # siren-pytorch's last layer, which has a different name, and its final activation.
 _LAST = re.compile(r"(?:net\.)?last_layer\.(?:(weight|bias)|(activation\..+))")
@@ -25,11 +25,11 @@ def rename(state_dict: dict[str, Any], old: str, new: str) -> None:
 
 
 def rename_layers(state_dict: dict[str, Any], prefix: str, last: int) -> None:
-    """Give the entries below ``prefix`` the names in a Siren whose last layer has the number
+    """Renames the entries below ``prefix`` to those of a Siren whose last layer has the index
     ``last``."""
     names = [key[len(prefix) :] for key in state_dict if key.startswith(prefix)]
     if any(_WRAPPER.fullmatch(name) for name in names):
-        # The coordinates of SirenWrapper's image, which are not weights.
+        # The pixel coordinates of a SirenWrapper, which are not weights.
         state_dict.pop(f"{prefix}grid", None)
     for name in names:
         if match := _LAYER.fullmatch(name):

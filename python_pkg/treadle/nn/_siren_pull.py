@@ -2,9 +2,9 @@
 memory.
 
 If only autograd is active, a net of sine layers and a final linear layer is one Node. For each sine
-layer it saves the phase, in float32 also the output, and the gradient of each output of the net
+layer it saves the phase, the output (only in float32), and the gradient of each output of the net
 with respect to the layer's output. The backward pass recomputes the rest. The Node processes points
-in chunks, so intermediate results take little memory.
+in chunks, so intermediate results use little memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PROXY: Any = torch._C._TorchDispatchModeKey.PROXY  # the mode of torch.fx's mak
 _forward = torch.ops.treadle.sine_linear_forward.default
 
 # The points are processed in up to _PARTS chunks. A chunk has at least _AT_ONCE bytes of a layer's
-# values and _LEAST points. Apart from saved values, it needs nine times the memory of these values.
+# values and _LEAST points. Besides saved values, it needs nine times the memory of these values.
 _PARTS = 8
 _AT_ONCE, _LEAST = 1 << 18, 2048
 
@@ -56,7 +56,7 @@ def _composed(values: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Te
 
 
 def is_plain(*tensors: Any) -> bool:
-    """Whether only autograd is active: no transform, tracer, tangent or tensor subclass."""
+    """Whether only autograd is active, with no transform, tracer, tangent or tensor subclass."""
     return (
         not torch.compiler.is_compiling()
         and not torch._C._are_functorch_transforms_active()
@@ -86,11 +86,11 @@ def pulled_back(x: Tensor, omegas: Sequence[float], params: Params) -> tuple[Ten
 
 
 class _Kept(NamedTuple):
-    """Values that are saved for the backward pass; all but ``pulls`` have one tensor per layer."""
+    """Values saved for the backward pass; all lists but ``pulls`` have one tensor per layer."""
 
     outputs: list[Tensor]  # [N, width]; empty if the phases suffice to recompute them
     phases: list[Tensor]
-    # Gradients of the net's outputs with respect to the output of each sine layer but the last.
+    # Gradients of the net's outputs with respect to the output of each sine layer except the last.
     pulls: list[Tensor]
 
     @staticmethod

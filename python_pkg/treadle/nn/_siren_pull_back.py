@@ -25,16 +25,16 @@ class Layer(NamedTuple):
     omega: float
 
     def slope(self, grad: Tensor) -> Tensor:
-        """The gradient of the sine's argument, from that of the output."""
+        """The gradient with respect to the sine's argument, from that of the output."""
         return _slope(grad, None, *self, 1)  # type: ignore[no-any-return]
 
     def slope_backward(self, v: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-        """VJP of a slope with respect to grad and to the sine's argument."""
+        """The VJP of ``slope`` with respect to ``grad`` and to the sine's argument."""
         by_grad, _, by_sum = _slope_backward(v, grad, None, *self, 1, [True, False, True])
         return by_grad, by_sum
 
     def value(self) -> Tensor:
-        """The output, recomputed from the phase if it was not kept: a sine is its own fourth
+        """The output. If it was not saved, it is recomputed from the phase as the sine's fourth
         derivative."""
         if self.output is not None:
             return self.output
@@ -68,7 +68,7 @@ class Gradients:
         of_value: Tensor | None,
         of_gradient: Tensor | None,
     ) -> None:
-        """Adds the gradients of the points ``rows``; all arguments have only these points."""
+        """Adds the gradients of the points ``rows``. The other arguments have only these points."""
         by_sums: list[Tensor | None] = [None] * len(layers)
         if of_gradient is not None:
             self._through_gradient(layers, pulls, of_gradient, by_sums)
@@ -95,7 +95,7 @@ class Gradients:
         of_gradient: Tensor,
         by_sums: list[Tensor | None],
     ) -> None:
-        """Differentiates ``_pull``, from the first layer to the last."""
+        """The backward pass of ``_pull``, from the first layer to the last."""
         inner = len(layers) - 1
         for number, along in enumerate(weight_of(self.params, -1)):
             v, seed = of_gradient[:, number], along.expand_as(layers[-1].phase).contiguous()

@@ -1,4 +1,4 @@
-"""Finds modules that may be slower than torch's: layers with a launch for each step, and cells."""
+"""Finds modules that may be slower than torch's: layers with launches at each step, and cells."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import nn
 from .. import _build
 from .._check.tensors import dtype_name
 
-# The planner is asked about this batch, because replace() does not know the model's.
+# The batch for which the planner is called, because replace() does not know the model's batch.
 STEPS, BATCH = 128, 16
-# In these dtypes cuDNN runs all steps in one launch; in bfloat16 it does not, and is slower.
+# In these dtypes cuDNN runs all steps in one launch. In bfloat16 it does not, so it is slower.
 DTYPES = (torch.float32, torch.float16)
 
 

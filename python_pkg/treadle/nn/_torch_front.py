@@ -28,14 +28,14 @@ _ONNX_DTYPES = {torch.float32, torch.float16}
 
 
 class TorchFront(Front):
-    """Reads weights like torch.nn.RNNBase, exports to ONNX like torch's layers, and calls torch for
-    complex numbers."""
+    """A Front that reads weights like torch.nn.RNNBase, exports to ONNX like torch's layers, and
+    calls torch for complex numbers."""
 
     def __init__(
         self, name: str, states: tuple[str, ...], op: Op, torchs: Callable[..., Any]
     ) -> None:
         super().__init__(name, states, op)
-        # The forward pass of torch's module. Some programs replace torch.nn.LSTM by ours later.
+        # The forward pass of torch's module. Some programs replace torch.nn.LSTM with ours later.
         self.torchs = torchs
 
     def called(self, layer: Any, input: object, hx: object, *options: object) -> tuple[Any, ...]:
@@ -126,14 +126,14 @@ class TorchFront(Front):
         return self._compared(layer)
 
     def _compared(self, layer: Any) -> list[Tensor]:
-        """The parameters or, if _flat_weights was written to and no parameter was replaced since
-        the last call, _flat_weights. This is torch.nn.RNNBase's rule."""
+        """The parameters; but _flat_weights if it was written to and no parameter was replaced
+        since the last call. This is torch.nn.RNNBase's rule."""
         found, own = super().parameters(layer), layer.__dict__
         flat: list[Tensor] = layer._flat_weights
         pairs = zip(layer._flat_weight_refs, found, strict=True)
         changed = any(r is not None and r() is not weight for r, weight in pairs)
         if torch.compiler.is_compiling():
-            return found if changed else flat  # a tracer's tensors must not stay here
+            return found if changed else flat  # must not store a tracer's tensors in the layer
         if changed:
             held = own["_parameters"]
             if not all(name in held or name in own for name in layer._flat_weights_names):

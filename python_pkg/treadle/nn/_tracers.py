@@ -16,7 +16,7 @@ PAD_REASON = (
 )
 
 DEFAULTS = (None, False)
-# Whether torch.jit.trace runs. torch.compile cannot call torch._C's function for that.
+# Whether torch.jit.trace runs. torch.compile cannot call the function of torch._C that returns it.
 is_tracing: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defined]
 
 
@@ -42,7 +42,7 @@ def fx_leaf(module: Any, input: object, *args: object, **kwargs: object) -> Any:
 def differs(found: object, wanted: object) -> bool:
     """Whether sizes differ; False while torch.jit.trace runs.
 
-    During tracing a size is a tensor, whose comparison warns; the op checks it anyway.
+    During tracing a size is a tensor, and comparing it warns. The op checks sizes anyway.
     """
     return not is_tracing() and found != wanted
 
@@ -57,7 +57,7 @@ def _refuse_script(module: nn.Module) -> NoReturn:
 
 
 class _RefusesScript:
-    """An attribute that raises when read from a module; on the class it is an empty list."""
+    """An attribute that raises if read from a module, and is an empty list on the class."""
 
     def __get__(self, module: nn.Module | None, owner: object) -> list[str]:
         return [] if module is None else _refuse_script(module)
@@ -68,7 +68,8 @@ class NotScripted:
 
     # torch.jit.script first calls this method of every module.
     __prepare_scriptable__ = _refuse_script
-    # A torch.jit.ScriptModule does not call it, but reads this attribute of its submodules first.
+    # A torch.jit.ScriptModule does not call that method. It first reads this attribute of its
+    # submodules.
     __jit_ignored_attributes__ = _RefusesScript()
 
     def __dir__(self) -> list[str]:
@@ -79,9 +80,9 @@ class NotScripted:
 def break_graphs_at_pad() -> None:
     """Make Dynamo skip pad_packed_sequence, like pack_padded_sequence.
 
-    torch 2.15 does so. Older compilers trace that function and raise, because the sizes of its
-    results depend on the data. With a torch.nn.LSTM this never happens: Dynamo skips the whole
-    function that calls one.
+    torch 2.15 skips it. Older compilers trace that function and raise, because the sizes of its
+    results depend on the data. With a torch.nn.LSTM this never happens, because Dynamo skips the
+    whole function that calls the module.
     """
     pad: Any = rnn.pad_packed_sequence
     # A program that uses torch.compile has imported the compiler. This sets the attribute that

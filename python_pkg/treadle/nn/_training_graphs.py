@@ -26,13 +26,13 @@ from .._check.tensors import dtype_name
 from ._capture import capturing
 from ._training_modules import Modules, leaves_of, without_hooks
 
-WARM_UP = 3  # calls before the capture, in which libraries choose kernels and workspaces
+WARM_UP = 3  # calls before the capture, in which libraries select kernels and workspaces
 
 Replay = Callable[[], None]
 
 
 class Recorder:
-    """Captures on a separate stream, and orders the streams of calls."""
+    """Captures on a separate stream, and makes each call wait for the previous call's stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -51,8 +51,8 @@ class Recorder:
     def capture(
         self, run: Callable[[], list[Tensor]], *, shared: bool
     ) -> tuple[list[Tensor], Replay]:
-        """A graph of ``run``, which shares its memory with other such graphs if ``shared``. A
-        replay writes into the tensors that ``run`` returned."""
+        """Captures ``run``. Graphs with ``shared`` use one memory pool. A replay writes into the
+        tensors that ``run`` returned."""
         graph = torch.cuda.CUDAGraph()
         pool = self._pool if shared else None
         with capturing(graph, pool=pool, stream=self._side):
@@ -129,8 +129,8 @@ class Graphs:
 
     def run(self, inputs: list[Tensor]) -> list[Tensor]:
         """The tensors that fn returns."""
-        # Otherwise replays would use a weight that autocast cast before the capture, and never
-        # cast it again.
+        # Otherwise replays would use a weight that autocast had cast before the capture, and would
+        # never cast it again.
         torch.clear_autocast_cache()
         result = self._fn(*pytree.tree_unflatten(inputs, self._structure))
         torch.clear_autocast_cache()
@@ -180,7 +180,7 @@ class Graphs:
             for slot in slots:
                 slot.capture(self._recorder)
         except RuntimeError as error:
-            first: BaseException = error  # ending the capture has raised another error
+            first: BaseException = error  # ending the capture may have raised another error
             while first.__context__ is not None:
                 first = first.__context__
             raise RuntimeError(
@@ -271,11 +271,11 @@ class Slot:
         return [t.detach() for t in self._outputs]
 
     def backward(self) -> list[Any]:
-        """The gradients of the inputs. Those of leaves are added to the sums."""
+        """Returns the gradients of the inputs, and adds those of leaves to the sums."""
         graphs = self._graphs
         wanted = [k for k, t in enumerate(self.inputs) if t.requires_grad]
         with torch.autocast(graphs.device.type, enabled=False), without_hooks(graphs.leaves):
-            # The graph is replayed many times, so the tensors saved by the forward pass must stay.
+            # The graph is replayed many times, so the tensors saved by the forward pass are kept.
             grads = torch.autograd.grad(
                 [self._outputs[k] for k in graphs.trained_outputs],
                 [*(self.inputs[k] for k in wanted), *graphs.leaves],
@@ -293,13 +293,13 @@ class Slot:
         return of_inputs
 
     def forget(self) -> None:
-        """Free the autograd graph. Its memory stays with the graphs."""
+        """Frees the autograd graph. The CUDA graphs keep its memory."""
         self._outputs = []
 
 
 class _Lease:
-    """A slot for one call, returned after its backward pass has run or when it can no longer
-    run."""
+    """A slot for one call. It is returned after the call's backward pass, or when autograd drops
+    the call's node."""
 
     def __init__(self, graphs: Graphs) -> None:
         self._graphs, self.slot = graphs, graphs.take()
@@ -329,7 +329,7 @@ class _Lease:
 
 
 class _Parameters(torch.autograd.Function):
-    """Makes the token on which calls depend; its backward pass returns parameters' gradients."""
+    """Makes the token on which calls depend. Its backward pass returns gradients of parameters."""
 
     @staticmethod
     def forward(ctx: Any, graphs: Graphs, *leaves: Tensor) -> Tensor:

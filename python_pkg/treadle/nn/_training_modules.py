@@ -1,4 +1,4 @@
-"""What a function reads besides its arguments: modules, and leaves of its autograd graph."""
+"""Finds what a function reads besides its arguments: modules and leaves of its autograd graph."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Modules:
     def __init__(self) -> None:
         self._training: dict[nn.Module, bool] = {}
         self._buffers: list[tuple[Tensor, Tensor]] = []
-        # For each parameter: the dict that holds it, its name, the parameter, its address, and
+        # For each parameter: the dict that contains it, its name, the parameter, its address, and
         # whether it was frozen.
         self._parameters: list[tuple[dict[str, Any], str, Tensor, int, bool]] = []
         self._aliases: dict[int, nn.Parameter] = {}  # by the id of a parameter
@@ -43,7 +43,7 @@ class Modules:
             hook.remove()
 
     def restore_buffers(self) -> None:
-        """Restore buffers, so that warm-up calls do not count in a batch norm's statistics."""
+        """Restores buffers, so that warm-up calls do not change the statistics of a batch norm."""
         with torch.no_grad():
             for buffer, value in self._buffers:
                 buffer.copy_(value)
@@ -70,8 +70,8 @@ class Modules:
     def aliased(self) -> Iterator[None]:
         """In this context the modules have other leaves, which share the parameters' memory.
 
-        Other autograd graphs may keep the parameters' own nodes alive. Such nodes belong to the
-        stream on which they were created, so a captured graph could not end in them.
+        Other autograd graphs may keep the AccumulateGrad nodes of the parameters alive. These nodes
+        belong to the stream on which they were created, so a captured graph cannot use them.
         """
         held = []
         for module in self._training:
@@ -88,13 +88,13 @@ class Modules:
                 flat[:] = weights
 
     def parameters_of(self, leaves: Iterable[Tensor]) -> list[Tensor]:
-        """Replaces aliases by their parameters; other leaves are unchanged."""
+        """Replaces aliases with their parameters; other leaves are unchanged."""
         held = [p for _, _, p, *_ in self._parameters if id(p) in self._aliases]
         behind = {id(self._aliases[id(p)]): p for p in held}
         return [behind.get(id(t), t) for t in leaves]
 
     def check(self) -> None:
-        """Raises if the graphs would compute something else than the modules."""
+        """Raises if the graphs would not compute the same as the modules."""
         for module, training in self._training.items():
             if module.training is not training:
                 raise RuntimeError(
@@ -122,9 +122,8 @@ def _mode(training: bool) -> str:
 def leaves_of(outputs: Iterable[Tensor], begin: int) -> list[Tensor]:
     """The leaves with respect to which outputs are differentiable.
 
-    A function's own tensors have nodes with sequence numbers above ``begin``. Others belong to an
-    autograd graph that continues outside of the function, which a captured gradient could not
-    reach.
+    The function's nodes have sequence numbers above ``begin``. Other nodes belong to an autograd
+    graph outside of the function, which a captured backward pass could not reach.
     """
     edges = (torch.autograd.graph.get_gradient_edge(t) for t in outputs if t.requires_grad)
     nodes: list[Any] = [edge.node for edge in edges]

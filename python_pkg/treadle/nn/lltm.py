@@ -36,25 +36,25 @@ class LLTM(CellLayers, nn.Module):
     """Layers of LLTM cells over whole sequences, called like :class:`torch.nn.LSTM`.
 
     See :func:`treadle.lltm_cell` for the formula of a step, and :func:`treadle.launch_info` for
-    what ran on a GPU. ``h`` is bounded by ±1. ``c`` accumulates over the steps and is never scaled
-    down, so for long sequences of half-precision inputs start it in float32.
+    the kernels that ran on a GPU. ``h`` is bounded by ±1. ``c`` accumulates over the steps and is
+    never scaled down, so pass a float32 ``c0`` for long sequences of half-precision inputs.
 
     LLTM is the cell of PyTorch's tutorial on C++ extensions: an LSTM without the forget gate. Its
     cell state grows without bound on long sequences and during training. Once tanh(c) is ±1, h no
-    longer depends on c, and one optimizer step can ruin what was learnt. Use short sequences, and
-    add a penalty on c to the loss, such as ``0.3 * c.abs().mean()`` of the last c. For real models
-    prefer :class:`treadle.nn.LSTM` or :class:`treadle.nn.GRU`, which learn more.
+    longer depends on c, and one optimizer step can ruin the model. Use short sequences, and add a
+    penalty on the last c to the loss, such as ``0.3 * c.abs().mean()``. For real models prefer
+    :class:`treadle.nn.LSTM` or :class:`treadle.nn.GRU`, which learn more.
 
     Args:
         input_size: I, the number of features of an input.
         hidden_size: H, the number of features of the hidden state and of the cell state.
         num_layers: the number of layers; each layer after the first reads the outputs of the
             previous one.
-        bias: False for no biases.
+        bias: whether the layers have biases.
         batch_first: inputs and outputs, but not states, are [B, T, ...] instead of [T, B, ...].
-        dropout: the probability of dropping an element of a layer's output in training; never of
-            the last layer's.
-        bidirectional: whether a second direction reads each sequence from its end. D is then 2,
+        dropout: the probability of dropping an element of a layer's output in training. The last
+            layer's output is never dropped.
+        bidirectional: whether a second direction reads each sequence from its end. D is 2 if True,
             else 1.
         device: where the parameters are created; ``"meta"`` creates them without memory.
         dtype: of the parameters: float64, float32, float16 or bfloat16.
@@ -62,24 +62,24 @@ class LLTM(CellLayers, nn.Module):
             :func:`treadle.lltm` lists the bytes.
 
     Attributes:
-        weight_ih_l0: [3H, I] (later layers: [3H, D*H]), the rows of the gates i, o and of the
-            candidate z.
+        weight_ih_l0: [3H, I] (later layers: [3H, D*H]), with rows for the gates i and o and the
+            candidate z, in this order.
         weight_hh_l0: [3H, H].
-        bias_l0: [3H]; torch.nn.LSTM has two. Missing if ``bias`` is False.
+        bias_l0: [3H], where torch.nn.LSTM has two. Absent if ``bias`` is False.
 
-    Names of layer k end in ``_lk``, those of its second direction in ``_lk_reverse``. All are drawn
+    Names of layer k end in ``_lk``, and in ``_lk_reverse`` for the second direction. All are drawn
     from the uniform distribution over ±1/sqrt(H), and read at every call.
 
     Raises:
-        TypeError, ValueError: an argument is not as above; sizes and ``num_layers`` are at least 1.
+        TypeError, ValueError: an argument is not as above, or a size or ``num_layers`` is below 1.
 
     Example::
 
         layer = treadle.nn.LLTM(8, 64, num_layers=2)
         output, (h, c) = layer(rows)        # [T, B, 8] -> [T, B, 64], [2, B, 64] each
 
-    A layer of one direction and an :class:`LLTMCell` load each other's ``state_dict``. To copy one
-    direction of one of several layers to a cell, and back::
+    A single layer in one direction and an :class:`LLTMCell` load each other's ``state_dict``. To
+    copy one direction of a layer of a larger module to a cell, and back::
 
         weights = torch.cat([layer.weight_hh_l0, layer.weight_ih_l0], dim=1)
         cell.load_state_dict({"weights": weights, "bias": layer.bias_l0})

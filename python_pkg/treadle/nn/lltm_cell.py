@@ -21,23 +21,27 @@ class LLTMCell(NotScripted, nn.Module):
     """One step of the LLTM, an LSTM without a forget gate, called like :class:`torch.nn.LSTMCell`.
 
     See :func:`treadle.lltm_cell` for the formula. ``h`` is bounded by ±1. ``c`` accumulates over
-    the steps and is never scaled down, so for long sequences keep it in float32.
+    the steps and is never scaled down, so keep it in float32 for long sequences.
 
     Args:
         input_size: I, the number of features of an input.
         hidden_size: H, the number of features of the hidden state and of the cell state.
-        bias: False for no bias.
+        bias: whether the cell has a bias.
         device: where the parameters are created; ``"meta"`` creates them without memory.
         dtype: of the parameters: float64, float32, float16 or bfloat16.
 
     Attributes:
-        weights: [3H, H+I], the rows of the gates i, o, z; columns first for h, then for the input.
+        weights: [3H, H+I], with rows for i, o and z, in this order; columns for h come first, then
+            those for the input.
         bias: [3H] or None.
 
     Both are drawn from the uniform distribution over ±1/sqrt(H). A ``state_dict`` of the LLTM in
-    PyTorch's tutorial on C++ extensions loads unchanged: the names agree, and its [1, 3H] bias is
-    reshaped. So does a ``state_dict`` of a :class:`LLTM` of one layer in one direction, and vice
-    versa.
+    PyTorch's tutorial on C++ extensions loads unchanged: its names are the same, and its [1, 3H]
+    bias is reshaped. A cell and an :class:`LLTM` of one layer in one direction also load each
+    other's ``state_dict``.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above.
 
     Example::
 
@@ -86,9 +90,9 @@ class LLTMCell(NotScripted, nn.Module):
 
         Args:
             input: [B, I], or [I] without a batch.
-            hx: ``(h, c)`` from the previous step, each [B, H] (or [H]). ``c`` may be float32 with
-                half-precision inputs and stays so from step to step. None starts from zeros in
-                the dtype of ``input``; under autocast, ``c`` starts in at least float32.
+            hx: ``(h, c)`` from the previous step, each [B, H] (or [H]). With half-precision inputs,
+                ``c`` may be float32, and the new one then is as well. None starts from zeros in the
+                dtype of ``input``; under autocast, ``c`` starts in at least float32.
 
         Returns:
             ``(new_h, new_cell)``, each [B, H] (or [H]): ``new_h`` in the dtype of ``input``
@@ -133,7 +137,7 @@ class LLTMCell(NotScripted, nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any], *args: Any
     ) -> None:
-        # The dictionary is load_state_dict's own copy.
+        # The dictionary is a copy made by load_state_dict, so it may be changed.
         with hooks_run(self, state_dict, prefix, metadata, *args):
             why = wrong_cell("LLTMCell", "LLTM", state_dict, prefix, metadata)
             why = why or cell_from_layer(state_dict, prefix)

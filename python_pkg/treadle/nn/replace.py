@@ -1,4 +1,4 @@
-"""Gives torch's recurrent modules in a model treadle's forward pass, and restores torch's."""
+"""Switches the recurrent modules of a model to treadle's forward pass, and back to torch's."""
 
 from __future__ import annotations
 
@@ -50,11 +50,12 @@ _DTYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 
 @dataclass(frozen=True)
 class Replaced:
-    """Names of modules, as in ``named_modules``; "" is the model itself.
+    """The result of :func:`replace` and :func:`restore`. Names are those of ``named_modules``; ""
+    is the model itself.
 
     Attributes:
-        replaced: those whose forward pass changed.
-        left: those that are unchanged, each with the reason.
+        replaced: names of the modules whose forward pass changed.
+        left: names of the modules that are unchanged, each with the reason.
     """
 
     replaced: list[str]
@@ -65,37 +66,37 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
     """Make every LSTM, GRU, RNN, LSTMCell, GRUCell and RNNCell of torch.nn in ``model`` run on
     treadle's kernels, in place.
 
-    The modules stay the same objects of the same class, but get another forward pass, that of
+    The modules stay the same objects of the same class, but their forward pass becomes that of
     :class:`treadle.nn.LSTM` and so on. Their parameters, buffers, hooks, tied weights and
     references to them remain. For ``isinstance`` they belong to both classes. ``recompute`` of
     layers is off; set it on a module to turn it on.
 
     Tools that know torch's classes work on a replaced model as before, and their results are
-    torch's: TorchScript, ``torch.onnx.export``, int8 by ``torch.ao.quantization``, counters of
-    operations, Opacus. The documentation lists these tools and the exceptions. The forward pass
-    is an attribute of the module, so a ``copy.copy`` of the module itself must be replaced again.
+    torch's: TorchScript, ``torch.onnx.export``, int8 by ``torch.ao.quantization``, FLOP counters,
+    Opacus. The documentation lists these tools and the exceptions. The forward pass is an attribute
+    of the module, so a ``copy.copy`` of the module itself must be replaced again.
 
     On NVIDIA GPUs of compute capability 7.5, or if H is too large for the GPU, a layer launches a
-    matrix product and a kernel for each step. In these cases float16 LSTM layers, and float32
-    layers of H up to about 128, are slower than cuDNN's, by a factor of up to eight.
-    ``only_if_faster`` does not replace such layers. Time the model before and after.
+    matrix product and a kernel at each step. In these cases float16 LSTM layers, and float32 layers
+    of H up to about 128, are up to eight times slower than cuDNN's. ``only_if_faster`` does not
+    replace such layers. Time the model before and after.
 
     Args:
         model: a module; it may itself be such a module.
         only_if_faster: do not replace float32 and float16 layers for which the GPU launches a
-            product and a kernel for each step, which the planner decides for 16 rows of 128 steps;
-            and do not replace cells on a GPU, where a training step of a cell takes longer than
-            torch's. Move the model to its GPU and dtype first.
+            product and a kernel at each step (the planner is called for 16 rows of 128 steps), or
+            any cell on a GPU, where a training step of a cell is slower than torch's. Move the
+            model to its GPU and dtype first.
 
     Returns:
-        What was replaced, and what was left, each with the reason. Modules are left if they have
-        complex parameters, if they are of a subclass, which may override the forward pass, or if
-        their ``forward`` was set, for example by accelerate's hooks.
+        The modules that were replaced, and those that were not, each with the reason. A module is
+        not replaced if it has complex parameters, if its class is a subclass (which may override
+        the forward pass), or if its ``forward`` was set, for example by accelerate's hooks.
 
     Raises:
         TypeError: ``model`` is not a module.
-        ImportError: ``only_if_faster`` needs treadle._C, which this package does not have for the
-            running Python.
+        ImportError: ``only_if_faster`` needs treadle._C, which was not built for the running
+            Python.
 
     Example::
 
@@ -119,15 +120,15 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
 def restore(model: nn.Module) -> Replaced:
     """Undo :func:`replace`: make the modules of treadle.nn in ``model`` torch's again, in place.
 
-    That includes modules that were created as ``treadle.nn.LSTM`` and so on. Tools that look for
-    torch's exact classes find those only after this call.
+    This includes modules that were created as ``treadle.nn.LSTM`` and so on. Tools that look for
+    torch's exact classes find these modules only after this call.
 
     Args:
         model: a module.
 
     Returns:
         The restored modules, as ``replaced``. Subclasses, and modules whose ``forward`` was set
-        after :func:`replace`, are left.
+        after :func:`replace`, are not restored.
 
     Raises:
         TypeError: ``model`` is not a module.

@@ -41,7 +41,7 @@ class _TorchLayers(SequenceLayers):
         name = self._front.name
         if not (isinstance(dtype, torch.dtype) and dtype.is_complex):  # which torch runs
             check_dtype(name, dtype)
-        # Does not call nn.LSTM by name, because some programs replace it by this class.
+        # Does not call nn.LSTM by name, because some programs replace it with this class.
         super().__init__(  # type: ignore[call-arg]
             input_size,
             hidden_size,
@@ -67,8 +67,8 @@ class _TorchLayers(SequenceLayers):
         super().__setattr__(name, value)
 
     def flatten_parameters(self) -> None:
-        """Does nothing: the kernels read weights in place. torch makes all weights views of one
-        block of memory for cuDNN, which safetensors refuses to load into."""
+        """Does nothing, because the kernels read weights in place. For cuDNN, torch makes all
+        weights views of one block of memory, into which safetensors cannot load."""
 
     def extra_repr(self) -> str:
         words: str = super().extra_repr()  # type: ignore[misc]
@@ -78,24 +78,23 @@ class _TorchLayers(SequenceLayers):
 class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
     """:class:`torch.nn.LSTM` on treadle's kernels: one launch for all steps, any derivative.
 
-    Parameters, their names and initialisation, ``state_dict``, arguments and results are torch's,
-    and this is a subclass of torch's class; :func:`treadle.nn.replace` gives its forward pass to
-    the modules of an existing model. Double backward, forward mode and vmap also work.
-    torch.compile breaks the graph at every such module unless torch._dynamo.config.allow_rnn is
-    True; torch.export does not.
+    It is a subclass of torch's class, with the same parameters, initialisation, ``state_dict``,
+    arguments and results. :func:`treadle.nn.replace` gives its forward pass to the modules of an
+    existing model. Double backward, forward mode and vmap also work. torch.compile breaks the graph
+    at every such module unless torch._dynamo.config.allow_rnn is True; torch.export does not.
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
             dtype: as in torch.nn.LSTM.
-        proj_size: P, less than H; 0 for none. h is then ``weight_hr_l0 @ (o * tanh(c))``, of size
-            P. The layer runs as one without projections, with the recurrent weight
-            ``weight_hh_l0 @ weight_hr_l0``, and a product computes h of all steps; on a CPU it runs
-            torch.lstm where that is faster.
+        proj_size: P, less than H; 0 for no projections. With projections, h is
+            ``weight_hr_l0 @ (o * tanh(c))``, of size P. The layer runs as one without projections,
+            with the recurrent weight ``weight_hh_l0 @ weight_hr_l0``, and one product computes h of
+            all steps. On a CPU it runs torch.lstm where that is faster.
         recompute: save less for the backward pass, which then recomputes the rest;
             :func:`treadle.lstm` lists the bytes.
 
     Raises:
-        The errors of torch.nn.LSTM.
+        The errors of torch.nn.LSTM; TypeError: ``recompute`` is not a bool.
 
     Example::
 
@@ -138,7 +137,7 @@ class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
 
 
 class _LayersOfH(_TorchLayers):
-    """Layers whose only state is h, and which have no projections."""
+    """Layers without projections, whose only state is h."""
 
     @classmethod
     def _refuse(cls, proj_size: object) -> None:
@@ -177,11 +176,10 @@ class _LayersOfH(_TorchLayers):
 class GRU(_LayersOfH, nn.GRU, metaclass=Replaceable):
     """:class:`torch.nn.GRU` on treadle's kernels: one launch for all steps, any derivative.
 
-    Parameters, their names and initialisation, ``state_dict``, arguments and results are torch's,
-    and this is a subclass of torch's class; :func:`treadle.nn.replace` gives its forward pass to
-    the modules of an existing model. Double backward, forward mode and vmap also work.
-    torch.compile breaks the graph at every such module unless torch._dynamo.config.allow_rnn is
-    True; torch.export does not.
+    It is a subclass of torch's class, with the same parameters, initialisation, ``state_dict``,
+    arguments and results. :func:`treadle.nn.replace` gives its forward pass to the modules of an
+    existing model. Double backward, forward mode and vmap also work. torch.compile breaks the graph
+    at every such module unless torch._dynamo.config.allow_rnn is True; torch.export does not.
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
@@ -191,7 +189,7 @@ class GRU(_LayersOfH, nn.GRU, metaclass=Replaceable):
         proj_size: must not be given, as in torch.nn.GRU.
 
     Raises:
-        The errors of torch.nn.GRU.
+        The errors of torch.nn.GRU; TypeError: ``recompute`` is not a bool.
 
     Example::
 
@@ -234,11 +232,10 @@ class GRU(_LayersOfH, nn.GRU, metaclass=Replaceable):
 class RNN(_LayersOfH, nn.RNN, metaclass=Replaceable):
     """:class:`torch.nn.RNN` on treadle's kernels: one launch for all steps, any derivative.
 
-    Parameters, their names and initialisation, ``state_dict``, arguments and results are torch's,
-    and this is a subclass of torch's class; :func:`treadle.nn.replace` gives its forward pass to
-    the modules of an existing model. Double backward, forward mode and vmap also work.
-    torch.compile breaks the graph at every such module unless torch._dynamo.config.allow_rnn is
-    True; torch.export does not.
+    It is a subclass of torch's class, with the same parameters, initialisation, ``state_dict``,
+    arguments and results. :func:`treadle.nn.replace` gives its forward pass to the modules of an
+    existing model. Double backward, forward mode and vmap also work. torch.compile breaks the graph
+    at every such module unless torch._dynamo.config.allow_rnn is True; torch.export does not.
 
     Args:
         input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout,
@@ -248,7 +245,7 @@ class RNN(_LayersOfH, nn.RNN, metaclass=Replaceable):
         proj_size: must not be given, as in torch.nn.RNN.
 
     Raises:
-        The errors of torch.nn.RNN.
+        The errors of torch.nn.RNN; TypeError: ``recompute`` is not a bool.
 
     Example::
 

@@ -29,9 +29,9 @@ class SineLinear(NotScripted, nn.Module):
     Args:
         in_features: I, the number of features of an input.
         out_features: O, the number of features of an output.
-        bias: False for no bias.
-        is_first: whether the input is coordinates (in ±1) and not the output of another layer.
-        omega_0: the factor of x Wᵀ + b, in radians.
+        bias: whether the layer has a bias.
+        is_first: whether the input is coordinates (within ±1) instead of another layer's output.
+        omega_0: the factor of x Wᵀ + b. The product is in radians.
         device: where the parameters are created; ``"meta"`` creates them without memory.
         dtype: of the parameters: float64, float32, float16 or bfloat16.
 
@@ -40,8 +40,8 @@ class SineLinear(NotScripted, nn.Module):
             ±sqrt(6/I)/\\|omega_0\\|.
         bias: [O] or None, drawn like that of :class:`torch.nn.Linear`, over ±1/sqrt(I).
 
-    A ``state_dict`` also has omega_0 as extra state, a tensor of one number, and loading weights of
-    another omega_0 raises. Dicts without it also load, and so do those of the paper's layer, whose
+    A ``state_dict`` also has omega_0 as extra state, a tensor of one number, and loading raises if
+    it differs. Dicts without omega_0 also load, and so do those of the paper's layer, whose
     parameters are in a module named ``linear``.
 
     Raises:
@@ -90,7 +90,7 @@ class SineLinear(NotScripted, nn.Module):
         draw(self, 1 / self.in_features if self.is_first else None, self.omega_0)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Map the last dimension.
+        """Applies the layer to the last dimension.
 
         Args:
             input: [..., I].
@@ -140,7 +140,7 @@ class SineLinear(NotScripted, nn.Module):
         return torch.tensor(self.omega_0, dtype=torch.float64, device="cpu")
 
     def set_extra_state(self, state: Any) -> None:
-        """Check omega_0, because weights of another one would compute something else.
+        """Checks omega_0, because weights trained with another value would give wrong results.
 
         Raises:
             TypeError, ValueError: ``state`` is not a number, or differs from ``omega_0``.
@@ -151,7 +151,7 @@ class SineLinear(NotScripted, nn.Module):
         self, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any], *args: Any
     ) -> None:
         _strict, missing_keys, _unexpected_keys, error_msgs = args
-        # The paper's layer contains an nn.Linear. The dictionary is load_state_dict's own copy.
+        # The paper's layer contains an nn.Linear. state_dict is a copy, so it may be changed.
         key = f"{prefix}_extra_state"
         with hooks_run(self, state_dict, prefix, metadata, *args):
             for name in ("weight", "bias"):
@@ -164,13 +164,13 @@ class SineLinear(NotScripted, nn.Module):
                     text = f"without the entry {key!r} the weights load regardless"
                     error_msgs.append(f"{wrong}; {text}")
             super()._load_from_state_dict(state_dict, prefix, metadata, *args)
-        # Older files, and those of other implementations, have none.
+        # Older files, and files of other implementations, have no extra state.
         if key in missing_keys:
             missing_keys.remove(key)
 
 
 def draw(layer: SineLinear | nn.Linear, bound: float | None, omega: float) -> None:
-    """Draw weights from ±bound (None: a hidden layer's bound), and the bias like nn.Linear."""
+    """Draws weights from ±bound (None: a hidden layer's bound), and the bias like nn.Linear."""
     fan_in = layer.in_features
     if bound is None:
         bound = math.sqrt(6 / fan_in) / abs(omega)

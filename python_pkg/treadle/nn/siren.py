@@ -1,4 +1,4 @@
-"""Siren: networks of sine layers, as a module."""
+"""Siren: a network of sine layers, as a module."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ __all__ = ["Siren"]
 class Siren(NotScripted, nn.Module):
     """A network of sines from coordinates to values: the SIREN of Sitzmann and others, 2020.
 
-    ``net`` is a first :class:`SineLinear`, ``hidden_layers`` more of them, and a last layer: a
-    :class:`SineLinear` or, if ``outermost_linear``, a :class:`torch.nn.Linear` initialised like
-    one. The first nine arguments and the layers are those of the paper's code; the other arguments
-    are siren-pytorch's. The paper's network also returns a copy of the coordinates, with respect to
-    which it can be differentiated. This one returns only the values, so pass coordinates that
-    require grad.
+    ``net`` has a first :class:`SineLinear`, ``hidden_layers`` more of them, and a last layer, which
+    is another :class:`SineLinear` or, if ``outermost_linear``, a :class:`torch.nn.Linear` with the
+    same initialisation. The first nine arguments and the layers are those of the paper's code; the
+    other arguments are siren-pytorch's. The paper's network also returns a copy of the coordinates,
+    with respect to which it can be differentiated. This network returns only the values, so pass
+    coordinates that require grad.
 
     Args:
         in_features: the number of coordinates of a point; they should be within ±1.
@@ -42,18 +42,19 @@ class Siren(NotScripted, nn.Module):
         hidden_layers: the number of layers between the first and the last, 0 or more.
         out_features: the number of values at a point.
         outermost_linear: make the last layer linear, so that values are not bounded by ±1.
-        first_omega_0: omega_0 of the first layer. With a larger one, the net learns finer detail
+        first_omega_0: omega_0 of the first layer. With a larger value, the net learns finer detail
             first.
         hidden_omega_0: omega_0 of all other layers.
         device: where the parameters are created; ``"meta"`` creates them without memory.
         dtype: of the parameters: float64, float32, float16 or bfloat16.
-        bias: False for no biases at all.
-        final_activation: a module applied to the values; needs ``outermost_linear``.
-        dropout: the probability of dropping an element of any layer's output but the last's, in
-            training.
+        bias: whether the layers have biases.
+        final_activation: a module applied to the values; requires ``outermost_linear``.
+        dropout: the probability of dropping an element of a layer's output in training. The last
+            layer's output is never dropped.
 
     State dicts of the paper's networks and of siren-pytorch load unchanged into a net of the same
-    widths and omegas; two methods convert back.
+    widths and omegas. :meth:`to_paper_state_dict` and :meth:`to_siren_pytorch_state_dict` convert
+    back.
 
     Raises:
         TypeError, ValueError: an argument is not as above.
@@ -146,9 +147,9 @@ class Siren(NotScripted, nn.Module):
         """
         first = self.net[0]
         if isinstance(first, SineLinear):
-            # A hook, such as FSDP2's for mixed precision, may cast it; then the layer checks it.
+            # If a hook may cast the input, as in FSDP2's mixed precision, the layer checks it.
             hooks = self.net._forward_pre_hooks or first._forward_pre_hooks
-            # Not read as an attribute, because a parametrization would compute it twice.
+            # Reading the attribute would compute a parametrized weight twice.
             weight = None if hooks else first._parameters.get("weight")
             check_rows("Siren", input, first.in_features, weight)
         output: Tensor = self.net(input)
@@ -163,11 +164,11 @@ class Siren(NotScripted, nn.Module):
     ) -> Jet:
         """Values at points and their derivatives with respect to x, in one forward pass.
 
-        A loss that uses them needs only an ordinary backward pass, without a graph of derivatives.
-        That takes less memory, and torch.compile supports it. Module hooks do not run.
+        A loss of these derivatives needs only an ordinary backward pass, without ``create_graph``.
+        This uses less memory, and torch.compile supports it. Module hooks do not run.
 
         Args:
-            x: [..., in_features]; it need not require grad, but may.
+            x: [..., in_features]; it may require grad, but need not.
             gradient, laplacian, hessian_diagonal: which derivatives to compute.
 
         Returns:
@@ -175,7 +176,7 @@ class Siren(NotScripted, nn.Module):
             [..., O, in_features], [..., O] and [..., O, in_features]; None if not requested.
 
         Raises:
-            TypeError, ValueError, RuntimeError: ``x`` or a flag is not as above; as in ``forward``.
+            TypeError, ValueError, RuntimeError: ``x`` or a flag is not as above; see ``forward``.
 
         Example::
 
@@ -195,8 +196,9 @@ class Siren(NotScripted, nn.Module):
             Tensors that share memory with the parameters, like those of ``state_dict``.
 
         Raises:
-            TypeError, ValueError: ``blocks`` is not a bool; the net has a final activation, which
-                the paper's networks lack; ``blocks`` with an omega_0 other than 30.
+            TypeError: ``blocks`` is not a bool.
+            ValueError: the net has a final activation, which the paper's networks lack, or
+                ``blocks`` is True and an omega_0 is not 30.
         """
         check_bool("Siren.to_paper_state_dict", "blocks", blocks)
         if "activation" in self.net._modules:
@@ -219,7 +221,7 @@ class Siren(NotScripted, nn.Module):
     def to_siren_pytorch_state_dict(self) -> dict[str, Tensor]:
         """The weights under the names of siren-pytorch's ``SirenNet``, for its ``load_state_dict``.
 
-        If the last layer is a sine layer, give ``SirenNet`` a
+        If the last layer is a sine layer, create ``SirenNet`` with
         ``final_activation=Sine(hidden_omega_0)``.
 
         Returns:
@@ -244,10 +246,10 @@ class Siren(NotScripted, nn.Module):
         self, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any], *args: Any
     ) -> None:
         with hooks_run(self, state_dict, prefix, metadata, *args):
-            # The dictionary is load_state_dict's own copy, which the layers load from.
+            # state_dict is a copy from which the layers load, so it may be changed.
             last = len(self._layers()) - 1
             weight = f"{prefix}net.{last}.weight"
-            # In the paper's names `linear` is only in layers with a sine.
+            # In the paper's code, only the names of sine layers contain `linear`.
             paper = any(
                 re.match(rf"{re.escape(prefix)}net\.\d+\.linear\.", key) for key in state_dict
             )

@@ -19,23 +19,23 @@ _EPS = 1e-9  # of BigVGAN's SnakeBeta
 
 
 class Snake(NotScripted, nn.Module):
-    """x + sin(alpha x)² / alpha, or / beta, for each channel. See :func:`treadle.snake`.
+    """x + sin(alpha x)² / alpha (or / beta) for each channel. See :func:`treadle.snake`.
 
     It replaces ``Snake1d`` of DAC, ``Snake`` of BigVGAN and, with ``beta=True``, BigVGAN's
-    ``SnakeBeta``, and loads their state dicts, in which alpha and beta may be [1, C, 1]. Those
-    modules divide by alpha + 1e-9. For alpha ≥ 0 that changes no result by more than 1e-9 x², but
-    if alpha reaches 0 or below, their gradients are wrong, or NaN. This module's are right unless
-    you pass ``eps=1e-9``, which selects their formula.
+    ``SnakeBeta``. It loads their state dicts, in which alpha and beta may be [1, C, 1]. Those
+    modules divide by alpha + 1e-9. For alpha ≥ 0 this changes no result by more than 1e-9 x², but
+    if alpha reaches 0 or below, their gradients are wrong or NaN. The gradients of this module are
+    correct unless you pass ``eps=1e-9``, which selects their formula.
 
     Args:
-        channels: C.
+        channels: C, the number of channels.
         alpha: the initial value of alpha and beta.
-        beta: True divides sin² by a separate parameter, beta; otherwise by alpha.
-        logscale: True keeps the logarithms of alpha and beta as parameters, like BigVGAN's
-            ``alpha_logscale``, so both stay positive. A loaded dict must also have logarithms.
-        trainable: False makes parameters that do not require grad.
-        eps: a number added to the divisor of sin². None: 1e-9 with ``beta``, as in BigVGAN; without
-            ``beta`` nothing is added, and the result at alpha 0 is the limit, x.
+        beta: whether sin² is divided by a separate parameter, beta, instead of alpha.
+        logscale: whether the parameters are the logarithms of alpha and beta, like BigVGAN's
+            ``alpha_logscale``, so that both stay positive. A loaded dict must also have logarithms.
+        trainable: whether the parameters require grad.
+        eps: a number added to the divisor of sin². None means 1e-9 with ``beta``, as in BigVGAN.
+            Without ``beta`` it adds nothing, and the result at alpha 0 is the limit, x.
         device: where the parameters are created; ``"meta"`` creates them without memory.
         dtype: of the parameters: float64, float32, float16 or bfloat16.
 
@@ -43,10 +43,10 @@ class Snake(NotScripted, nn.Module):
         alpha: [C].
         beta: [C] or None.
 
-    Under autocast the parameters stay in float32 and so does the result, as in those modules.
+    Under autocast the parameters and the result stay in float32, as in those modules.
 
     Raises:
-        TypeError, ValueError: an argument is not as above, or alpha ≤ 0 with ``logscale``.
+        TypeError, ValueError: an argument is not as above, or ``logscale`` is True and alpha ≤ 0.
 
     Example::
 
@@ -130,7 +130,7 @@ class Snake(NotScripted, nn.Module):
         )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # The dictionary is load_state_dict's own copy.
+        # state_dict is a copy made by load_state_dict, so it may be changed.
         for name in ("alpha", "beta"):
             found = state_dict.get(prefix + name)
             if isinstance(found, Tensor) and found.shape == (1, self.channels, 1):

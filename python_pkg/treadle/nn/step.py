@@ -1,4 +1,4 @@
-"""Runs a recurrent layer one step at a time, for policies; on a GPU as a CUDA graph."""
+"""Runs a recurrent layer one step at a time, for example in a policy; on a GPU by a CUDA graph."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from ._sequence import Options, States
 __all__ = ["Step", "make_step"]
 
 NO_OPTIONS = Options(reset=None, reset_hx=(), lengths=None, return_cells=False)
-WARM_UP = 3  # calls before the capture, in which libraries choose kernels and allocate workspaces
+WARM_UP = 3  # calls before the capture, in which libraries select kernels and allocate workspaces
 
 
 def make_step(layer: nn.Module, batch: int, *, clone: bool = False) -> Step:
     """Make ``layer`` callable one step at a time, with the state kept on its device.
 
-    A step of the module takes the host far longer than the device. So this captures the step once
-    as a CUDA graph, and a call copies its input and replays the graph. On a CPU the same object
-    runs the layer's op.
+    A step of the module takes far longer on the host than on the device. So the step is captured
+    once as a CUDA graph, and a call copies its input and replays the graph. On a CPU a call runs
+    the layer's op.
 
     Args:
         layer: a :class:`treadle.nn.LSTM`, :class:`GRU`, :class:`RNN` or :class:`LLTM` in one
-            direction, of any number of layers. Device and dtype are those of its parameters, also
+            direction, with any number of layers. Device and dtype are those of its parameters, also
             under autocast. It runs as in ``eval()``: without dropout and without gradients.
         batch: B, the number of rows.
         clone: return a new tensor at each call. If False, every call returns the same tensor and
@@ -38,7 +38,8 @@ def make_step(layer: nn.Module, batch: int, *, clone: bool = False) -> Step:
         A :class:`Step`, whose state is zeros.
 
     Raises:
-        TypeError: ``layer`` is none of these modules, or an argument has another type.
+        TypeError: ``layer`` is not one of these modules, ``batch`` is not an integer, or ``clone``
+            is not a bool.
         ValueError: ``batch`` is less than 1; ``layer`` is bidirectional; or a parameter is
             recomputed at every call (``torch.nn.utils.parametrize``), is on meta, or is sharded.
 
@@ -61,7 +62,7 @@ class Step:
     """Runs one step of a recurrent layer at each call. :func:`make_step` makes it.
 
     It reads the layer's own parameters, so ``optimizer.step()`` and ``load_state_dict`` take
-    effect. Calls may come on different streams: each waits for the previous one. The layer's
+    effect. Calls may run on different streams: each waits for the previous one. The layer's
     ``forward`` and its hooks do not run.
     """
 
@@ -89,8 +90,8 @@ class Step:
 
         Args:
             input: [B, I], of the parameters' dtype and device.
-            reset: [B] bool on that device: rows whose state is set to zeros before this step. None:
-                no row.
+            reset: [B] bool on that device: the state of a row where it is true is set to zeros
+                before this step. None resets no row.
 
         Returns:
             [B, H] ([B, P] with projections), h of the last layer, of the parameters' dtype. The
@@ -120,14 +121,14 @@ class Step:
 
     @property
     def state(self) -> Tensor | States:
-        """The state after the last step, as the layer's ``hx``: h, or (h, c), each [num_layers, B,
-        H], c in float32 for half types. Every step reads and writes these tensors, so the next step
-        begins with what you write to them."""
+        """The state after the last step, like the layer's ``hx``: h, or (h, c), each [num_layers,
+        B, H], with c in float32 for half types. Every step reads and writes these tensors. If you
+        write to them, the next step begins with the new values."""
         return self._states[0] if len(self._names) == 1 else self._states
 
     def set_state(self, hx: Tensor | States) -> None:
-        """Make the next step begin with ``hx``, as the layer returns it; c of half types may be
-        float32.
+        """Make the next step begin with ``hx``, in the form in which the layer returns it. For half
+        types c may be float32.
 
         Raises:
             TypeError, ValueError: ``hx`` is not a valid ``hx`` of the layer.
@@ -187,7 +188,7 @@ class Step:
         layer = self._layer
         if self._marked:
             for memory in self._memory:
-                # Not a product, so that NaN does not survive the reset.
+                # Not a multiplication, which would keep NaN.
                 memory.masked_fill_(self._reset.unsqueeze(-1), 0)
         parameters = list(self._parameters.values())
         output, *last = self._front.run(

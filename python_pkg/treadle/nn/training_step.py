@@ -1,4 +1,4 @@
-"""CUDA graphs of a function that a training loop calls at every step."""
+"""Runs a function that a training loop calls at every step by CUDA graphs."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ def make_training_step(
 ) -> TrainingStep:
     """Make ``fn`` callable as a CUDA graph, with a second graph for its backward pass.
 
-    A loop over time that calls a cell between other layers takes the host far longer than the
-    device. The returned object computes what ``fn`` computes. A call copies its arguments
-    and replays a graph, and so does its backward pass: autograd sees one node. Parameters get the
-    same gradients as from ``fn``, once per backward pass, for any number of calls. On a CPU, and in
+    A loop over time that calls a cell between other layers takes far longer on the host than on the
+    device. The returned object computes the same as ``fn``. A call copies its arguments and replays
+    a graph, and so does its backward pass, which autograd sees as one node. Parameters get the same
+    gradients as from ``fn``, once per backward pass, for any number of calls. On a CPU, and in
     ``torch.no_grad()``, a call runs ``fn`` itself.
 
-    Capture as much as possible at once: a function that loops over all steps is faster than
-    a function of one step. The latter can be called any number of times up to ``calls``.
+    Capture as much as possible at once: a function that loops over all steps is faster than a
+    function of one step. A function of one step can be called up to ``calls`` times.
 
     Args:
         fn: a module, or any function of tensors, which may call modules and treadle's layers. It
             must not wait for the device, change its arguments, or depend on other values on the
-            host, because its Python code runs only during the capture. Autocast that is enabled in
-            it or around this call is captured.
-        sample_args: the arguments of a call, tensors or tuples, lists and dicts of them, all on one
-            device. Later arguments have these shapes and dtypes; an argument can be differentiated
-            only if its sample requires grad. The values are used for warm-up calls.
-        calls: how many calls may wait for their backward pass at the same time, each with memory
-            for its activations. If ``fn`` is one step, this is the number of steps.
+            host, because its Python code runs only during the capture. If autocast is enabled in
+            ``fn`` or around this call, it is captured.
+        sample_args: the arguments of a call: tensors, or tuples, lists and dicts of tensors, all on
+            one device. Later arguments must have the same shapes and dtypes. An argument can be
+            differentiated only if its sample requires grad. Warm-up calls use the values.
+        calls: how many calls may wait for their backward pass at the same time. Each has its own
+            memory for activations. If ``fn`` is one step, this is the number of steps.
 
     Returns:
         A :class:`TrainingStep`. Like ``fn``, it returns new tensors.
 
     Raises:
         TypeError: ``fn`` is not callable, or one of its arguments or results is not a tensor.
-        ValueError: ``calls`` is less than 1, or there are no arguments or they are on several
+        ValueError: ``calls`` is less than 1, there are no arguments, or they are on several
             devices.
         RuntimeError: ``fn`` cannot be captured, changes an argument, returns nothing that requires
             grad, or differentiates with respect to a tensor that was computed earlier and is not
@@ -100,7 +100,7 @@ class TrainingStep:
     """Runs a function at each call, forward and backward. :func:`make_training_step` makes it.
 
     It reads the parameters of the function's modules from the memory that they had when it was
-    made, so ``optimizer.step()`` and ``load_state_dict`` take effect. Calls may come on different
+    made, so ``optimizer.step()`` and ``load_state_dict`` take effect. Calls may run on different
     streams: each waits for the previous one. Second derivatives (``create_graph=True``) raise.
     """
 
@@ -123,7 +123,7 @@ class TrainingStep:
             self._graphs = Graphs(fn, tensors, self._structure, calls)
 
     def __call__(self, *args: Any) -> Any:
-        """What ``fn(*args)`` returns.
+        """Returns the same as ``fn(*args)``.
 
         Raises:
             TypeError: an argument is not a tensor, but its sample was one.

@@ -32,8 +32,8 @@ def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
 
     LSTM, GRU and RNN become ONNX's nodes of these names or, with ``reset`` or in float64, a Scan
     over the steps; so does the LLTM. ``lengths`` of a layer in two directions become resets. The
-    sine layer becomes MatMul, Add, Mul and Sin; its jets also use Cos. An op that rounds once in a
-    half type becomes float32 between two Casts. Any size except the number of features may be
+    sine layer becomes MatMul, Add, Mul and Sin; its jets also use Cos. An op that rounds once in
+    half types runs in float32 between two Casts. Any size except the number of features may be
     dynamic.
 
     Returns:

@@ -22,7 +22,7 @@ def wide_dtype(dtype: Any) -> Any:
 
 
 def constant(value: Any, dtype: Any) -> Value:
-    """A number, or a size that is known when the model runs, as a value of the graph."""
+    """A number, or a size known only when the model runs, as a value of the graph."""
     if isinstance(value, ir.Value):
         return cast(value, dtype)
     return op.Constant(value=ir.tensor(value, dtype=dtype))
@@ -65,10 +65,10 @@ def scan(
     back: bool,
 ) -> Sequence[Value]:
     """Calls ``step(op, *states, *rows)`` for every step. Returns the states after all steps, then
-    the other results, those of all steps in one tensor.
+    the other results, each with all steps in one tensor.
 
     ``rows`` are values that are sliced along their first dimension, with their dtypes. ``dtype`` is
-    that of all other values. ``back``: begin at the end.
+    that of all other values. ``back``: whether to begin at the end.
     """
     dtypes = [dtype] * len(states) + [each for _, each in rows]
     given = [

@@ -62,7 +62,7 @@ def _rnn_relu_step(op: Ops, gate: Value, c: Value, dtype: Any) -> Cell:
     return op.Relu(gate), op.Relu(gate)
 
 
-# The cells whose steps read the sums over input and state together.
+# The cells whose gates are sums of the products with input and state.
 _STEPS = {
     "lltm": _lltm_step,
     "lstm": _lstm_step,
@@ -196,7 +196,7 @@ def _direction(a: _Layer, d: int) -> Sequence[Value]:
     for bias in biases[: 1 if a.cell == "gru" else 2]:
         of_input = of_input if bias is None else op.Add(of_input, bias)
     rows = [(of_input, a.dtype)]
-    always: list[Value] = []  # what rows reset to, unless each step has its own
+    always: list[Value] = []  # the states after a reset; None if each step has its own
     if a.reset is not None:
         # The second direction resets before step t where step t + 1 is marked.
         mark = a.reset if d == 0 else op.Pad(a.reset, [-1, 0, 0, 1, 0, 0])
@@ -228,7 +228,7 @@ def _direction(a: _Layer, d: int) -> Sequence[Value]:
 
 
 def _steps(a: _Layer) -> Sequence[Value]:
-    """All steps in both directions, or in one."""
+    """A layer in one or both directions, by Scans."""
     found = [_direction(a, d) for d in range(a.directions)]
     h_n, c_n, output = zip(*found, strict=True)
     if a.directions == 1:

@@ -31,17 +31,17 @@ def lstm(*args: Any, **kwargs: Any) -> Any:
             first; ``batch_sizes`` [T], int64 on the CPU, is the number of rows of each step.
         hx: (h0, c0), each [num_layers * D, B, H]: h0 of input's dtype; c0 of input's dtype, or
             float32 with half-precision inputs.
-        params: for each layer, and in it for each direction, weight_ih [4H, I] (after the first
-            layer [4H, D*H]), weight_hh [4H, H] and, if ``has_biases``, bias_ih and bias_hh [4H].
+        params: for each layer and each of its directions, weight_ih [4H, I] ([4H, D*H] after the
+            first layer), weight_hh [4H, H] and, if ``has_biases``, bias_ih and bias_hh [4H].
         has_biases: whether ``params`` has biases.
         num_layers: each layer after the first reads the output of the previous one.
         dropout: the probability of dropping an element between two layers, if ``train``.
         train: False turns dropout off.
         bidirectional: a second direction in each layer reads the sequence from its end.
         batch_first: input and output are [B, T, ...]; hx never is.
-        recompute: if False, a layer keeps its output (H) and the gates (4H) of each direction, step
+        recompute: if False, a layer saves its output (H) and the gates (4H) of each direction, step
             and row for the backward pass, in input's dtype: 20H bytes in float32, 10H in half
-            types, 40H in float64. If True it keeps only the output (4H, 2H, 8H bytes), and the
+            types, 40H in float64. If True it saves only the output (4H, 2H, 8H bytes), and the
             backward pass computes one more matrix product.
         reset: [T, B] ([B, T] if ``batch_first``; [S] of a packed batch), bool on input's device:
             where it is true a row resets, as if its sequence began with that step. Several
@@ -62,7 +62,7 @@ def lstm(*args: Any, **kwargs: Any) -> Any:
             the last layer at every step, in input's dtype; with ``lengths``, 0 after a row ends.
         h_n, c_n: [num_layers * D, B, H], h and c after each row's last step (of the second
             direction: its first), or hx for a row without steps; of h0's and c0's dtypes.
-        cells: only if ``return_cells``: c of every step, in the form of output and of c_n's dtype,
+        cells: only if ``return_cells``: c of every step, shaped like output, of c_n's dtype. It is
             computed from gates in input's dtype.
 
         All tensors except batch_sizes, reset and lengths are differentiable twice. Under autocast
@@ -70,7 +70,9 @@ def lstm(*args: Any, **kwargs: Any) -> Any:
         if c0 is, as in torch.
 
     Raises:
-        TypeError, RuntimeError: kinds, shapes, dtypes, devices or counts that do not fit.
+        TypeError: input is not a tensor, hx is not a pair, params is not a list, or return_cells is
+            not a bool.
+        RuntimeError: shapes, dtypes, devices or counts are invalid.
 
     Source: csrc/recurrent/lists, csrc/recurrent/run/forward.cpp, kernels/recurrent/plan/plan.cpp,
     kernels/math/cells/lstm.h.
@@ -94,11 +96,11 @@ def gru(*args: Any, **kwargs: Any) -> Any:
         data: [S, I], the data of a ``PackedSequence``: S rows of all steps, the longest sequence
             first; ``batch_sizes`` [T], int64 on the CPU, is the number of rows of each step.
         hx: h0, [num_layers * D, B, H], of input's dtype.
-        params: for each layer, and in it for each direction, weight_ih [3H, I] (after the first
-            layer [3H, D*H]), weight_hh [3H, H] and, if ``has_biases``, bias_ih and bias_hh [3H],
-            rows r, z, n.
+        params: for each layer and each of its directions, weight_ih [3H, I] ([3H, D*H] after the
+            first layer), weight_hh [3H, H] and, if ``has_biases``, bias_ih and bias_hh [3H]. Rows
+            are in the order r, z, n.
         has_biases, num_layers, dropout, train, bidirectional, batch_first: as in :func:`lstm`.
-        recompute: as in :func:`lstm`; the gates also take 4H here.
+        recompute: as in :func:`lstm`; a GRU also saves 4H values as its gates.
         reset, reset_hx, lengths: as in :func:`lstm`. There is no ``return_cells``, because the
             state of each step is the output.
 
@@ -114,7 +116,7 @@ def gru(*args: Any, **kwargs: Any) -> Any:
 
     Raises:
         TypeError: input or hx is not a tensor, or params is not a list.
-        RuntimeError: shapes, dtypes, devices or counts that do not fit.
+        RuntimeError: shapes, dtypes, devices or counts are invalid.
 
     Source: csrc/recurrent/lists, csrc/recurrent/run/forward.cpp, kernels/recurrent/plan/plan.cpp,
     kernels/math/cells/gru.h.
@@ -134,21 +136,21 @@ def rnn_tanh(*args: Any, **kwargs: Any) -> Any:
 
     Args:
         input, data, batch_sizes, hx: as in :func:`gru`.
-        params: for each layer, and in it for each direction, weight_ih [H, I] (after the first
-            layer [H, D*H]), weight_hh [H, H] and, if ``has_biases``, bias_ih and bias_hh [H].
+        params: for each layer and each of its directions, weight_ih [H, I] ([H, D*H] after the
+            first layer), weight_hh [H, H] and, if ``has_biases``, bias_ih and bias_hh [H].
         has_biases, num_layers, dropout, train, bidirectional, batch_first: as in :func:`lstm`.
-        recompute: if False, a layer keeps its output (H) and the sums (H) that the nonlinearity
-            reads for the backward pass, for each direction, step and row, in input's dtype. If True
-            it keeps only the output, and the backward pass computes another matrix product.
+        recompute: if False, a layer saves its output (H) and the sums before the nonlinearity (H)
+            of each direction, step and row for the backward pass, in input's dtype. If True it
+            saves only the output, and the backward pass computes one more matrix product.
         reset, reset_hx, lengths: as in :func:`gru`.
 
     Returns:
-        ``output`` and ``h_n`` as in :func:`gru`; all tensors except batch_sizes, reset and lengths
+        ``output`` and ``h_n`` as in :func:`gru`. All tensors except batch_sizes, reset and lengths
         are differentiable twice.
 
     Raises:
         TypeError: input or hx is not a tensor, or params is not a list.
-        RuntimeError: shapes, dtypes, devices or counts that do not fit.
+        RuntimeError: shapes, dtypes, devices or counts are invalid.
 
     Source: csrc/recurrent/lists, csrc/recurrent/run/forward.cpp, kernels/recurrent/plan/plan.cpp,
     kernels/math/rnn.h.
@@ -165,11 +167,11 @@ def rnn_relu(*args: Any, **kwargs: Any) -> Any:
     num_layers, dropout, train, bidirectional)``, is :func:`rnn_tanh` with
     ``h = relu(x W_ih^T + b_ih + h W_hh^T + b_hh)``.
 
-    Arguments and errors: :func:`rnn_tanh`.
+    Arguments and errors are those of :func:`rnn_tanh`.
 
     Returns:
         ``output`` and ``h_n`` as in :func:`rnn_tanh`.
 
-    Source: :func:`rnn_tanh`.
+    Source: see :func:`rnn_tanh`.
     """
     return _rnn_relu(args, kwargs)

@@ -24,13 +24,14 @@ def lltm_cell(
 
     Args:
         input: [B, I], float64, float32, float16 or bfloat16.
-        weights: [3H, H+I], rows i, o, z; columns first old_h, then input.
+        weights: [3H, H+I]. Rows are in the order i, o, z; columns for old_h come first, then those
+            for input.
         bias: [3H], [1, 3H] or None.
         old_h: [B, H].
         old_cell: [B, H], of input's dtype, or float32 with half-precision inputs (c accumulates
-            over the steps, and half types have too few digits for that).
+            over the steps, for which half types have too few digits).
 
-        All arguments together may have one more leading dimension N, for N independent cells.
+        All arguments may have one more leading dimension N, for N independent cells in one call.
 
     Returns:
         new_h [B, H] of input's dtype, and new_cell [B, H] of old_cell's dtype. Every argument is
@@ -39,7 +40,7 @@ def lltm_cell(
 
     Raises:
         TypeError: an argument is not a tensor.
-        RuntimeError: shapes, dtypes or devices that do not fit.
+        RuntimeError: shapes, dtypes or devices are invalid.
 
     Source: csrc/recurrent/lltm_cell/cell.cpp, kernels/recurrent/lltm_cell/cell.cu.
     """
@@ -69,16 +70,16 @@ def lltm(*args: Any, **kwargs: Any) -> Any:
     Args:
         input: [T, B, I], or [B, T, I] if ``batch_first``; float64, float32, float16 or bfloat16.
         data, batch_sizes: [S, I] and [T], a packed batch, as in :func:`lstm`.
-        hx: (h0, c0), as in :func:`lstm`. c accumulates over the steps, and half types have too few
-            digits for that.
-        params: for each layer, and in it for each direction, weight_ih [3H, I] (after the first
-            layer [3H, D*H]), weight_hh [3H, H] and, if ``has_biases``, one bias [3H]. Rows are
-            those of the gates i, o and the candidate z, in this order; ``[weight_hh | weight_ih]``
-            is the ``weights`` of ``lltm_cell``.
+        hx: (h0, c0), as in :func:`lstm`. c accumulates over the steps, for which half types have
+            too few digits.
+        params: for each layer and each of its directions, weight_ih [3H, I] ([3H, D*H] after the
+            first layer), weight_hh [3H, H] and, if ``has_biases``, one bias [3H]. Rows are in the
+            order i, o (gates), z (candidate); ``[weight_hh | weight_ih]`` is the ``weights`` of
+            ``lltm_cell``.
         has_biases, num_layers, dropout, train, bidirectional, batch_first: as in :func:`lstm`.
-        recompute: if False, a layer keeps its output (H) and the gates (3H) of each direction, step
+        recompute: if False, a layer saves its output (H) and the gates (3H) of each direction, step
             and row for the backward pass, in input's dtype: 16H bytes in float32, 8H in half types,
-            32H in float64. If True it keeps only the output (4H, 2H, 8H bytes), and the backward
+            32H in float64. If True it saves only the output (4H, 2H, 8H bytes), and the backward
             pass computes one more matrix product.
         reset, reset_hx, lengths, return_cells: as in :func:`lstm`.
 
@@ -89,7 +90,7 @@ def lltm(*args: Any, **kwargs: Any) -> Any:
 
     Raises:
         TypeError: input is not a tensor, hx is not a pair, or params is not a list.
-        RuntimeError: shapes, dtypes, devices or counts that do not fit.
+        RuntimeError: shapes, dtypes, devices or counts are invalid.
 
     Source: csrc/recurrent/lists, csrc/recurrent/run/forward.cpp, kernels/recurrent.
     """

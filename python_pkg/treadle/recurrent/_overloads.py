@@ -15,7 +15,7 @@ from .._check.tensors import check_dense, check_tensor, dtype_name
 
 
 class Overloads(NamedTuple):
-    """The overloads of one op. Unless one is chosen, torch tries the first one at every call."""
+    """The overloads of one op. They are selected here, because torch would try them in order."""
 
     name: str
     input: Any
@@ -94,7 +94,7 @@ def _packed(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         return False
     if second.dtype is not torch.int64:
         if second.dim() != 1:
-            return False  # states in a dtype that the op refuses
+            return False  # states of a dtype for which the op raises
         raise RuntimeError(
             f"{name}: batch_sizes must have dtype int64, got {dtype_name(second.dtype)}"
         )
@@ -237,7 +237,7 @@ def without_cells(function: Callable[..., Any]) -> WithoutCells:
 
 
 def _with_signature(function: Any, protocol: Any) -> Any:
-    """Let help() and notebooks show the arguments of the overload for padded input, the first."""
+    """Makes help() and notebooks show the arguments of the first overload, for padded input."""
     # typing_extensions' overloads: typing has no get_overloads before Python 3.11.
     padded = inspect.signature(get_overloads(protocol.__call__)[0])
     _, *parameters = (

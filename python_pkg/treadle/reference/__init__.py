@@ -135,16 +135,16 @@ def snake(
     Args:
         x: [N, C, ...], or with one channel if it has fewer than two dimensions.
         alpha: [C] or [1].
-        beta: [C] or [1]; None: alpha.
-        eps: a number that is added to beta; None: 0, and without beta the second formula, with
-            sinc(t) = sin(t) / t and sinc(0) = 1.
+        beta: [C] or [1]. If it is None, alpha is used.
+        eps: a number that is added to beta. None means 0; if beta is None too, the second formula
+            is used, with sinc(t) = sin(t) / t and sinc(0) = 1.
         logscale: whether alpha and beta are given as their logarithms.
 
     Returns:
         [N, C, ...], in the dtype that x, alpha and beta promote to.
 
     Source: L. Ziyin and others: Neural networks fail to learn periodic functions and how to fix
-    it. NeurIPS 2020. alpha by channel and eps: DAC, BigVGAN.
+    it. NeurIPS 2020. DAC and BigVGAN have alpha per channel, and eps.
     """
 
     def along(parameter: Tensor) -> Tensor:
@@ -188,7 +188,7 @@ def sine_linear_jet(
     coordinates: int,
     second: str = "none",
 ) -> Tensor:
-    """A jet through :func:`sine_linear`: its value and derivatives, by the chain rule.
+    """Passes a jet through :func:`sine_linear`, by the chain rule.
 
     Args:
         jet: [P, ..., I], the value, its first derivatives with respect to d coordinates, and the

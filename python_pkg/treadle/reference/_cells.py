@@ -22,11 +22,12 @@ def lltm_cell(
 
     Args:
         input: [B, I].
-        weights: [3H, H+I]: rows i, o, z; columns first ``old_h``, then ``input``.
+        weights: [3H, H+I]. Rows are in the order i, o, z; columns for ``old_h`` come first, then
+            those for ``input``.
         bias: [3H], or [1, 3H] as in the tutorial, or None.
         old_h: [B, H].
         old_cell: [B, H], in the dtype of ``input`` or wider: c accumulates, so keep it in float32
-            with half-precision inputs. The wider dtype computes the update.
+            with half-precision inputs. The update is computed in the wider dtype.
 
     Returns:
         ``new_h`` [B, H] in the dtype of ``input`` (under autocast: of the matrix product), and
@@ -66,7 +67,8 @@ def lstm_cell(
         input: [B, I].
         weight_ih: [4H, I]; weight_hh: [4H, H]; bias_ih, bias_hh: [4H] or None.
         old_h: [B, H].
-        old_cell: [B, H], in the dtype of ``input`` or wider; the wider dtype computes the update.
+        old_cell: [B, H], in the dtype of ``input`` or wider. The update is computed in the wider
+            dtype.
 
     Returns:
         ``new_h`` [B, H] in the dtype of ``input`` (under autocast: of the matrix product), and
@@ -101,16 +103,17 @@ def gru_cell(
 
     Args:
         input: [B, I].
-        weight_ih: [3H, I]; weight_hh: [3H, H]; bias_ih, bias_hh: [3H] or None. Rows r, z, n.
+        weight_ih: [3H, I]; weight_hh: [3H, H]; bias_ih, bias_hh: [3H] or None. Rows are
+            in the order r, z, n.
         old_h: [B, H].
         old_cell: [B, H], ``old_h`` before it was rounded, in the dtype of ``input`` or wider: h
-            accumulates over the steps. The wider dtype computes the update.
+            accumulates over the steps. The update is computed in the wider dtype.
 
     Returns:
         ``new_h`` [B, H], which is ``new_cell`` in the dtype of ``input`` (under autocast: of the
         matrix product), and ``new_cell`` [B, H] in the dtype of ``old_cell``.
 
-    Source: ``torch.nn.GRUCell``, which has one state for both.
+    Source: ``torch.nn.GRUCell``, which has only one state.
     """
     of_input, of_h = F.linear(input, weight_ih, bias_ih), F.linear(old_h, weight_hh, bias_hh)
     wide = torch.promote_types(of_input.dtype, old_cell.dtype)
@@ -145,7 +148,7 @@ def rnn_cell(
         ``new_h`` [B, H], which is ``new_cell`` in the dtype of ``input`` (under autocast: of the
         matrix product), and ``new_cell`` [B, H] in the dtype of ``old_cell``.
 
-    Source: ``torch.nn.RNNCell``, which has one state for both.
+    Source: ``torch.nn.RNNCell``, which has only one state.
     """
     of_input, of_h = F.linear(input, weight_ih, bias_ih), F.linear(old_h, weight_hh, bias_hh)
     wide = torch.promote_types(of_input.dtype, old_cell.dtype)
@@ -169,26 +172,23 @@ def formula_cell(
     Args:
         input: [B, I].
         weight_ih: [G_i H, I]; weight_hh: [G_h H, H]; bias_ih: [G_i H] or None; bias_hh: [G_h H] or
-            None, where G_i gates have a product of the input and G_h one of h.
+            None. G_i gates have a product with the input, and G_h gates have one with h.
         old_h: [B, H].
-        old_cell: [B, K H], the cell's K states besides h side by side; of a cell without them,
-            ``old_h`` before it was rounded, [B, H]. In the dtype of ``input`` or wider; the wider
-            dtype computes the formula.
+        old_cell: [B, H], the cell's state c or, for a cell without c, ``old_h`` before it was
+            rounded. It has the dtype of ``input`` or a wider one, in which the formula is computed.
 
     Returns:
         ``new_h`` [B, H] in the dtype of ``input`` (under autocast: of the matrix product), and
-        ``new_cell`` like ``old_cell``.
+        ``new_cell`` [B, H] in the dtype of ``old_cell``.
     """
     of_input, of_h = F.linear(input, weight_ih, bias_ih), F.linear(old_h, weight_hh, bias_hh)
     wide = torch.promote_types(of_input.dtype, old_cell.dtype)
     hidden, gates = old_h.shape[-1], len(cell.gates)
     before, after = (gates - cell.input_gates) * hidden, (gates - cell.state_gates) * hidden
-    # The first gates have no product of the input, the last ones none of h.
+    # The first gates have no product with the input, and the last ones none with h.
     sums = F.pad(of_input.to(wide), (before, 0)) + F.pad(of_h.to(wide), (0, after))
     given = dict(zip(cell.gates, sums.chunk(gates, dim=-1), strict=True))
-    states = cell.states or ("h",)
-    given |= zip(states, old_cell.to(wide).chunk(len(states), -1), strict=True)
+    given[cell.states[0] if cell.states else "h"] = old_cell.to(wide)
     found = cell.forward(**given)
-    new_h, *rest = found if cell.states else (found, found)
-    new_cell = torch.cat([value.expand_as(new_h) for value in rest], -1)
+    new_h, new_cell = found if cell.states else (found, found)
     return new_h.to(of_input.dtype), new_cell.to(old_cell.dtype)

@@ -57,19 +57,21 @@ def recurrent_layer(
     reset_h: Tensor | None = None,
     reset_c: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One layer of cells over a sequence, in D directions: 1, or 2 with one backward in time.
+    """One layer of cells over a sequence, in D = 1 or 2 directions; the second is backward in time.
 
     Args:
         input: [T, B, I]; or [S, I], the data of a packed batch, S rows in all.
-        batch_sizes: [T], int64 on the CPU, the rows of each step of a packed batch; or None.
-        h0, c0: [D, B, H]; c0 of a GRU, an RNN, or a Cell without states, is h0 before rounding.
+        batch_sizes: [T], int64 on the CPU, the number of rows of each step of a packed batch; or
+            None.
+        h0, c0: [D, B, H]. For a GRU, an RNN, or a Cell without states, c0 is h0 before rounding.
         weight_ih: [D, GH, I]; weight_hh: [D, GH, H]; bias_ih, bias_hh: [D, GH] or None (LLTM has
             one bias). G is 4 for LSTM, 3 for GRU and LLTM, 1 for RNN. Rows are in the cell's order.
         cell: "lltm", "lstm", "gru", "rnn_tanh", "rnn_relu", or a :class:`treadle.Cell`, whose
             formula then runs on tensors.
         reset: [T, B, 1] or [S, 1], bool, or None: the state before a step where it is true is
             replaced; in the second direction, before step t where step t + 1 is marked.
-        reset_h, reset_c: the new state, [D, B, H], or [D, T, B, H] or [D, S, H]; None for zeros.
+        reset_h, reset_c: the state after a reset, [D, B, H], [D, T, B, H] or [D, S, H]; None for
+            zeros.
 
     Returns:
         ``output`` [T, B, D*H] or [S, D*H], the h of every step, and ``h_n`` and ``c_n`` [D, B, H],
@@ -92,8 +94,8 @@ def _every_step(
     resets: tuple[Tensor | None, ...],
     lengths: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """:func:`recurrent_layer`, which also returns c of every step, shaped like output. ``lengths``
-    [B]: steps of each row of a padded batch."""
+    """Like :func:`recurrent_layer`, but also returns c of every step, shaped like output.
+    ``lengths`` [B]: the number of steps of each row of a padded batch."""
     step = partial(formula_cell, cell) if isinstance(cell, Cell) else _CELLS[cell]
     reset, *others = resets
     steps, rows = input.shape[:2] if batch_sizes is None else (len(batch_sizes), 0)
@@ -142,7 +144,7 @@ def _restarted(
     d: int,
     t: int,
 ) -> States:
-    """h and c [B, H] with which step t of direction d begins."""
+    """The h and c [B, H] from which step t of direction d begins."""
     (sizes, starts), at = rows, t + d
     if reset is None or at == len(sizes):
         return h, c
@@ -221,11 +223,11 @@ def lltm(
         input: [T, B, I] (or [B, T, I] if ``batch_first``), or the data [S, I] of a packed batch.
         arguments: ``hx`` is (h0, c0), each [num_layers * D, B, H]; ``params`` has weight_ih
             [3H, I or D*H], weight_hh [3H, H] and, if ``has_biases``, bias [3H], for each layer and
-            in it for each direction; ``dropout`` is applied between layers if ``train``.
-        recompute: has no effect here; the fused op then saves less for the backward pass.
+            each of its directions; ``dropout`` is applied between layers if ``train``.
+        recompute: ignored. If True, the fused op saves less for the backward pass.
         options: ``reset`` [T, B] ([B, T] if ``batch_first``; [S] of a packed batch) and
             ``reset_hx``, (h, c) like hx or one for each step, as in :func:`recurrent_layer`;
-            ``lengths`` [B], the steps of each row of a padded batch; ``return_cells``.
+            ``lengths`` [B], the number of steps of each row of a padded batch; ``return_cells``.
 
     Returns:
         ``output`` of the last layer, and ``h_n`` and ``c_n`` of all layers, in the form of
@@ -246,7 +248,7 @@ def lstm(
     Args:
         input: as in :func:`lltm`.
         arguments: as in :func:`lltm`; weights and biases have 4H rows, and ``params`` two biases.
-        recompute: has no effect here; the fused op then saves less for the backward pass.
+        recompute: ignored. If True, the fused op saves less for the backward pass.
         options: as in :func:`lltm`.
 
     Returns:
@@ -266,7 +268,7 @@ def _layers_of_h(
     reset_hx: Tensor | None,
     lengths: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Layers of a cell whose only state is h. With half types, it is passed on in float32."""
+    """Layers of a cell whose only state is h. With half types, h is passed on in float32."""
     batch_sizes, (hx, *rest) = _unpacked(arguments)
 
     def wide(h: Tensor) -> States:
@@ -292,7 +294,7 @@ def gru(
         input: as in :func:`lltm`.
         arguments: as in :func:`lltm`; ``hx`` is only h0, and ``params`` has two biases. With
             half types, h is passed from step to step in float32.
-        recompute: has no effect here; the fused op then saves less for the backward pass.
+        recompute: ignored. If True, the fused op saves less for the backward pass.
         reset, reset_hx, lengths: as in :func:`lltm`; ``reset_hx`` has only h.
 
     Returns:
@@ -316,7 +318,7 @@ def rnn_tanh(
     Args:
         input: as in :func:`lltm`.
         arguments: as in :func:`gru`; weights and biases have H rows.
-        recompute: has no effect here; the fused op then saves less for the backward pass.
+        recompute: ignored. If True, the fused op saves less for the backward pass.
         reset, reset_hx, lengths: as in :func:`gru`.
 
     Returns:
@@ -340,7 +342,7 @@ def rnn_relu(
     Args:
         input: as in :func:`lltm`.
         arguments: as in :func:`gru`; weights and biases have H rows.
-        recompute: has no effect here; the fused op then saves less for the backward pass.
+        recompute: ignored. If True, the fused op saves less for the backward pass.
         reset, reset_hx, lengths: as in :func:`gru`.
 
     Returns:

@@ -1,6 +1,6 @@
-"""recurrent_layer's persistent kernels give the same bits in repeated calls, beside other streams
-and processes, in CUDA graphs, and in reused memory. They write only their results, and the host
-does not wait for them."""
+"""recurrent_layer's persistent kernels give the same bits in repeated calls, while other streams
+and processes use the GPU, in CUDA graphs, and in reused memory. They write only their results, and
+the host does not wait for them."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def repeats(algorithm: str, dtype: str, which: str) -> Cases:
 
 
 def beside_others(algorithm: str, size: Sizes) -> None:
-    """Runs four interleaved streams, each with its own inputs, beside a matrix product that
-    occupies all multiprocessors."""
+    """Runs four interleaved streams, each with its own inputs, while a matrix product occupies all
+    multiprocessors."""
     given = [calls.given(f"stream {n}", BFLOAT, size, features=32) for n in range(4)]
     expected = [calls.both(one, algorithm) for one in given]
     totals = [counter() for _ in given]
@@ -146,8 +146,8 @@ def captured(algorithm: str, one: Given, train: bool, recompute: bool) -> None:
 
 
 def capture(algorithm: str, form: str, mode: str) -> Cases:
-    """The captured call is the first. Before it, only torch itself is initialised: cuBLAS and
-    autograd's threads."""
+    """The captured call is treadle's first call in its process. Before it, only cuBLAS and
+    autograd's threads are initialised."""
     lengths = LENGTHS if form == "packed" else None
     for dtype, recompute in itertools.product(calls.dtypes_of(algorithm), (False, True)):
         w = torch.randn(7, 7, device=calls.DEVICE, dtype=dtype, requires_grad=True)
@@ -171,8 +171,8 @@ def fill_freed_memory(value: int) -> None:
         ]
 
 
-# 0.5 and 1 in both half types, 0, several NaNs, and the largest finite numbers. A float32 number
-# consists of two of them.
+# 0.5 and 1 in both half types, 0, several NaNs, and the largest finite numbers. In float32,
+# two patterns form a number.
 PATTERNS = (0x3F00, 0x3800, 0x3F80, 0x3C00, 0, -1, 0x7FFF, 0x7FC0, 0x7E00, 0x7F7F, 0x7BFF)
 
 
@@ -207,7 +207,7 @@ def bytes_of(t: Tensor) -> Tensor:
 
 def guard(results: list[Tensor]) -> list[Tensor]:
     """Fills memory and frees every second tensor, so that results of these sizes get memory between
-    the tensors that this returns."""
+    the returned tensors."""
     sizes = {t.numel() * t.element_size() for t in results}
     sizes |= {1 << n for n in range(9, 22)}
     held = [

@@ -25,7 +25,7 @@ Cases = Iterator[tuple[str, Callable[[], None]]]  # name, printed before the cas
 
 
 def most_hidden(algorithm: str, dtype: torch.dtype, cell: str = "lltm") -> int:
-    """The largest H that the algorithm supports, less for LSTM, whose weights have four blocks."""
+    """The largest H that the algorithm supports; smaller for LSTM, which has four gates."""
     if algorithm in ("step", "warp") or (algorithm == "tiles" and dtype != torch.float64):
         return 1 << 20
     if not gpus.any_clusters():
@@ -36,8 +36,8 @@ def most_hidden(algorithm: str, dtype: torch.dtype, cell: str = "lltm") -> int:
 
 
 def most_hidden_of_other_gpus(algorithm: str, dtype: torch.dtype, cell: str) -> int:
-    """The largest H at which both passes run with any number of directions. Some cells can run at
-    larger H."""
+    """The largest H at which all cells run both passes with any number of directions. Some cells
+    also support larger H."""
     if dtype == torch.float64 or algorithm == "tiles":
         return 0
     if algorithm == "cluster":  # of one block
@@ -103,7 +103,7 @@ def allowing(algorithm: str, dtype: torch.dtype) -> AbstractContextManager[None]
 
 
 def as_multiplied(t: Tensor, algorithm: str) -> Tensor:
-    """The operand as a product uses it, in float64. TF32 keeps 10 of float32's 23 mantissa bits."""
+    """The operand as the product reads it, in float64. TF32 keeps 10 of 23 mantissa bits."""
     exact = t.double()
     if not rounds(algorithm, t.dtype):
         return exact
@@ -141,7 +141,7 @@ class Given:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The tensors of NAMES and of `grads`, without missing ones."""
+        """The tensors of NAMES and of `grads` that are not None."""
         found = (*(getattr(self, name) for name in NAMES), *self.grads)
         return [t for t in found if t is not None]
 

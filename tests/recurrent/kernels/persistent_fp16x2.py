@@ -1,6 +1,6 @@
-"""The float32 forward kernels of recurrent_layer that multiply weights and h on tensor cores, in
-fp16x2, in clusters and in the grid: which calls use them, and cases in which fp16x2 could lose
-accuracy."""
+"""Tests the float32 forward kernels of recurrent_layer that multiply weights and h in fp16x2 on
+tensor cores, in clusters and in the grid: which calls use them, and cases in which fp16x2 could
+lose accuracy."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def composition(one: Given, dtype: torch.dtype = F32) -> list[Tensor]:
 
 
 def obeys(one: Given, algorithm: str, rows: slice = slice(None), more: Given | None = None) -> None:
-    """Checks these rows of the batch by the rule. The composition's error is also taken over the
-    rows of `more`."""
+    """Checks these rows of the batch by the rule. The rows of `more` also contribute to the
+    composition's error."""
     truth, theirs = composition(one, torch.float64), composition(one)
     found = [[t[:, rows] for t in ts] for ts in (calls.inference(one, algorithm), truth, theirs)]
     if more is not None:

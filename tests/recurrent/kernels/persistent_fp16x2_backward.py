@@ -1,6 +1,6 @@
-"""The float32 backward kernels of recurrent_layer in the grid. Tensor cores multiply W_hh and
-gradients as two float16 terms (fp16x2) or, if TF32 is allowed, as one. Tests which calls use these
-kernels, and cases in which fp16x2 could lose accuracy."""
+"""Tests the float32 backward kernels of recurrent_layer in the grid, which multiply W_hh and
+gradients on tensor cores as two float16 terms (fp16x2) or, if TF32 is allowed, as one: which calls
+use these kernels, and cases in which fp16x2 could lose accuracy."""
 
 from __future__ import annotations
 

@@ -20,11 +20,12 @@ from tests.support.cases import OPS
 from tests.support.compare import same_bits
 from tests.support.inputs import FLOATING, HALVES, Call, Case, Make
 
-# T, B, I, H: every kernel of both passes, with fewer rows than a tile and with several tiles. Some
-# have more than 32 steps, the most whose marks a warp reads at a time, or than the 64 of a ring.
+# T, B, I, H. They cover every kernel of both passes, with fewer rows than a tile and with several
+# tiles. Some have more than 32 steps, for which a warp reads the marks at once, or more than the 64
+# slots of a ring.
 SIZES: tuple[tuple[int, int, int, int], ...] = (
     (9, 5, 3, 31),
-    (6, 150, 3, 31),  # in half types, more rows than single blocks run
+    (6, 150, 3, 31),  # in half types, more rows than the single-block kernels run
     (37, 3, 3, 64),
     (7, 200, 3, 96),
     (70, 17, 5, 128),

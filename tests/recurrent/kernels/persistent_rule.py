@@ -96,7 +96,7 @@ def large(algorithm: str, dtype: str, cell: str) -> Cases:
     sizes: list[tuple[tuple[int, int, int, int], Lengths]] = [(size, None) for size in LARGE]
     sizes += [((0, 0, 33, h), lengths) for lengths, h in PACKED]
     if algorithm == "tiles":
-        sizes.append(((2, 2040, 24, 512), None))  # tiles have all units in float32 as well
+        sizes.append(((2, 2040, 24, 512), None))  # tiles have all units, also in float32
     for (size, lengths), recompute in itertools.product(sizes, (False, True)):
         if not calls.fits(algorithm, DTYPES[dtype], size[3], cell):
             continue
@@ -109,9 +109,9 @@ def large(algorithm: str, dtype: str, cell: str) -> Cases:
 
 
 def shares_of_lstm(*widths: int) -> Cases:
-    """In float32, LSTM's four gates leave less memory for rows. The batches have one row, as many
-    as all resident clusters can run, and more. Dense and packed batches run different forward
-    kernels."""
+    """In float32, LSTM's four gates leave less memory for rows. Batches have one row, the most rows
+    that all resident clusters can run at once, or more. Dense and packed batches run different
+    forward kernels."""
     op = OPS["recurrent_layer lstm"]
     for turn, (h, b) in enumerate(itertools.product(widths, (1, 3, 4, 5, 28, 29, 113, 133, 257))):
         packed, recompute = turn % 2 == 0, turn // 2 % 2 == 1
@@ -288,7 +288,7 @@ def raises(algorithm: str) -> Cases:
         most = calls.most_hidden(algorithm, dtype, cell)
         for h in (most + 1, 2 * most) if most else (32,):
             yield f"{cell} H{h} {dtype}", partial(refused, algorithm, dtype, (5, 3, h), cell)
-    # A call after a refused one gives correct results.
+    # A call after one that raised gives correct results.
     for dtype in calls.dtypes_of(algorithm):
         size = 5, 3, calls.most_hidden(algorithm, dtype)
         options = {"directions": calls.most_directions(algorithm, size[2])}

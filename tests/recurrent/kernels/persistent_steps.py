@@ -167,7 +167,7 @@ def each_kind(dtypes: Kinds, turn: int, directions: int) -> Iterable[tuple[torch
 
 
 def sizes(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
-    """Cases of every T and B, with alternating options."""
+    """Cases of all T and B, with alternating options."""
     for turn, (h, t, b) in enumerate(itertools.product(widths, STEPS, BATCHES)):
         if t * b * h > MOST:
             continue
@@ -219,7 +219,7 @@ PACKED: tuple[tuple[tuple[int, ...], int], ...] = (
     ((0, 0), 3),
     (some_lengths(200, 40), 0),
     ((257, 129, 2), 0),
-    ((600, 3), 0),  # more steps than one launch uploads starts for
+    ((600, 3), 0),  # more steps than those whose starts one launch uploads
     (tuple(257 - 4 * n for n in range(64)), 0),
 )
 

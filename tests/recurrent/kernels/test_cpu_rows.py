@@ -1,4 +1,4 @@
-"""On the CPU, a row has the same bits by itself and in any batch.
+"""On the CPU, a row gives the same bits by itself and in any batch.
 
 BLAS computes the products of the input in an order of summation that depends on the number of rows.
 So the input and its weights have few significant bits here, which makes these products exact.

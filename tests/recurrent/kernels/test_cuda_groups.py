@@ -19,7 +19,7 @@ from tests.support.rule import obeys
 
 pytestmark = GPU
 CELLS = ("lltm", "lstm", "gru", "rnn_tanh", "rnn_relu")
-STEPS, GROUP = 70, 8  # the last six do not fill a group
+STEPS, GROUP = 70, 8  # the last six steps do not fill a StepGraph
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 
@@ -38,7 +38,7 @@ def run_of(
 
 
 def captured(run: Callable[[], list[Tensor]]) -> list[Tensor]:
-    """The results of a caller's graph, in which every step is launched separately."""
+    """The results of a graph that the caller captures, in which each step is a separate launch."""
     run()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -80,7 +80,7 @@ def test_the_host_launches_groups() -> None:
 
 
 def test_groups_on_streams_of_their_own() -> None:
-    """Calls on two streams; each gets memory that running graphs still use."""
+    """Calls alternate between two streams. Each gets memory that running graphs still use."""
     run = run_of("lstm", torch.float32, steps=130, sizes=(100, 24))
     expected = run()
     torch.cuda.synchronize()

@@ -52,7 +52,7 @@ def start(group: str, *arguments: Any) -> Process:
 
 
 def fit_of(algorithm: str, *widths: int) -> list[int]:
-    """The widths near these that the algorithm supports, without duplicates, plus a larger one for
+    """The supported widths that are closest to these, without duplicates, and a larger width for
     the grid."""
     wider = [1000] if algorithm == "grid" else []
     return list({fitting(algorithm, h): None for h in (*widths, *wider)})
@@ -63,7 +63,7 @@ def tail(text: str) -> str:
 
 
 def finish(process: Process, seconds: float = SECONDS) -> str:
-    """The process's output; the test fails if the process failed or still runs."""
+    """The process's output. The test fails if the process failed or is still running."""
     try:
         said, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:

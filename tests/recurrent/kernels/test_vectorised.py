@@ -17,7 +17,8 @@ from tools.native.graph import CXX_FLAGS
 
 ROOT = Path(__file__).resolve().parents[3]
 DTYPES = 4
-# A file, code inside a loop, and the number of cells with such a loop: a GRU's h is its c.
+# A file, code inside a loop, and the number of cells with such a loop. A GRU has no loop for h,
+# because its h is its c.
 LOOPS = [
     ("kernels/recurrent/cpu/rows_forward.h", "Cell::next(g, own_c[r", 3),
     ("kernels/recurrent/cpu/rows_forward.h", "Cell::output(g, own_c[r", 2),

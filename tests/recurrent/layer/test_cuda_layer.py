@@ -1,4 +1,4 @@
-"""recurrent_layer on a GPU: no synchronisation, first calls, TF32, size limits, the same bits."""
+"""recurrent_layer on a GPU: no synchronisation, first calls, TF32, size limits, repeatability."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_tf32_as_torch_says(algorithm: str, batch: int, allow_tf32: Callable[[bo
     for allowed in (False, True):
         allow_tf32(allowed)
         found.append(runner(call, algorithm=algorithm)())
-        # The composition runs under the same setting, the truth in float64.
+        # The composition runs with the same setting; the truth is computed in float64.
         obeys(OPS["recurrent_layer lltm"], call)
     for exact, rounded in zip(*found, strict=True):
         assert not torch.equal(exact, rounded)

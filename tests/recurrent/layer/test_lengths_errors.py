@@ -1,4 +1,4 @@
-"""Refused values of `lengths` and `return_cells`, and the error texts."""
+"""Invalid values of `lengths` and `return_cells`, and their error texts."""
 
 from __future__ import annotations
 

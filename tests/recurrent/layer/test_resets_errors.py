@@ -1,4 +1,4 @@
-"""Bad values of `reset` and `reset_hx`, and the error texts."""
+"""Invalid values of `reset` and `reset_hx`, and their error texts."""
 
 from __future__ import annotations
 

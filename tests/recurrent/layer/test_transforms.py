@@ -30,7 +30,7 @@ from tests.support.inputs import HALVES, Call, Make
 Function = Callable[..., Any]
 N = 3
 SIZES = (2, 2, 3, 4)  # T, B, I, H
-# Subsets of a call's tensors: all subsets for LLTM; for other cells each tensor, two, and all.
+# Subsets of a call's tensors: all subsets for LLTM; for other cells those of 1, 2 or all tensors.
 SUBSETS = [
     (cell, subset)
     for cell in CELLS
@@ -63,7 +63,7 @@ def tensors_of(call: Call) -> list[Tensor]:
 
 
 def batched(call: Call, subset: tuple[int, ...]) -> tuple[list[Tensor], tuple[int | None, ...]]:
-    """The call's tensors and in_dims. Those of the subset get a vmap dimension at various
+    """The call's tensors and in_dims. Tensors of the subset get a vmap dimension at various
     positions."""
     tensors = tensors_of(call)
     in_dims: list[int | None] = [None] * len(tensors)

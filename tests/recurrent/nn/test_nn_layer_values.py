@@ -1,5 +1,5 @@
-"""treadle.nn.LLTM: values against LLTMCells in a loop, the memory that the forward pass keeps for
-the backward pass, and very long sequences."""
+"""treadle.nn.LLTM: values against LLTMCells in a loop, the memory saved for the backward pass, and
+very long sequences."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_packed_row_is_that_row_alone(
 
 
 def kept_bytes(layer: LLTM, steps: int, is_packed: bool) -> int:
-    """Bytes that the forward pass keeps for the backward pass, in addition to its arguments."""
+    """Bytes that the forward pass saves for the backward pass, without its arguments."""
     x, h0, c0 = arguments(layer, "cpu", steps)
     packed = pack_sequence(list(x.detach().unbind(1)))
     kept: list[Tensor] = []
@@ -194,7 +194,7 @@ def test_bytes_kept_are_those_of_the_docstring(
 
 
 def by_own_outputs(layer: LLTM, x: Tensor, output: Tensor, c0: Tensor) -> tuple[Tensor, Tensor]:
-    """All h and c [T, B, H] in float64, computed from the layer's own h before each step."""
+    """All h and c [T, B, H] in float64. Each step starts from the layer's own h."""
     w_ih, w_hh, bias = (p.detach().double() for p in layer.parameters())
     before = torch.cat([torch.zeros_like(output[:1]), output[:-1]]).double()
     gates = x.double() @ w_ih.T + before @ w_hh.T + bias

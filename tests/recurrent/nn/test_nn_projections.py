@@ -35,8 +35,8 @@ EACH_DEVICE = pytest.mark.parametrize("device", DEVICES)
 
 @pytest.fixture
 def never_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disables torch.lstm, which layers on the CPU run for single steps and where its products are
-    cheaper than treadle's."""
+    """Disables torch.lstm, which a layer on the CPU calls for single steps and wherever it is
+    faster than treadle's kernels."""
     monkeypatch.setattr(_torch_front, "torchs_is_faster", lambda *_: False)
 
 
@@ -182,7 +182,7 @@ def by_steps(
     reset_hx: tuple[Tensor, Tensor] | None,
     lengths: Tensor,
 ) -> list[Tensor]:
-    """Reference output, h_n, c_n and the c of every step for x [T, B, I], from one-step calls of
+    """Expected output, h_n, c_n and c of every step for x [T, B, I], computed by one-step calls of
     nn.LSTM with masks for resets and lengths."""
     ends: list[list[Tensor]] = [[], []]
     directions = 1 + layer.bidirectional

@@ -1,4 +1,4 @@
-"""treadle.nn.replace and restore change only how a model's modules run, in place."""
+"""treadle.nn.replace and restore change only the forward pass of a model's modules, in place."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_in_place_and_back() -> None:
 
 
 def test_what_runs_is_ours() -> None:
-    """The model has derivatives that torch's layers do not support."""
+    """The model has second derivatives, and its autograd graph contains treadle's nodes."""
     model = Model()
     replace(model)
     x = rows().requires_grad_()
@@ -130,7 +130,7 @@ def subclass_of(kind: str, name: str) -> str:
 
 
 def test_what_is_left() -> None:
-    """Lists every recurrent module of torch that is not replaced, with the reason."""
+    """replace() lists every recurrent module of torch that it does not replace, with the reason."""
     hooked = nn.LSTM(3, 4)
     hooked.forward = functools.partial(hooked.forward)  # type: ignore[method-assign]
     model = nn.ModuleDict(

@@ -1,5 +1,5 @@
 """treadle.nn.LSTMCell, GRUCell and RNNCell against torch.nn's: values, gradients, dtypes, errors,
-and the attributes of a module."""
+parameters, copies and files."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_every_form_of_input(kind: str, bias: bool, device: str) -> None:
 def test_as_exact_as_torchs(
     kind: str, sizes: tuple[int, int, int], dtype: torch.dtype, device: str
 ) -> None:
-    """torch's own cell is the composition of the rule."""
+    """The tolerance (tests/support/rule.py) comes from the error of torch's own cell."""
     rows, features, hidden = sizes
     ours, theirs = pair(kind, features, hidden, device=device, dtype=dtype)
     truth = copy.deepcopy(theirs).double()
@@ -251,7 +251,7 @@ def test_float64_is_not_cast(kind: str) -> None:
         close(flat(ours(x, hx)), flat(theirs(x, hx)))
 
 
-# ---- what a module is
+# ---- parameters, copies, files
 
 
 @EACH

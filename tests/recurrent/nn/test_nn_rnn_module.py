@@ -34,7 +34,7 @@ from tests.recurrent.nn.test_nn_rnn import (
 from tests.support.compare import attempt
 from tests.support.inputs import DEVICES, FLOATING, HALVES
 
-# ---- what a module is
+# ---- parameters, copies, files
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -1,4 +1,4 @@
-"""Errors of treadle.nn.make_step."""
+"""Errors of treadle.nn.make_step and of the Step that it makes."""
 
 from __future__ import annotations
 

@@ -284,7 +284,7 @@ def test_without_gradients_it_is_the_function(device: str) -> None:
 
 
 def test_dropout_draws_new_numbers(device: str) -> None:
-    """Every call and slot drops different elements; the backward pass uses those of its call."""
+    """Each call drops different elements. Its backward pass drops the same ones."""
     net, x, h = made(device, lambda: nn.Dropout(0.5))
     step = make_training_step(lambda t: 3 * net(t), (h,), calls=3)
     masks = []

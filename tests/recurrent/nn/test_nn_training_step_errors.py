@@ -1,4 +1,4 @@
-"""Errors of treadle.nn.make_training_step."""
+"""Errors of treadle.nn.make_training_step and of the TrainingStep that it makes."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ def test_errors_without_states_are_those_of_the_layer() -> None:
 
 
 @GPU
-@pytest.mark.parametrize("steps", [1, 5, 70])  # 70 steps run as graphs of several steps
+@pytest.mark.parametrize("steps", [1, 5, 70])  # 70 steps run as StepGraphs
 @pytest.mark.parametrize("algorithm", ["step", "warp"])
 @EACH_CELL
 def test_only_the_first_step_reads_the_states_that_are_given(

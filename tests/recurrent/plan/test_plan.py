@@ -27,7 +27,7 @@ ELEMENTS = (2, 4, 8)  # bytes
 CHIPS = range(1, 161)
 ARCHITECTURES = (75, 80, 90, 100)
 MEGABYTE = 1 << 20
-# Units of the single-block kernels; HALF_BLOCKS: those for half types on GPUs with clusters.
+# Units of the single-block kernels. HALF_BLOCKS is for half types on GPUs with clusters.
 BLOCKS, HALF_BLOCKS = (32, 64, 96, 128), (32, 64)
 # The cluster kernels of float32: (units, blocks) -> the most rows. SPLIT_SHAPES is for the forward
 # pass, in which the fp16x2 kernels of cluster/kernels.h support more rows.
@@ -198,8 +198,8 @@ def test_every_size() -> None:
 
 @BINDINGS
 def test_weights_lie_by_columns_where_that_is_faster() -> None:
-    """Algorithm "step" copies W_hh to column-major order in float32 without TF32, if there are
-    enough steps to pay for the copy."""
+    """Algorithm "step" copies W_hh to column-major order in float32 without TF32, if the layer has
+    enough steps to be worth the copy."""
     sizes = (32, 64, 2048, 4)
     assert plan(sizes).algorithm == "step" and plan(sizes).weight_by_columns
     for steps, batch, hidden, element in (

@@ -12,8 +12,7 @@ from tests.recurrent.plan.test_plan import BINDINGS, BLOCKS, FLOAT_SHAPES, HALF_
 @BINDINGS
 @pytest.mark.parametrize("backward", [False, True])
 def test_clusters_share_the_batch(backward: bool) -> None:
-    """If all clusters can be resident, each one runs as few rows as possible. On a smaller GPU each
-    one runs more."""
+    """Each cluster runs as few rows as the number of resident clusters allows."""
     options = {"forced": "cluster", "backward": backward}
     for hidden in (128, 256, 512, 768):
         *_, alone = plan((512, 1, hidden, 2), **options).clusters
@@ -83,13 +82,13 @@ def test_a_block_alone_has_few_rows_of_narrow_layers_of_half_types(
                 assert (units, blocks, rows) == (block, 1, 1), size
             elif hidden <= 32:
                 assert (units, blocks, rows) == (32, 1, 2), size
-            # Two rows of 33 to 64 units take about as long as a cluster.
+            # With 33 to 64 units, either may be planned: two rows take about as long as a cluster.
 
 
 @BINDINGS
 def test_packed_batches_and_parts_of_chunks_are_planned_by_the_kernels_that_take_them() -> None:
-    """The dense kernels support neither packed batches nor parts of 16-byte chunks, and are fast in
-    other shapes than the general kernels."""
+    """The dense kernels support neither packed batches nor parts of 16-byte chunks. Their fastest
+    cluster shapes are not those of the general kernels."""
     for backward, batch, dense, other in ((False, 16, 32, 16), (True, 256, 64, 32)):
         options = {"cell": "gru", "backward": backward}
         sizes = (512, batch, 256, 2)
@@ -140,8 +139,8 @@ def test_float32_on_tensor_cores_takes_as_many_rows_as_run_at_once() -> None:
 
 @BINDINGS
 def test_tf32_where_torch_allows_it_is_a_reason_for_a_launch_a_step() -> None:
-    """With many rows, TF32's single product in each launch is faster than fp16x2's three on the
-    chip."""
+    """With many rows, one TF32 product per launch is faster than the three products of fp16x2 with
+    weights on the chip."""
     for batch, hidden, dense, packed, tf32 in (
         (16, 256, "cluster", "cluster", "cluster"),
         (512, 256, "cluster", "grid", "tiles"),

@@ -9,8 +9,8 @@ from pathlib import Path
 from tests.support.installed import ROOT
 from tools.native import host
 
-# Numbers of multiprocessors of H100 and H200, H100 PCIe, B200, A100 and H20. OTHERS: those of parts
-# of them (MIG) and of smaller or newer GPUs, which need further kernels.
+# Numbers of multiprocessors of H100 and H200, H100 PCIe, B200, A100 and H20. OTHERS is for parts of
+# these GPUs (MIG) and for smaller or newer GPUs, which need further kernels.
 GPUS = (132, 114, 148, 108, 78)
 OTHERS = (16, 30, 18, 26, 32, 36, 46, 48, 60, 64, 84, 188)
 SOURCES = (

@@ -39,8 +39,8 @@ def test_what_cannot_run(sizes: Sizes, architecture: int, tf32: bool) -> None:
 @BINDINGS
 @pytest.mark.parametrize("cell", ["lltm", "lstm", "gru", "rnn_tanh", "rnn_relu"])
 def test_many_rows_forward(cell: str) -> None:
-    """The forward pass of many rows uses "tiles", in float32 only if TF32 is allowed. For few rows,
-    a single step or the backward pass, weights stay on the chip or each step is a launch."""
+    """The forward pass of many rows uses "tiles", in float32 only if TF32 is allowed. Few rows, a
+    single step and the backward pass use other algorithms."""
     for hidden, element in itertools.product((256, 512, 1024), (2, 4)):
         for batch, chosen in ((16, False), (63, False), (8000, True), (16384, True)):
             size = 24, batch, hidden, element

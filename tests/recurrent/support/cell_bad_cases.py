@@ -1,4 +1,4 @@
-"""Calls that lltm_cell and its backward op must refuse."""
+"""Calls for which lltm_cell and its backward op must raise."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ SHAPES = {
 
 
 def cell(make: Make, **replaced: Tensor) -> Any:
-    """Calls lltm_cell on good arguments with some of them replaced."""
+    """Calls lltm_cell on valid arguments with some of them replaced."""
     call = cell_arguments(make, SIZES)
     return call.with_args({NAMES.index(n): t for n, t in replaced.items()}).run(treadle.lltm_cell)
 
 
 def changed(make: Make, name: str, change: Callable[[Tensor], Any]) -> Any:
-    """Calls lltm_cell on good arguments with one of them changed."""
+    """Calls lltm_cell on valid arguments with one of them changed."""
     call, index = cell_arguments(make, SIZES), NAMES.index(name)
     return call.with_args({index: change(call.args[index])}).run(treadle.lltm_cell)
 
@@ -166,7 +166,7 @@ def memory() -> list[Bad]:
 
 
 def backward(make: Make, change: Callable[[dict[str, Tensor]], Any], dtype: Any = None) -> Any:
-    """Calls lltm_cell_backward on good arguments after ``change``."""
+    """Calls lltm_cell_backward on valid arguments after ``change``."""
     call: Call = cell_arguments(make, SIZES)
     names = ("grad_h", "grad_cell", *NAMES, "new_cell", "gates")
     grads = (make(B, H), make(B, H))

@@ -1,4 +1,4 @@
-"""Cells that formulas give, as ops for the tests of all ops, beside those of layer_cases.py."""
+"""Cells defined by formulas, as ops for the tests of all ops; layer_cases.py has the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from treadle import Cell
 
 
 def minimal(n_h: Any, f: Any, n_x: Any, h: Any) -> Any:
-    """A minimal gated unit. Gates of one product; affine in h, which is the state."""
+    """A minimal gated unit. Two gates have only one product; new h is affine in the old h."""
     f = torch.sigmoid(f)
     n = torch.tanh(n_x + f * n_h)
     return h + f * (n - h)

@@ -1,4 +1,4 @@
-"""Calls that recurrent_layer_backward must refuse."""
+"""Calls for which recurrent_layer_backward must raise."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def backward(
     change: Callable[[dict[str, Any]], Any],
     lengths: tuple[int, ...] | None = None,
 ) -> Any:
-    """Calls recurrent_layer_backward on good arguments after ``change``."""
+    """Calls recurrent_layer_backward on valid arguments after ``change``."""
     call = good(make, cell, lengths)
     rows = (T, B) if lengths is None else (S,)
     values: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Calls that recurrent_layer must refuse. layer_bad_backward.py has those of its backward op."""
+"""Calls for which recurrent_layer must raise. layer_bad_backward.py is for its backward op."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from tests.support.inputs import Bad, Make, of_dtype
 
 
 def run(make: Make, cell: str, lengths: tuple[int, ...] | None = None, **replaced: Tensor) -> Any:
-    """Calls recurrent_layer on good arguments with some of them replaced."""
+    """Calls recurrent_layer on valid arguments with some of them replaced."""
     values = {NAMES.index(n): t for n, t in replaced.items()}
     return good(make, cell, lengths).with_args(values).run(layer)
 
 
 def changed(cell: str) -> Run:
-    """A function that calls recurrent_layer on good arguments with one of them changed."""
+    """A function that calls recurrent_layer on valid arguments with one of them changed."""
 
     def run_changed(make: Make, name: str, change: Callable[[Tensor], Any]) -> Any:
         call, index = good(make, cell), NAMES.index(name)
@@ -84,7 +84,7 @@ def shapes(cell: str) -> list[Bad]:
         )
         for name, shapes in wrong.items()
         for shape in shapes
-        if shape != tuple(right[name][1])  # right for an RNN, whose weights have one block of rows
+        if shape != tuple(right[name][1])  # valid for an RNN, whose weights have one block of rows
         for lengths in (None, LENGTHS)
     ]
     inputs = [(None, "[T, B, I]", s) for s in ((), (5,), (3, 5), (1, 2, 3, 5))]

@@ -1,5 +1,5 @@
-"""Bad tensor-list arguments (hx, params) of the ops lltm, lstm, gru and rnn_*. Errors that
-recurrent_layer finds must contain the name of the op that was called."""
+"""Invalid tensor lists (hx, params) in calls of the ops lltm, lstm, gru and rnn_*. If an error is
+found by recurrent_layer, its text must still begin with the name of the called op."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def states(cell: str, h0: Tensor, c0: Tensor) -> Any:
 
 
 def run(make: Make, cell: str, replaced: dict[int, Tensor] | None = None, **changed: Any) -> Any:
-    """Calls the op on good arguments with some of params replaced."""
+    """Calls the op on valid arguments with some of params replaced."""
     params = [make(*shape) for shape in both_layers(cell)]
     for k, t in (replaced or {}).items():
         params[k] = t

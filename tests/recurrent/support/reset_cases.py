@@ -24,7 +24,7 @@ STARTS = ("zeros", "rows", "steps")  # the replacement states
 
 
 def marks_of(marks: str, input: Tensor, lengths: Lengths) -> Tensor:
-    """Pseudo-random marks, [T, B, 1] or [S, 1]; for `some` about one in three is true."""
+    """Marks [T, B, 1] or [S, 1]. If `marks` is `some`, about one in three is true."""
     if lengths is None:
         t, b = torch.meshgrid(*(torch.arange(n) for n in input.shape[:2]), indexing="ij")
     else:

@@ -1,4 +1,4 @@
-"""Calls that affine_scan must refuse."""
+"""Calls for which affine_scan must raise."""
 
 from __future__ import annotations
 

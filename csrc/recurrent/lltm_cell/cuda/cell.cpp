@@ -47,7 +47,7 @@ static Tensor pack_cuda(const Tensor& old_h, const Tensor& input) {
   return x;
 }
 
-// Above this many rows torch's reduction, which distributes rows over blocks, is faster.
+// Above this number of rows, torch's reduction is faster, because it distributes rows over blocks.
 static constexpr int64_t kBiasRowsOfOneBlock = 1024;
 
 static Tensor bias_grad_cuda(const Tensor& grad_gates) {
