@@ -23,6 +23,12 @@ struct CTypeOf<acc, 1> {
 template <class acc, int count>
 using CType = typename CTypeOf<acc, count>::type;
 
+template <class C>
+inline constexpr int kPartCount = 1;
+template <class acc, int count>
+inline constexpr int kPartCount<CParts<acc, count>> = count;
+
+// Part k of c.
 template <class acc>
 TREADLE_HD acc& part(acc& c, int) {
   return c;

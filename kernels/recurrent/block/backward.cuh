@@ -9,7 +9,7 @@ namespace treadle {
 
 // K runs over all units of each gate that has a product with h, gate by gate.
 template <class Cell, int units>
-using BlockBackward = Block<units, 1, Cell::kStateGates * units, Cell::kGates + 2>;
+using BlockBackward = Block<units, 1, Cell::kStateGates * units, Cell::kGates + Cell::kCParts + 1>;
 
 // This is a single function because the weights fill the registers. Divided into several functions,
 // even inlined ones, it would need more registers, and would spill with 128 units.
@@ -20,7 +20,9 @@ __global__ void __launch_bounds__(2 * units, 1)
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   if constexpr (!block_has_code(ptx::kSetmaxnreg, is_half_type<T>, units)) return;
   constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
+  constexpr int kCParts = Cell::kCParts;
   using Layout = BlockBackward<Cell, units>;
+  using C = math::CType<float, kCParts>;
   extern __shared__ __align__(128) unsigned char memory[];
   auto* const states = reinterpret_cast<float*>(memory);
   float* const stages = states + 2 * Layout::kStateFloats + threadIdx.x;
@@ -43,13 +45,15 @@ __global__ void __launch_bounds__(2 * units, 1)
             : 0.0f;
   }
   for (int e = threadIdx.x; e < Layout::kStateFloats; e += Layout::kThreads) states[e] = 0;
-  const int64_t own_state = (d * args.sizes.batch + rows.first + row) * hidden + unit;
-  float grad_h = 0, grad_c = 0;
+  const int64_t own_row = d * args.sizes.batch + rows.first + row;
+  const int64_t own_state = own_row * hidden + unit;
+  float grad_h = 0;
+  C grad_c{};
   if (real && args.grad_h_n != nullptr) {
     grad_h = widen(static_cast<const T*>(args.grad_h_n)[own_state]);
   }
   if (real && args.grad_c_n != nullptr) {
-    grad_c = load_c<T>(args.grad_c_n, own_state, args.sizes.half_c);
+    grad_c = load_unit_c<T, C>(args.grad_c_n, own_row, hidden, unit, args.sizes.half_c);
   }
   const int place = row * Layout::kRowFloats + unit;
 
@@ -76,8 +80,12 @@ __global__ void __launch_bounds__(2 * units, 1)
       for (int m = 0; m < kGates; ++m) {
         of_gates.copy(stage + m * Layout::kThreads * 4, gates_at.at + m * args.gate_gate);
       }
-      of_c.copy(stage + kGates * Layout::kThreads * 4, c_at.at);
-      if (any_grad) of_grad.copy(stage + (kGates + 1) * Layout::kThreads * 4, grad_at.at);
+#pragma unroll
+      for (int p = 0; p < kCParts; ++p) {
+        of_c.copy(stage + (kGates + p) * Layout::kThreads * 4,
+                  c_at.at + p * (args.c_row / kCParts));
+      }
+      if (any_grad) of_grad.copy(stage + (kGates + kCParts) * Layout::kThreads * 4, grad_at.at);
     }
     ptx::commit_copies();
     of_gates.note(gates_at.at);
@@ -114,9 +122,14 @@ __global__ void __launch_bounds__(2 * units, 1)
       }
       // Everything that does not depend on the gradients is computed before the product, whose
       // latency hides it.
-      const auto slopes = Cell::slopes(gates, of_c.get(stage + kGates * Layout::kThreads));
+      C c;
+#pragma unroll
+      for (int p = 0; p < kCParts; ++p) {
+        math::part(c, p) = of_c.get(stage + (kGates + p) * Layout::kThreads);
+      }
+      const auto slopes = Cell::slopes(gates, c);
       const float grad_output =
-          any_grad ? of_grad.get(stage + (kGates + 1) * Layout::kThreads) : 0.0f;
+          any_grad ? of_grad.get(stage + (kGates + kCParts) * Layout::kThreads) : 0.0f;
       const float* const state = states + (s & 1) * Layout::kStateFloats;
       float by_h[1];
       multiply_state<Layout>(weights, state, rows_each, half, by_h);
@@ -125,7 +138,7 @@ __global__ void __launch_bounds__(2 * units, 1)
       if (any_resets && (marked & wanted)) {
         resets.hand_over(time(s - 1), row, unit, grad_h, grad_c);
       }
-      if (anew) grad_h = grad_c = 0;
+      if (anew) grad_h = 0, grad_c = C{};
       marked >>= Layout::kRows;
       if (s == steps) break;
       // A row without this step keeps its gradients and writes zeros.
@@ -157,7 +170,7 @@ __global__ void __launch_bounds__(2 * units, 1)
     static_cast<T*>(args.grad_h0)[own_state] = Narrow<T>::from(grad_h);
   }
   if (real && args.grad_c0 != nullptr) {
-    store_c<T>(args.grad_c0, own_state, args.sizes.half_c, grad_c);
+    store_unit_c<T>(args.grad_c0, own_row, hidden, unit, args.sizes.half_c, grad_c);
   }
 #endif
 }

@@ -21,6 +21,7 @@ __global__ void __launch_bounds__(2 * units, 1)
   constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
   constexpr int kFirstInput = kGates - Cell::kInputGates;
   using Layout = BlockForward<Cell, units>;
+  using C = math::CType<float, Cell::kCParts>;
   extern __shared__ __align__(128) unsigned char memory[];
   auto* const states = reinterpret_cast<float*>(memory);
   float* const stages = states + 2 * Layout::kStateFloats + threadIdx.x;
@@ -47,10 +48,12 @@ __global__ void __launch_bounds__(2 * units, 1)
     }
     __syncthreads();  // otherwise the compiler keeps the addresses of all gates, and spills
   }
-  const int64_t own_state = (d * args.sizes.batch + rows.first + row) * hidden + unit;
+  const int64_t own_row = d * args.sizes.batch + rows.first + row;
+  const int64_t own_state = own_row * hidden + unit;
   const bool given_states = real && args.h0 != nullptr;
   T first_h = given_states ? static_cast<const T*>(args.h0)[own_state] : T{};
-  float c = given_states ? load_c<T>(args.c0, own_state, args.sizes.half_c) : 0.0f;
+  C c{};
+  if (given_states) c = load_unit_c<T, C>(args.c0, own_row, hidden, unit, args.sizes.half_c);
   const auto time = [&](int s) { return group.forward_time(s, steps); };
   const GroupResets<any_resets> resets{args.resets, args.sizes, group};
   PassMarks<any_resets, false, Layout::kRows> marks(resets, 1);
@@ -123,14 +126,14 @@ __global__ void __launch_bounds__(2 * units, 1)
         c = next.new_cell;
         h = rounded_to<T>(next.new_h);
       }
-      if (anew) c = 0;
+      if (anew) c = C{};
       // Writes h first, because all threads wait for it. Other stores and prefetches come between
       // this write and the barrier.
       states[(~s & 1) * Layout::kStateFloats + place] = anew ? 0.0f : h;
       if (any_resets && (marked & given)) {
         states[(~s & 1) * Layout::kStateFloats + place] =
             widen(resets.template h<T>(time(s + 1), row, unit));
-        c = resets.c(time(s + 1), row, unit);
+        c = resets.template c<C>(time(s + 1), row, unit);
       }
       marked >>= Layout::kRows;
       if (runs) *output.at = Narrow<T>::from(h);
@@ -150,7 +153,7 @@ __global__ void __launch_bounds__(2 * units, 1)
   } while (any_resets && s < steps);
   if (real) {
     static_cast<T*>(args.h)[own_state] = Narrow<T>::from(h);
-    store_c<T>(args.c, own_state, args.sizes.half_c, c);
+    store_unit_c<T>(args.c, own_row, hidden, unit, args.sizes.half_c, c);
   }
 #endif
 }

@@ -65,8 +65,9 @@ inline double step_time(const RecurrenceSizes& sizes, const ShapeCandidates& ker
 
 // GPUs without clusters can only use single blocks. In half types they do so for larger H than GPUs
 // with clusters, because a single block is faster than the grid.
-inline bool runs_on(const RecurrenceDevice& device, const ClusterShape& shape, Dtype dtype) {
-  if (shape.blocks > 1) return device.clusters();
+inline bool runs_on(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
+                    const ClusterShape& shape, Dtype dtype) {
+  if (shape.blocks > 1) return device.clusters() && one_c(sizes);
   return !is_half(dtype) || shape.units <= kHalfBlockUnits || !device.clusters();
 }
 
@@ -75,7 +76,7 @@ inline int64_t most_hidden_of_clusters(const RecurrenceSizes& sizes, const Recur
                                        Dtype dtype, bool backward) {
   int64_t most = 0;
   for (size_t i = 0; i < kShapes; ++i) {
-    if (!runs_on(device, kClusterShapes[i], dtype)) continue;
+    if (!runs_on(sizes, device, kClusterShapes[i], dtype)) continue;
     const ShapeKernels kernels = kernels_of(i, sizes.cell);
     const bool half = backward ? kernels.half_backward : kernels.half_forward;
     const bool any = is_half(dtype) ? half : dtype == Dtype::kFloat && kernels.fp32;
@@ -96,13 +97,13 @@ inline Candidate cluster_candidate(const RecurrenceSizes& sizes, const Recurrenc
   Candidate best;
   best.exists =
       on_chip(sizes, device, most_hidden_of_clusters(sizes, device, sizes.dtype, backward));
-  const bool half = is_half(sizes.dtype), any_clusters = device.clusters();
+  const bool half = is_half(sizes.dtype), any_clusters = device.clusters() && one_c(sizes);
   // In the backward pass, clusters of several blocks are faster than a single block with many
   // units, unless rows would have to be copied to pad them to whole chunks.
   const bool alone = sizes.hidden <= 32 || sizes.hidden % 8 != 0;
   for (size_t i = 0; i < kShapes && best.exists; ++i) {
     const ClusterShape& shape = kClusterShapes[i];
-    if (shape.hidden() < sizes.hidden || !runs_on(device, shape, sizes.dtype)) continue;
+    if (shape.hidden() < sizes.hidden || !runs_on(sizes, device, shape, sizes.dtype)) continue;
     const ShapeCandidates kernels = candidates_of(sizes, i, backward);
     for (int rows = 1; rows <= kernels.most_rows(); ++rows) {
       const int64_t count = ceil_div(sizes.batch, rows) * sizes.directions;

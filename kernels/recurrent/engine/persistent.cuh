@@ -12,6 +12,7 @@
 #include "kernels/common/convert.cuh"
 #include "kernels/common/launch.cuh"
 #include "kernels/common/ptx.cuh"
+#include "kernels/math/c_parts.h"
 #include "kernels/recurrent/engine/shapes.h"
 #include "kernels/recurrent/persistent_args.h"
 
@@ -90,6 +91,29 @@ __device__ __forceinline__ void store_c(void* c, int64_t at, bool half, float va
     static_cast<T*>(c)[at] = Narrow<T>::from(value);
   } else {
     static_cast<float*>(c)[at] = value;
+  }
+}
+
+// c of a unit in a row of [..., P * H].
+template <class T, class C>
+__device__ __forceinline__ C load_unit_c(const void* c, int64_t row, int64_t hidden, int64_t unit,
+                                         bool half) {
+  constexpr int kParts = math::kPartCount<C>;
+  C found;
+#pragma unroll
+  for (int p = 0; p < kParts; ++p) {
+    math::part(found, p) = load_c<T>(c, (row * kParts + p) * hidden + unit, half);
+  }
+  return found;
+}
+
+template <class T, class C>
+__device__ __forceinline__ void store_unit_c(void* c, int64_t row, int64_t hidden, int64_t unit,
+                                             bool half, const C& value) {
+  constexpr int kParts = math::kPartCount<C>;
+#pragma unroll
+  for (int p = 0; p < kParts; ++p) {
+    store_c<T>(c, (row * kParts + p) * hidden + unit, half, math::part(value, p));
   }
 }
 

@@ -6,10 +6,10 @@
 
 namespace treadle {
 
-template <class T>
+template <class T, class C>
 struct RowStates {
   T h;
-  float c;
+  C c;
 };
 
 // t: the time of a step. It may also be -1 or `steps`, where no row resets.
@@ -41,12 +41,12 @@ struct GroupResets {
   }
 
   // The states that a row is reset to before the step at t; zeros if it does not reset.
-  template <class T>
-  __device__ __forceinline__ RowStates<T> states(bool anew, int t, int row, int64_t unit) const {
+  template <class T, class C = float>
+  __device__ __forceinline__ RowStates<T, C> states(bool anew, int t, int row, int64_t unit) const {
     if constexpr (any) {
-      if (anew && given()) return {h<T>(t, row, unit), c(t, row, unit)};
+      if (anew && given()) return {h<T>(t, row, unit), c<C>(t, row, unit)};
     }
-    return {T(0), 0.0f};
+    return {T(0), C{}};
   }
 
   // The states before the first step of the forward pass, given h0 and c0.
@@ -55,8 +55,9 @@ struct GroupResets {
     if constexpr (any) return anew ? h<T>(first_time(), row, unit) : h0;
     return h0;
   }
-  __device__ __forceinline__ float first_c(bool anew, float c0, int row, int64_t unit) const {
-    if constexpr (any) return anew ? c(first_time(), row, unit) : c0;
+  template <class C>
+  __device__ __forceinline__ C first_c(bool anew, const C& c0, int row, int64_t unit) const {
+    if constexpr (any) return anew ? c<C>(first_time(), row, unit) : c0;
     return c0;
   }
 
@@ -67,11 +68,20 @@ struct GroupResets {
   }
 
   // Stores the requested gradients of the states before the step at t.
+  template <class C>
   __device__ __forceinline__ void hand_over(int t, int row, int64_t unit, float grad_h,
-                                            float grad_c) const {
-    const int64_t at = in_steps(t, row, unit);
-    if (resets.grad_h != nullptr) static_cast<float*>(resets.grad_h)[at] = grad_h;
-    if (resets.grad_c != nullptr) static_cast<float*>(resets.grad_c)[at] = grad_c;
+                                            const C& grad_c) const {
+    constexpr int kParts = math::kPartCount<C>;
+    const int64_t at = in_steps(t, row);
+    if (resets.grad_h != nullptr) {
+      static_cast<float*>(resets.grad_h)[at * sizes.hidden + unit] = grad_h;
+    }
+    if (resets.grad_c == nullptr) return;
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) {
+      static_cast<float*>(resets.grad_c)[(at * kParts + p) * sizes.hidden + unit] =
+          math::part(grad_c, p);
+    }
   }
 
   // Stores one of the two gradients, which arrived in step p of the backward pass. The indices are
@@ -82,14 +92,17 @@ struct GroupResets {
     uint32_t s = p, r = row, u = unit;
     keep(s), keep(r), keep(u);
     if (grads == nullptr) return;
-    static_cast<float*>(grads)[in_steps(time<true>(static_cast<int>(s)), r, u)] = grad;
+    const int64_t at = in_steps(time<true>(static_cast<int>(s)), static_cast<int>(r));
+    static_cast<float*>(grads)[at * sizes.hidden + u] = grad;
   }
 
   // Stores the requested gradients, and clears both.
+  template <class C>
   __device__ __forceinline__ void take(int t, int row, int64_t unit, float& grad_h,
-                                       float& grad_c) const {
+                                       C& grad_c) const {
     if (wanted()) hand_over(t, row, unit, grad_h, grad_c);
-    grad_h = grad_c = 0;
+    grad_h = 0;
+    grad_c = C{};
   }
 
   // The time of step p of the pass; backward, of the step whose gradients arrive in step p.
@@ -103,38 +116,47 @@ struct GroupResets {
     return group.forward_time(0, static_cast<int>(sizes.steps));
   }
 
-  // The index of a row's unit at step t in an array over D and S.
-  __device__ __forceinline__ int64_t in_steps(int t, int row, int64_t unit) const {
+  // The index of a row at step t in an array over D and S.
+  __device__ __forceinline__ int64_t in_steps(int t, int row) const {
     const int64_t all_rows = group.rows.start(static_cast<int>(sizes.steps));
-    const int64_t at = group.direction * all_rows + group.rows.start(t) + group.rows.first + row;
-    return at * sizes.hidden + unit;
+    return group.direction * all_rows + group.rows.start(t) + group.rows.first + row;
   }
 
-  // The index of a row's unit in the replacement states before step t.
-  __device__ __forceinline__ int64_t place(int t, int row, int64_t unit) const {
-    if (resets.per_step) return in_steps(t, row, unit);
-    return (group.direction * sizes.batch + group.rows.first + row) * sizes.hidden + unit;
+  // The index of a row in the replacement states before step t.
+  __device__ __forceinline__ int64_t place(int t, int row) const {
+    if (resets.per_step) return in_steps(t, row);
+    return group.direction * sizes.batch + group.rows.first + row;
   }
 
   // The h to which a row is reset; null if that is zeros.
   __device__ __forceinline__ const uint16_t* h_row(int t, int row) const {
     const auto* all = static_cast<const uint16_t*>(resets.h);
-    return all == nullptr ? all : all + place(t, row, 0);
+    return all == nullptr ? all : all + place(t, row) * sizes.hidden;
   }
 
   template <class T>
   __device__ __forceinline__ T h(int t, int row, int64_t unit) const {
     if (resets.h == nullptr) return T{};
+    const int64_t at = place(t, row) * sizes.hidden + unit;
     if constexpr (is_half_type<T>) {
-      return {__ldg(static_cast<const uint16_t*>(resets.h) + place(t, row, unit))};
+      return {__ldg(static_cast<const uint16_t*>(resets.h) + at)};
     } else {
-      return __ldg(static_cast<const T*>(resets.h) + place(t, row, unit));
+      return __ldg(static_cast<const T*>(resets.h) + at);
     }
   }
 
-  __device__ __forceinline__ float c(int t, int row, int64_t unit) const {
-    if (resets.c == nullptr) return 0;
-    return __ldg(static_cast<const float*>(resets.c) + place(t, row, unit));
+  template <class C = float>
+  __device__ __forceinline__ C c(int t, int row, int64_t unit) const {
+    constexpr int kParts = math::kPartCount<C>;
+    C found{};
+    if (resets.c == nullptr) return found;
+    const int64_t at = place(t, row) * kParts;
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) {
+      math::part(found, p) =
+          __ldg(static_cast<const float*>(resets.c) + (at + p) * sizes.hidden + unit);
+    }
+    return found;
   }
 };
 

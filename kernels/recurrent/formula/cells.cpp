@@ -67,11 +67,19 @@ const char* add_formula(const char* name, int gates, int input_gates, int state_
       new FormulaCell{name,
                       static_cast<CellKind>(static_cast<int>(CellKind::kFormula) + index),
                       {},
-                      affine != 0,
+                      affine != 0 && c_parts <= 1,
                       {forward, backward, forward_tangent, backward_tangent}};
-  cell->info = {cell->name.c_str(), gates, gates - input_gates, input_gates, 0,
-                state_gates,        0,     c_parts > 0,         std::max(c_parts, 1),
-                true,               true};
+  cell->info = {cell->name.c_str(),
+                gates,
+                gates - input_gates,
+                input_gates,
+                0,
+                state_gates,
+                0,
+                c_parts > 0,
+                std::max(c_parts, 1),
+                true,
+                true};
   cells[index] = cell;
   count.store(index + 1, std::memory_order_release);
   return nullptr;

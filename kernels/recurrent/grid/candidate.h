@@ -13,7 +13,7 @@ inline constexpr int64_t kGridFromHidden = 256;  // H above which the grid compe
 inline const GridShape& grid_shape_of(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                                       bool backward) {
   const CellInfo& cell = cell_info(sizes.cell);
-  return cell_shapes(cell.gates, cell.state_gates)
+  return cell_shapes(cell.gates, cell.state_gates, cell.c_parts)
       .grid_of(sizes.dtype, sizes.hidden, device.tf32, device.setmaxnreg(), backward);
 }
 
@@ -80,7 +80,7 @@ inline Candidate grid_candidate(const RecurrenceSizes& sizes, const RecurrenceDe
   // For small H, clusters are always preferred, because their modelled times are more accurate than
   // those of the grid. The exception is float32 in the backward pass and for ragged batches: then
   // clusters multiply by fma, and are slower than the grid.
-  const bool small = device.clusters() && sizes.hidden <= kGridFromHidden;
+  const bool small = device.clusters() && sizes.hidden <= kGridFromHidden && one_c(sizes);
   const bool by_fma = !is_half(sizes.dtype) && (backward || sizes.ragged());
   if (!small || by_fma) {
     const int64_t launches = grid_launches(sizes, device, backward);

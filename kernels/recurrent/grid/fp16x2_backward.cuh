@@ -51,9 +51,10 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
       const uint2 both = ptx::load8(at.stage + m * Base::array_bytes);
       gates[0][m] = __uint_as_float(both.x), gates[1][m] = __uint_as_float(both.y);
     }
-    const uint2 c = ptx::load8(at.stage + Base::c_at);
-    slopes[0] = Cell::slopes(gates[0], __uint_as_float(c.x));
-    slopes[1] = Cell::slopes(gates[1], __uint_as_float(c.y));
+    typename Base::C c[2];
+    Base::staged_c(at.stage + Base::c_at, Base::c_plane(), c);
+    slopes[0] = Cell::slopes(gates[0], c[0]);
+    slopes[1] = Cell::slopes(gates[1], c[1]);
     return args.grad_output == nullptr ? uint2{0, 0}
                                        : ptx::load8(at.stage + kGates * Base::array_bytes);
   }
@@ -96,7 +97,8 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
     const int row = j * 8 + row_in_tile;
     const bool product = before > j * 8, taken = row < active;
     const bool anew = any_resets && resets.mark(time(s - 1), row) != 0;
-    float dh[2], dc[2];
+    float dh[2];
+    typename Base::C dc[2];
     Base::take_states(at.states, dh, dc);
     typename Cell::Slopes slopes[2];
     const uint2 grad_out = prepare(at, slopes);

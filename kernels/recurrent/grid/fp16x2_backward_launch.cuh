@@ -11,7 +11,7 @@ cudaError_t run_grid_split(const PersistentBackward* args, const GridCall& call)
   using Cell = typename Kind::template Cell<float>;
   const auto of = [&](auto width, auto words) {
     using Layout = GridSplitBackward<Cell::kGates, Cell::kStateGates, decltype(width)::value,
-                                     decltype(words)::value, setmaxnreg>;
+                                     decltype(words)::value, setmaxnreg, Cell::kCParts>;
     const auto run = [&](auto alone) {
       constexpr bool kAlone = decltype(alone)::value;
       const auto kernel =

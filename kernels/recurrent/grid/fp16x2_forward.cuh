@@ -16,7 +16,9 @@ struct GridSplitFinisher {
   static constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
   static constexpr int kFirstInput = kGates - Cell::kInputGates;
   static constexpr int kMeeting = Layout::kMultiplying + Layout::kTeam;
-  static constexpr int kStatesBytes = Layout::kTeam * 16;  // per tile: c and h of pairs
+  static constexpr int kCParts = Cell::kCParts;
+  static constexpr int kStatesBytes = Layout::kTeam * Layout::kStateBytes;  // c and h of a tile
+  using C = math::CType<float, kCParts>;
 
   // A thread's addresses of a tile's data.
   struct Place {
@@ -59,7 +61,8 @@ struct GridSplitFinisher {
                      8 ==
                  0),
         stages(base + Layout::kStages),
-        states(stages + Layout::kDepth * kGates * gate_bytes + thread % Layout::kTeam * 16),
+        states(stages + Layout::kDepth * kGates * gate_bytes +
+               thread % Layout::kTeam * Layout::kStateBytes),
         own_sums(base + (buffers == 2 ? team : 0) * Layout::kSumBytes +
                  sums_place(pair, row_in_tile / 2) + row_in_tile % 2 * 8),
         own_rows(base + Layout::kBias + pair * 16) {
@@ -106,13 +109,15 @@ struct GridSplitFinisher {
     for (int j = team; j < tiles; j += 2) {
       const int row = j * 8 + row_in_tile;
       const bool anew = resets.before_first(row);
-      float h[2] = {}, sent[2] = {}, c[2] = {};
+      float h[2] = {}, sent[2] = {};
+      C c[2] = {};
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         if (!real[i] || row >= rows.count) continue;
-        const int64_t at = state(row, i);
-        c[i] = resets.first_c(anew, static_cast<const float*>(args.c0)[at], row, unit + i);
-        h[i] = static_cast<const float*>(args.h0)[at];
+        const int64_t hidden = args.sizes.hidden, at = state_row(row);
+        c[i] = load_unit_c<float, C>(args.c0, at, hidden, unit + i, /*half=*/false);
+        c[i] = resets.first_c(anew, c[i], row, unit + i);
+        h[i] = static_cast<const float*>(args.h0)[at * hidden + unit + i];
         sent[i] = resets.template first_h<float>(anew, h[i], row, unit + i);
       }
       send_split<Layout>(send_to + ring.before_first() + j * Layout::kTileBytes, sent);
@@ -120,14 +125,39 @@ struct GridSplitFinisher {
     }
   }
 
-  __device__ __forceinline__ int64_t state(int row, int i) const {
-    return (group.direction * args.sizes.batch + rows.first + row) * args.sizes.hidden + unit + i;
+  __device__ __forceinline__ int64_t state_row(int row) const {
+    return group.direction * args.sizes.batch + rows.first + row;
   }
 
-  static __device__ __forceinline__ void keep_states(uint32_t at, const float (&c)[2],
+  static __device__ __forceinline__ void keep_states(uint32_t at, const C (&c)[2],
                                                      const float (&h)[2]) {
-    ptx::store16(at, {__float_as_uint(c[0]), __float_as_uint(c[1]), __float_as_uint(h[0]),
-                      __float_as_uint(h[1])});
+    if constexpr (kCParts == 1) {
+      ptx::store16(at, {__float_as_uint(c[0]), __float_as_uint(c[1]), __float_as_uint(h[0]),
+                        __float_as_uint(h[1])});
+    } else {
+#pragma unroll
+      for (int p = 0; p < kCParts; ++p) {
+        ptx::store_floats(at + 8 * p, math::part(c[0], p), math::part(c[1], p));
+      }
+      ptx::store_floats(at + 8 * kCParts, h[0], h[1]);
+    }
+  }
+
+  static __device__ __forceinline__ void take_states(uint32_t at, C (&c)[2], float (&h)[2]) {
+    if constexpr (kCParts == 1) {
+      const uint4 kept = ptx::load16(at);
+      c[0] = __uint_as_float(kept.x), c[1] = __uint_as_float(kept.y);
+      h[0] = __uint_as_float(kept.z), h[1] = __uint_as_float(kept.w);
+    } else {
+#pragma unroll
+      for (int p = 0; p < kCParts; ++p) {
+        const uint2 both = ptx::load8(at + 8 * p);
+        math::part(c[0], p) = __uint_as_float(both.x);
+        math::part(c[1], p) = __uint_as_float(both.y);
+      }
+      const uint2 both = ptx::load8(at + 8 * kCParts);
+      h[0] = __uint_as_float(both.x), h[1] = __uint_as_float(both.y);
+    }
   }
 
   // The sums of both units.
@@ -150,9 +180,9 @@ struct GridSplitFinisher {
   __device__ __forceinline__ void finish(int s, int row, bool taken, bool begun, bool again,
                                          const Place& at) const {
     const bool anew = any_resets && resets.mark(time(s + 1), row) != 0;
-    const uint4 kept = ptx::load16(at.states);
-    float c[2] = {__uint_as_float(kept.x), __uint_as_float(kept.y)};
-    float h[2] = {__uint_as_float(kept.z), __uint_as_float(kept.w)};
+    C c[2];
+    float h[2];
+    take_states(at.states, c, h);
     float gates[2][kGates];
 #pragma unroll
     for (int m = 0; m < kGates; ++m) {
@@ -190,8 +220,8 @@ struct GridSplitFinisher {
     }
     float sent[2] = {h[0], h[1]};
     if (any_resets && anew) {
-      const auto first = resets.template states<float>(real[0], time(s + 1), row, unit);
-      const auto second = resets.template states<float>(real[1], time(s + 1), row, unit + 1);
+      const auto first = resets.template states<float, C>(real[0], time(s + 1), row, unit);
+      const auto second = resets.template states<float, C>(real[1], time(s + 1), row, unit + 1);
       sent[0] = first.h, sent[1] = second.h;
       c[0] = first.c, c[1] = second.c;
     }
@@ -254,13 +284,15 @@ struct GridSplitFinisher {
   __device__ __forceinline__ void end() const {
     for (int j = team; j < tiles; j += 2) {
       const int row = j * 8 + row_in_tile;
-      const uint4 kept = ptx::load16(states_of(j));
-      const uint32_t c[2] = {kept.x, kept.y}, h[2] = {kept.z, kept.w};
+      C c[2];
+      float h[2];
+      take_states(states_of(j), c, h);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         if (!real[i] || row >= rows.count) continue;
-        static_cast<uint32_t*>(args.c)[state(row, i)] = c[i];
-        static_cast<uint32_t*>(args.h)[state(row, i)] = h[i];
+        const int64_t hidden = args.sizes.hidden, at = state_row(row);
+        store_unit_c<float>(args.c, at, hidden, unit + i, /*half=*/false, c[i]);
+        static_cast<float*>(args.h)[at * hidden + unit + i] = h[i];
       }
     }
   }

@@ -10,7 +10,8 @@ template <class Kind, bool setmaxnreg>
 cudaError_t run_grid_split(const PersistentForward* args, const GridCall& call) {
   using Cell = typename Kind::template Cell<float>;
   return with_grid_width<setmaxnreg>(call.sizes.hidden, [&](auto width) {
-    using Layout = GridSplit<Cell::kGates, Cell::kStateGates, decltype(width)::value, setmaxnreg>;
+    using Layout = GridSplit<Cell::kGates, Cell::kStateGates, decltype(width)::value, setmaxnreg,
+                             Cell::kCParts>;
     const auto run = [&](auto alone) {
       constexpr bool kAlone = decltype(alone)::value;
       const auto kernel =

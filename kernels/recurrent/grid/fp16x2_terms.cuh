@@ -59,7 +59,8 @@ struct GridSplitExact {
     const GroupRows& rows = group.rows;
     const int64_t hidden = args.sizes.hidden, d = group.direction, own = rows.first + row;
     if (any_resets && resets.mark(time(s), row) != 0) {
-      return static_cast<const float*>(args.resets.h) + resets.place(time(s), row, 0);
+      return static_cast<const float*>(args.resets.h) +
+             resets.place(time(s), row) * args.sizes.hidden;
     }
     if (!begun) return static_cast<const float*>(args.h0) + (d * args.sizes.batch + own) * hidden;
     return static_cast<const float*>(args.output) +

@@ -37,7 +37,8 @@ struct GridBackwardFinisher : GridBackwardFinishing<Cell, T, Layout, any_resets>
     uint32_t saved[kGates];
 #pragma unroll
     for (int m = 0; m < kGates; ++m) saved[m] = ptx::load4(at.stage + m * Base::array_bytes);
-    const uint2 c = ptx::load8(at.c);
+    typename Base::C c[2];
+    Base::staged_c(at.c, Base::c_plane(), c);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       float gates[kGates];
@@ -45,7 +46,7 @@ struct GridBackwardFinisher : GridBackwardFinishing<Cell, T, Layout, any_resets>
       for (int m = 0; m < kGates; ++m) {
         gates[m] = widen_bits<T>(static_cast<uint16_t>(saved[m] >> (16 * i)));
       }
-      slopes[i] = Cell::slopes(gates, __uint_as_float(i == 0 ? c.x : c.y));
+      slopes[i] = Cell::slopes(gates, c[i]);
     }
     return args.grad_output == nullptr ? 0 : ptx::load4(at.stage + kGates * Base::array_bytes);
   }
@@ -74,7 +75,8 @@ struct GridBackwardFinisher : GridBackwardFinishing<Cell, T, Layout, any_resets>
     const int row = j * 8 + row_in_tile;
     const bool product = before > j * 8, taken = row < active;
     const bool anew = any_resets && resets.mark(time(s - 1), row) != 0;
-    float dh[2], dc[2];
+    float dh[2];
+    typename Base::C dc[2];
     Base::take_states(at.states, dh, dc);
     typename Cell::Slopes slopes[2];
     const uint32_t grad_out = prepare(at, slopes);

@@ -12,7 +12,10 @@ template <class Cell, class T, class Layout, bool any_resets>
 struct GridBackwardFinishing {
   static constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
   static constexpr int kBytes = sizeof(T);
-  static constexpr int kStatesBytes = Layout::kTeam * 16;  // per tile: 4 floats per thread
+  static constexpr int kCParts = Cell::kCParts;
+  // Per tile: the gradients of h and c.
+  static constexpr int kStatesBytes = Layout::kTeam * Layout::kStateBytes;
+  using C = math::CType<float, kCParts>;
   static constexpr int kTeams = Layout::kTeams;
   static constexpr int kMeeting = Layout::kMultiplying + Layout::kTeam;
 
@@ -45,12 +48,13 @@ struct GridBackwardFinishing {
         unit(first_unit + 2 * pair),
         array_bytes(rows_each * Layout::kStageRow),
         c_at((kGates + 1) * array_bytes),
-        stage_bytes(c_at + rows_each * Layout::kCRow),
+        stage_bytes(c_at + kCParts * rows_each * Layout::kCRow),
         real{unit < args.sizes.hidden, unit + 1 < args.sizes.hidden},
         even(args.sizes.hidden % 2 == 0 &&
              reinterpret_cast<uintptr_t>(args.grad_gates) % (2 * kBytes) == 0),
         stages(base + Layout::kStages),
-        states(stages + Layout::kDepth * stage_bytes + thread % Layout::kTeam * 16),
+        states(stages + Layout::kDepth * stage_bytes +
+               thread % Layout::kTeam * Layout::kStateBytes),
         own_sums(base + pair / 8 * 512 + sums_place(pair % 8, row_in_tile / 2) +
                  row_in_tile % 2 * 8),
         grads_to(static_cast<char*>(args.grad_gates) +
@@ -63,9 +67,11 @@ struct GridBackwardFinishing {
     return stages + s % Layout::kDepth * stage_bytes;
   }
   __device__ __forceinline__ uint32_t states_of(int j) const { return states + j * kStatesBytes; }
-  __device__ __forceinline__ int64_t state(int row, int i) const {
-    return (group.direction * args.sizes.batch + rows.first + row) * args.sizes.hidden + unit + i;
+  __device__ __forceinline__ int64_t state_row(int row) const {
+    return group.direction * args.sizes.batch + rows.first + row;
   }
+  // From one part of c to the next in a stage.
+  __device__ __forceinline__ int c_plane() const { return tiles * 8 * Layout::kCRow; }
 
   // Prefetches saved values. For each of its rows, a thread copies 16 bytes of each gate and of
   // grad_output, and the same units of c.
@@ -93,22 +99,52 @@ struct GridBackwardFinishing {
         }
         const char* const c = from(args.c_states, args.c_direction, args.c_row, 4);
 #pragma unroll
-        for (int i = 0; i < kEach * 4; i += 16) ptx::copy16_async(c_to + i, c + i);
+        for (int p = 0; p < kCParts; ++p) {
+          const char* const of_part = c + p * (args.c_row / kCParts) * 4;
+#pragma unroll
+          for (int i = 0; i < kEach * 4; i += 16) {
+            ptx::copy16_async(c_to + p * c_plane() + i, of_part + i);
+          }
+        }
       }
     }
     ptx::commit_copies();
   }
 
   static __device__ __forceinline__ void keep_states(uint32_t at, const float (&dh)[2],
-                                                     const float (&dc)[2]) {
-    ptx::store16(at, {__float_as_uint(dh[0]), __float_as_uint(dh[1]), __float_as_uint(dc[0]),
-                      __float_as_uint(dc[1])});
+                                                     const C (&dc)[2]) {
+    if constexpr (kCParts == 1) {
+      ptx::store16(at, {__float_as_uint(dh[0]), __float_as_uint(dh[1]), __float_as_uint(dc[0]),
+                        __float_as_uint(dc[1])});
+    } else {
+      ptx::store_floats(at, dh[0], dh[1]);
+#pragma unroll
+      for (int p = 0; p < kCParts; ++p) {
+        ptx::store_floats(at + 8 + 8 * p, math::part(dc[0], p), math::part(dc[1], p));
+      }
+    }
   }
 
-  static __device__ __forceinline__ void take_states(uint32_t at, float (&dh)[2], float (&dc)[2]) {
-    const uint4 kept = ptx::load16(at);
-    dh[0] = __uint_as_float(kept.x), dh[1] = __uint_as_float(kept.y);
-    dc[0] = __uint_as_float(kept.z), dc[1] = __uint_as_float(kept.w);
+  static __device__ __forceinline__ void take_states(uint32_t at, float (&dh)[2], C (&dc)[2]) {
+    if constexpr (kCParts == 1) {
+      const uint4 kept = ptx::load16(at);
+      dh[0] = __uint_as_float(kept.x), dh[1] = __uint_as_float(kept.y);
+      dc[0] = __uint_as_float(kept.z), dc[1] = __uint_as_float(kept.w);
+    } else {
+      const uint2 both = ptx::load8(at);
+      dh[0] = __uint_as_float(both.x), dh[1] = __uint_as_float(both.y);
+      staged_c(at + 8, 8, dc);
+    }
+  }
+
+  // c, or its gradients, of a pair of units, from shared memory with parts `plane` bytes apart.
+  static __device__ __forceinline__ void staged_c(uint32_t at, int plane, C (&c)[2]) {
+#pragma unroll
+    for (int p = 0; p < kCParts; ++p) {
+      const uint2 both = ptx::load8(at + p * plane);
+      math::part(c[0], p) = __uint_as_float(both.x);
+      math::part(c[1], p) = __uint_as_float(both.y);
+    }
   }
 
   // The address of this thread's gate gradients in a tile.
@@ -153,13 +189,18 @@ struct GridBackwardFinishing {
   __device__ __forceinline__ void begin() const {
     for (int j = team; j < tiles; j += Layout::kTeams) {
       const int row = j * 8 + row_in_tile;
-      float h[2] = {}, c[2] = {};
+      float h[2] = {};
+      C c[2] = {};
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         if (!real[i] || row >= rows.count) continue;
-        const int64_t at = state(row, i);
-        if (args.grad_h_n != nullptr) h[i] = widen(static_cast<const T*>(args.grad_h_n)[at]);
-        if (args.grad_c_n != nullptr) c[i] = load_c<T>(args.grad_c_n, at, args.sizes.half_c);
+        const int64_t hidden = args.sizes.hidden, at = state_row(row);
+        if (args.grad_h_n != nullptr) {
+          h[i] = widen(static_cast<const T*>(args.grad_h_n)[at * hidden + unit + i]);
+        }
+        if (args.grad_c_n != nullptr) {
+          c[i] = load_unit_c<T, C>(args.grad_c_n, at, hidden, unit + i, args.sizes.half_c);
+        }
       }
       keep_states(states_of(j), h, c);
     }
@@ -169,14 +210,19 @@ struct GridBackwardFinishing {
   __device__ __forceinline__ void end() const {
     for (int j = team; j < tiles; j += Layout::kTeams) {
       const int row = j * 8 + row_in_tile;
-      float h[2], c[2];
+      float h[2];
+      C c[2];
       take_states(states_of(j), h, c);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         if (!real[i] || row >= rows.count) continue;
-        const int64_t at = state(row, i);
-        if (args.grad_h0 != nullptr) static_cast<T*>(args.grad_h0)[at] = Narrow<T>::from(h[i]);
-        if (args.grad_c0 != nullptr) store_c<T>(args.grad_c0, at, args.sizes.half_c, c[i]);
+        const int64_t hidden = args.sizes.hidden, at = state_row(row);
+        if (args.grad_h0 != nullptr) {
+          static_cast<T*>(args.grad_h0)[at * hidden + unit + i] = Narrow<T>::from(h[i]);
+        }
+        if (args.grad_c0 != nullptr) {
+          store_unit_c<T>(args.grad_c0, at, hidden, unit + i, args.sizes.half_c, c[i]);
+        }
       }
     }
   }

@@ -15,7 +15,9 @@ struct GridFinisher {
   static constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
   static constexpr int kFirstInput = kGates - Cell::kInputGates;
   static constexpr int kMeeting = Layout::kMultiplying + Layout::kTeam;
-  static constexpr int kStatesBytes = Layout::kTeam * 12;  // per tile: c and h of pairs
+  static constexpr int kCParts = Cell::kCParts;
+  static constexpr int kStatesBytes = Layout::kTeam * Layout::kStateBytes;  // c and h of a tile
+  using C = math::CType<float, kCParts>;
 
   // A thread's addresses of a tile's data.
   struct Place {
@@ -55,7 +57,8 @@ struct GridFinisher {
         real{unit < args.sizes.hidden, unit + 1 < args.sizes.hidden},
         even(args.sizes.hidden % 2 == 0 && args.output_row % 2 == 0),
         stages(base + Layout::kStages),
-        states(stages + Layout::kDepth * kGates * gate_bytes + thread % Layout::kTeam * 12),
+        states(stages + Layout::kDepth * kGates * gate_bytes +
+               thread % Layout::kTeam * Layout::kStateBytes),
         own_sums(base + (buffers == 2 ? team : 0) * Layout::kSumBytes +
                  sums_place(pair, row_in_tile / 2) + row_in_tile % 2 * 8) {
     const int64_t hidden = args.sizes.hidden, d = group.direction;
@@ -108,14 +111,15 @@ struct GridFinisher {
       const int row = j * 8 + row_in_tile;
       const bool anew = resets.before_first(row);
       uint16_t h[2] = {}, sent[2] = {};
-      float c[2] = {};
+      C c[2] = {};
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         if (!real[i] || row >= rows.count) continue;
-        const int64_t at = state(row, i);
-        c[i] = resets.first_c(anew, load_c<T>(args.c0, at, args.sizes.half_c), row, unit + i);
+        const int64_t hidden = args.sizes.hidden, at = state_row(row);
+        c[i] = load_unit_c<T, C>(args.c0, at, hidden, unit + i, args.sizes.half_c);
+        c[i] = resets.first_c(anew, c[i], row, unit + i);
         // h0 is rounded, because readers would wait forever for a NaN that is all ones.
-        const uint16_t h0 = static_cast<const uint16_t*>(args.h0)[at];
+        const uint16_t h0 = static_cast<const uint16_t*>(args.h0)[at * hidden + unit + i];
         h[i] = rounded(h0);
         sent[i] = rounded(resets.template first_h<uint16_t>(anew, h0, row, unit + i));
       }
@@ -124,14 +128,26 @@ struct GridFinisher {
     }
   }
 
-  __device__ __forceinline__ int64_t state(int row, int i) const {
-    return (group.direction * args.sizes.batch + rows.first + row) * args.sizes.hidden + unit + i;
+  __device__ __forceinline__ int64_t state_row(int row) const {
+    return group.direction * args.sizes.batch + rows.first + row;
   }
 
-  static __device__ __forceinline__ void keep_states(uint32_t at, const float (&c)[2], uint32_t h) {
-    ptx::store4(at, __float_as_uint(c[0]));
-    ptx::store4(at + 4, __float_as_uint(c[1]));
-    ptx::store4(at + 8, h);
+  static __device__ __forceinline__ void keep_states(uint32_t at, const C (&c)[2], uint32_t h) {
+#pragma unroll
+    for (int p = 0; p < kCParts; ++p) {
+      ptx::store4(at + 8 * p, __float_as_uint(math::part(c[0], p)));
+      ptx::store4(at + 8 * p + 4, __float_as_uint(math::part(c[1], p)));
+    }
+    ptx::store4(at + 8 * kCParts, h);
+  }
+  static __device__ __forceinline__ uint32_t kept_h(uint32_t at) {
+    return ptx::load4(at + 8 * kCParts);
+  }
+  static __device__ __forceinline__ C kept_c(uint32_t at, int i) {
+    C found;
+#pragma unroll
+    for (int p = 0; p < kCParts; ++p) math::part(found, p) = ptx::load_float(at + 8 * p + 4 * i);
+    return found;
   }
 
   // Adds the sums to the gates of both units, and releases their buffer.
@@ -155,8 +171,8 @@ struct GridFinisher {
   __device__ __forceinline__ void finish(int s, int row, bool taken, bool again,
                                          const Place& at) const {
     const bool anew = any_resets && resets.mark(time(s + 1), row) != 0;
-    float c[2] = {ptx::load_float(at.states), ptx::load_float(at.states + 4)};
-    uint32_t h = ptx::load4(at.states + 8);
+    C c[2] = {kept_c(at.states, 0), kept_c(at.states, 1)};
+    uint32_t h = kept_h(at.states);
     float gates[2][kGates];
 #pragma unroll
     for (int m = 0; m < kGates; ++m) {
@@ -183,8 +199,8 @@ struct GridFinisher {
     h = bits[0] | bits[1] << 16;
     uint32_t sent = h;
     if (any_resets && anew) {
-      const auto first = resets.template states<uint16_t>(real[0], time(s + 1), row, unit);
-      const auto second = resets.template states<uint16_t>(real[1], time(s + 1), row, unit + 1);
+      const auto first = resets.template states<uint16_t, C>(real[0], time(s + 1), row, unit);
+      const auto second = resets.template states<uint16_t, C>(real[1], time(s + 1), row, unit + 1);
       sent = rounded(first.h) | rounded(second.h) << 16;
       c[0] = first.c, c[1] = second.c;
     }
@@ -246,10 +262,10 @@ struct GridFinisher {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         if (!real[i] || row >= rows.count) continue;
-        const uint32_t h = ptx::load4(states_of(j) + 8) >> (16 * i);
-        static_cast<uint16_t*>(args.h)[state(row, i)] = static_cast<uint16_t>(h);
-        const float c = ptx::load_float(states_of(j) + 4 * i);
-        store_c<T>(args.c, state(row, i), args.sizes.half_c, c);
+        const int64_t hidden = args.sizes.hidden, at = state_row(row);
+        const uint32_t h = kept_h(states_of(j)) >> (16 * i);
+        static_cast<uint16_t*>(args.h)[at * hidden + unit + i] = static_cast<uint16_t>(h);
+        store_unit_c<T>(args.c, at, hidden, unit + i, args.sizes.half_c, kept_c(states_of(j), i));
       }
     }
   }

@@ -39,7 +39,8 @@ cudaError_t run_grid_half(const PersistentForward* args, const GridCall& call) {
     using T = typename decltype(type)::type;
     return with_grid_width<setmaxnreg>(call.sizes.hidden, [&](auto width) {
       constexpr int kWidth = decltype(width)::value;
-      using Layout = GridForward<Cell::kGates, Cell::kStateGates, kWidth, setmaxnreg>;
+      using Layout =
+          GridForward<Cell::kGates, Cell::kStateGates, kWidth, setmaxnreg, Cell::kCParts>;
       // If the GPU has clusters, these compute batches of a single tile up to h512.
       constexpr int kLatest = setmaxnreg && kWidth == kGridNarrowHidden ? 0 : 2;
       // Without setmaxnreg, two tiles use the kernel for more tiles, which saves a third of the
@@ -58,8 +59,8 @@ cudaError_t run_grid_half(const PersistentBackward* args, const GridCall& call) 
   return with_half_type(call, [&](auto type) {
     using T = typename decltype(type)::type;
     return with_grid_width<setmaxnreg>(call.sizes.hidden, [&](auto width) {
-      using Layout =
-          GridBackward<Cell::kGates, Cell::kStateGates, decltype(width)::value, setmaxnreg>;
+      using Layout = GridBackward<Cell::kGates, Cell::kStateGates, decltype(width)::value,
+                                  setmaxnreg, Cell::kCParts>;
       constexpr int kTwo = setmaxnreg ? 1 : 0;  // as forward
       return call.plan.rows == 8    ? run_grid_of<Cell, T, Layout, 2>(args, call)
              : call.plan.rows == 16 ? run_grid_of<Cell, T, Layout, kTwo>(args, call)
@@ -71,7 +72,8 @@ cudaError_t run_grid_half(const PersistentBackward* args, const GridCall& call) 
 template <class Kind, bool setmaxnreg>
 cudaError_t run_grid_h2048(const PersistentForward* args, const GridCall& call) {
   using Cell = typename Kind::template HalfCell<float>;
-  using Layout = GridForward<Cell::kGates, Cell::kStateGates, kGridWideHidden, setmaxnreg>;
+  using Layout =
+      GridForward<Cell::kGates, Cell::kStateGates, kGridWideHidden, setmaxnreg, Cell::kCParts>;
   return with_half_type(call, [&](auto type) {
     using T = typename decltype(type)::type;
     return call.plan.rows == 8 ? run_grid_of<Cell, T, Layout, 2>(args, call)

@@ -38,7 +38,7 @@ constexpr int finishing_registers(int threads, int multiplying, int each) {
 // `setmaxnreg`: MMA warps take registers from the epilogue warps, which only sm_90 supports.
 // Without it all threads have the same number, and more weights are in shared memory.
 
-template <int gates, int state_gates, int hidden, bool setmaxnreg>
+template <int gates, int state_gates, int hidden, bool setmaxnreg, int c_parts>
 struct GridForward {
   static constexpr bool kSetmaxnreg = setmaxnreg;
   // A block has few units, so that registers can hold all or most of its weights.
@@ -72,14 +72,15 @@ struct GridForward {
   static constexpr int kWeights = 2 * kSumBytes;  // after both buffers of sums
   static constexpr int kStages = kWeights + kMultiplyingWarps * kInShared * state_gates * 512;
   // Bytes per row: c and h of 8 pairs, and the stages of the input.
-  static constexpr int kRowBytes = kUnits / 2 * 12 + kDepth * gates * kStageRow;
+  static constexpr int kStateBytes = 4 + 8 * c_parts;  // of a pair
+  static constexpr int kRowBytes = kUnits / 2 * kStateBytes + kDepth * gates * kStageRow;
 
   static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
 };
 
 // Forward in float32 on tensor cores (engine/fp16x2.cuh). A tile has two packets for a pair of
 // units, so it is as large as a half-type tile with twice as many units.
-template <int gates, int state_gates, int hidden, bool setmaxnreg>
+template <int gates, int state_gates, int hidden, bool setmaxnreg, int c_parts>
 struct GridSplit {
   static constexpr bool kSetmaxnreg = setmaxnreg;
   static constexpr int kGates = gates, kStateGates = state_gates, kHidden = hidden;
@@ -124,12 +125,13 @@ struct GridSplit {
   static constexpr int kExact = kBias + gates * kUnits * 8;                     // rows for fma
   static constexpr int kStages = kExact + 16;
   // Bytes per row: c and h of 8 pairs, and the stages of the input.
-  static constexpr int kRowBytes = kUnits / 2 * 16 + kDepth * gates * kStageRow;
+  static constexpr int kStateBytes = 8 + 8 * c_parts;  // of a pair
+  static constexpr int kRowBytes = kUnits / 2 * kStateBytes + kDepth * gates * kStageRow;
 
   static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
 };
 
-template <int gates, int state_gates, int hidden, bool setmaxnreg>
+template <int gates, int state_gates, int hidden, bool setmaxnreg, int c_parts>
 struct GridBackward {
   static constexpr bool kSetmaxnreg = setmaxnreg;
   // A block reads the gradients of all gates of all units, so there are no more blocks than W_hh
@@ -166,7 +168,9 @@ struct GridBackward {
   static constexpr int kWeights = 2 * kSumBytes;
   static constexpr int kStages = kWeights + kMultiplyingWarps * kInShared * kTiles * 512;
   // Bytes per row: gradients of h and c of 16 pairs, and stages of gates, grad_output and c.
-  static constexpr int kRowBytes = kUnits / 2 * 16 + kDepth * ((gates + 1) * kStageRow + kCRow);
+  static constexpr int kStateBytes = 8 + 8 * c_parts;  // of a pair
+  static constexpr int kRowBytes =
+      kUnits / 2 * kStateBytes + kDepth * ((gates + 1) * kStageRow + c_parts * kCRow);
 
   static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
 };
@@ -174,7 +178,7 @@ struct GridBackward {
 // Backward in float32 on tensor cores. Every float of the exchange and of W_hh becomes two float16
 // numbers (engine/fp16x2.cuh), or one if TF32 is allowed (`words`). A warp multiplies spans of 16
 // units. The gradients of a row in a span share a scale.
-template <int gates, int state_gates, int hidden, int words, bool setmaxnreg>
+template <int gates, int state_gates, int hidden, int words, bool setmaxnreg, int c_parts>
 struct GridSplitBackward {
   static constexpr bool kSetmaxnreg = setmaxnreg;
   static constexpr int kGates = gates, kStateGates = state_gates, kHidden = hidden, kWords = words;
@@ -229,7 +233,9 @@ struct GridSplitBackward {
   static constexpr int kBiases = kExact + 16;
   static constexpr int kStages = kBiases + kFinishing * gates * 8;
   // Bytes per row: gradients of h and c of pairs, and stages of gates, grad_output and c.
-  static constexpr int kRowBytes = kUnits / 2 * 16 + kDepth * ((gates + 1) * kStageRow + kCRow);
+  static constexpr int kStateBytes = 8 + 8 * c_parts;  // of a pair
+  static constexpr int kRowBytes =
+      kUnits / 2 * kStateBytes + kDepth * ((gates + 1) * kStageRow + c_parts * kCRow);
 
   static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
 };
@@ -261,24 +267,27 @@ struct GridShapes {
 };
 
 // With setmaxnreg the planner never uses the first width.
-template <int gates, int state_gates, bool setmaxnreg, int h256 = setmaxnreg ? 512 : 256>
+template <int gates, int state_gates, bool setmaxnreg, int c_parts,
+          int h256 = setmaxnreg ? 512 : 256>
 inline constexpr GridShapes kGridShapes{
-    {grid_shape<GridForward<gates, state_gates, h256, setmaxnreg>>(),
-     grid_shape<GridForward<gates, state_gates, kGridNarrowHidden, setmaxnreg>>(),
-     grid_shape<GridForward<gates, state_gates, kGridHidden, setmaxnreg>>(),
-     grid_shape<GridForward<gates, state_gates, kGridWideHidden, setmaxnreg>>()},
-    {grid_shape<GridBackward<gates, state_gates, h256, setmaxnreg>>(),
-     grid_shape<GridBackward<gates, state_gates, kGridNarrowHidden, setmaxnreg>>(),
-     grid_shape<GridBackward<gates, state_gates, kGridHidden, setmaxnreg>>()},
-    {grid_shape<GridSplit<gates, state_gates, h256, setmaxnreg>>(),
-     grid_shape<GridSplit<gates, state_gates, kGridNarrowHidden, setmaxnreg>>(),
-     grid_shape<GridSplit<gates, state_gates, kGridHidden, setmaxnreg>>()},
-    {{grid_shape<GridSplitBackward<gates, state_gates, h256, 2, setmaxnreg>>(),
-      grid_shape<GridSplitBackward<gates, state_gates, h256, 1, setmaxnreg>>()},
-     {grid_shape<GridSplitBackward<gates, state_gates, kGridNarrowHidden, 2, setmaxnreg>>(),
-      grid_shape<GridSplitBackward<gates, state_gates, kGridNarrowHidden, 1, setmaxnreg>>()},
-     {grid_shape<GridSplitBackward<gates, state_gates, kGridHidden, 2, setmaxnreg>>(),
-      grid_shape<GridSplitBackward<gates, state_gates, kGridHidden, 1, setmaxnreg>>()}}};
+    {grid_shape<GridForward<gates, state_gates, h256, setmaxnreg, c_parts>>(),
+     grid_shape<GridForward<gates, state_gates, kGridNarrowHidden, setmaxnreg, c_parts>>(),
+     grid_shape<GridForward<gates, state_gates, kGridHidden, setmaxnreg, c_parts>>(),
+     grid_shape<GridForward<gates, state_gates, kGridWideHidden, setmaxnreg, c_parts>>()},
+    {grid_shape<GridBackward<gates, state_gates, h256, setmaxnreg, c_parts>>(),
+     grid_shape<GridBackward<gates, state_gates, kGridNarrowHidden, setmaxnreg, c_parts>>(),
+     grid_shape<GridBackward<gates, state_gates, kGridHidden, setmaxnreg, c_parts>>()},
+    {grid_shape<GridSplit<gates, state_gates, h256, setmaxnreg, c_parts>>(),
+     grid_shape<GridSplit<gates, state_gates, kGridNarrowHidden, setmaxnreg, c_parts>>(),
+     grid_shape<GridSplit<gates, state_gates, kGridHidden, setmaxnreg, c_parts>>()},
+    {{grid_shape<GridSplitBackward<gates, state_gates, h256, 2, setmaxnreg, c_parts>>(),
+      grid_shape<GridSplitBackward<gates, state_gates, h256, 1, setmaxnreg, c_parts>>()},
+     {grid_shape<
+          GridSplitBackward<gates, state_gates, kGridNarrowHidden, 2, setmaxnreg, c_parts>>(),
+      grid_shape<
+          GridSplitBackward<gates, state_gates, kGridNarrowHidden, 1, setmaxnreg, c_parts>>()},
+     {grid_shape<GridSplitBackward<gates, state_gates, kGridHidden, 2, setmaxnreg, c_parts>>(),
+      grid_shape<GridSplitBackward<gates, state_gates, kGridHidden, 1, setmaxnreg, c_parts>>()}}};
 
 // The grid layouts for the passes of a cell.
 struct CellShapes {
@@ -294,15 +303,22 @@ struct CellShapes {
   }
 };
 
-template <int gates, int state_gates>
-inline constexpr CellShapes kCellShapes{kGridShapes<gates, state_gates, false>,
-                                        kGridShapes<gates, state_gates, true>};
+template <int gates, int state_gates, int c_parts>
+inline constexpr CellShapes kCellShapes{kGridShapes<gates, state_gates, false, c_parts>,
+                                        kGridShapes<gates, state_gates, true, c_parts>};
 
-inline const CellShapes& cell_shapes(int gates, int state_gates) {
-  if (gates == 1) return kCellShapes<1, 1>;
-  if (gates == 2) return kCellShapes<2, 2>;
-  if (gates == 3) return state_gates == 2 ? kCellShapes<3, 2> : kCellShapes<3, 3>;
-  return state_gates == 3 ? kCellShapes<4, 3> : kCellShapes<4, 4>;
+template <int c_parts>
+const CellShapes& cell_shapes(int gates, int state_gates) {
+  if (gates == 1) return kCellShapes<1, 1, c_parts>;
+  if (gates == 2) return kCellShapes<2, 2, c_parts>;
+  if (gates == 3) return state_gates == 2 ? kCellShapes<3, 2, c_parts> : kCellShapes<3, 3, c_parts>;
+  return state_gates == 3 ? kCellShapes<4, 3, c_parts> : kCellShapes<4, 4, c_parts>;
+}
+
+inline const CellShapes& cell_shapes(int gates, int state_gates, int c_parts) {
+  return c_parts == 1   ? cell_shapes<1>(gates, state_gates)
+         : c_parts == 2 ? cell_shapes<2>(gates, state_gates)
+                        : cell_shapes<3>(gates, state_gates);
 }
 
 }  // namespace treadle

@@ -8,6 +8,7 @@
 
 #include "kernels/common/convert.cuh"
 #include "kernels/common/launch.cuh"
+#include "kernels/math/c_parts.h"
 #include "kernels/recurrent/persistent_args.h"
 #ifndef __CUDACC_RTC__
 #include "kernels/recurrent/cell_launchers.h"
@@ -142,6 +143,7 @@ __global__ void __launch_bounds__(kBlockSize)
     recurrence_c_states_in_turn(const __grid_constant__ PersistentCStates args, int64_t units) {
   begin_kernel();
   using acc = acc_t<T>;
+  constexpr int kCParts = Cell::kCParts;
   const PersistentSizes& sizes = args.sizes;
   const int64_t unit = (int64_t{blockIdx.x} * kBlockSize + threadIdx.x) * kWide;
   if (unit >= units) return;
@@ -155,11 +157,15 @@ __global__ void __launch_bounds__(kBlockSize)
   auto* c_states = static_cast<acc*>(args.c_states) + d * args.c_direction + u;
   const RecurrenceResets& resets = args.resets;
   const int64_t backward = d + args.direction;  // not 0: backward in time
-  acc c[kWide];
+  math::CType<acc, kCParts> c[kWide];
 #pragma unroll
   for (int e = 0; e < kWide; ++e) {
-    c[e] = sizes.half_c ? widen(static_cast<const T*>(args.c0)[unit + e])
-                        : static_cast<const acc*>(args.c0)[unit + e];
+#pragma unroll
+    for (int p = 0; p < kCParts; ++p) {
+      const int64_t at = ((d * sizes.batch + b) * kCParts + p) * hidden + u + e;
+      math::part(c[e], p) = sizes.half_c ? widen(static_cast<const T*>(args.c0)[at])
+                                         : static_cast<const acc*>(args.c0)[at];
+    }
   }
 #pragma unroll 1
   for (int64_t first = 0; first < steps; first += kSteps) {
@@ -188,20 +194,30 @@ __global__ void __launch_bounds__(kBlockSize)
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       if (row[i] < 0) continue;
-      Vector<acc, kWide> before;
+      Vector<acc, kWide> before[kCParts];
 #pragma unroll
       for (int e = 0; e < kWide; ++e) {
         if (any_resets && (anew >> i & 1)) {
-          const int64_t at = resets.per_step ? (d * start(steps) + row[i]) * hidden + u : unit;
-          c[e] = resets.c == nullptr ? acc(0) : __ldg(static_cast<const acc*>(resets.c) + at + e);
+          const int64_t own = resets.per_step ? d * start(steps) + row[i] : d * sizes.batch + b;
+#pragma unroll
+          for (int p = 0; p < kCParts; ++p) {
+            const int64_t at = (own * kCParts + p) * hidden + u + e;
+            math::part(c[e], p) =
+                resets.c == nullptr ? acc(0) : __ldg(static_cast<const acc*>(resets.c) + at);
+          }
         }
-        before.value[e] = c[e];
+#pragma unroll
+        for (int p = 0; p < kCParts; ++p) before[p].value[e] = math::part(c[e], p);
         acc values[Cell::kGates];
 #pragma unroll
         for (int m = 0; m < Cell::kGates; ++m) values[m] = widen(g[i][m].value[e]);
         c[e] = Cell::next(values, c[e]);
       }
-      *reinterpret_cast<Vector<acc, kWide>*>(c_states + row[i] * args.c_row) = before;
+#pragma unroll
+      for (int p = 0; p < kCParts; ++p) {
+        *reinterpret_cast<Vector<acc, kWide>*>(c_states + row[i] * args.c_row +
+                                               p * (args.c_row / kCParts)) = before[p];
+      }
     }
   }
 }

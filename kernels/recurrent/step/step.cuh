@@ -7,6 +7,7 @@
 #include "kernels/common/convert.cuh"
 #include "kernels/common/fast_divide.cuh"
 #include "kernels/common/launch.cuh"
+#include "kernels/math/c_parts.h"
 #include "kernels/recurrent/step/step_group.h"
 #include "kernels/recurrent/step_args.h"
 #ifndef __CUDACC_RTC__
@@ -101,13 +102,48 @@ __device__ __forceinline__ void load_gate(const RecurrenceForward& args, int k, 
 }
 
 // Replaces the state before the next step if the row resets.
-template <class T, int n, class acc = acc_t<T>>
-__device__ __forceinline__ void replace_units(const RecurrenceResets& resets, int64_t from,
-                                              acc (&h)[n], acc (&c)[n]) {
+template <class T, int n, int parts, class acc = acc_t<T>>
+__device__ __forceinline__ void replace_units(const RecurrenceResets& resets, int64_t row,
+                                              int64_t hidden, int64_t u, acc (&h)[n],
+                                              acc (&c)[parts][n]) {
 #pragma unroll
-  for (int e = 0; e < n; ++e) h[e] = c[e] = 0;
-  if (resets.h != nullptr) load_vector<T>(resets.h, from, h);
-  if (resets.c != nullptr) load_vector<acc>(resets.c, from, c);
+  for (int e = 0; e < n; ++e) h[e] = 0;
+  if (resets.h != nullptr) load_vector<T>(resets.h, row * hidden + u, h);
+#pragma unroll
+  for (int p = 0; p < parts; ++p) {
+#pragma unroll
+    for (int e = 0; e < n; ++e) c[p][e] = 0;
+    if (resets.c != nullptr) load_vector<acc>(resets.c, (row * parts + p) * hidden + u, c[p]);
+  }
+}
+
+// c of a row's units, or its gradients: parts [parts][n], from an array [..., parts * H].
+template <class acc, int n, int parts>
+__device__ __forceinline__ void load_parts(const void* from, int64_t row, int64_t hidden, int64_t u,
+                                           acc (&c)[parts][n]) {
+#pragma unroll
+  for (int p = 0; p < parts; ++p) load_vector<acc>(from, (row * parts + p) * hidden + u, c[p]);
+}
+template <class acc, int n, int parts>
+__device__ __forceinline__ void store_parts(void* to, int64_t row, int64_t hidden, int64_t u,
+                                            const acc (&c)[parts][n]) {
+#pragma unroll
+  for (int p = 0; p < parts; ++p) store_vector<acc>(to, (row * parts + p) * hidden + u, c[p]);
+}
+
+// c of unit e.
+template <class acc, int n, int parts>
+__device__ __forceinline__ math::CType<acc, parts> parts_of(const acc (&c)[parts][n], int e) {
+  math::CType<acc, parts> found;
+#pragma unroll
+  for (int p = 0; p < parts; ++p) math::part(found, p) = c[p][e];
+  return found;
+}
+template <class acc, int n, int parts>
+__device__ __forceinline__ void put_parts(const math::CType<acc, parts>& of, int e,
+                                          acc (&c)[parts][n]) {
+#pragma unroll
+  for (int p = 0; p < parts; ++p) c[p][e] = math::part(of, p);
 }
 
 template <class Cell, class T, int n>
@@ -125,10 +161,10 @@ __global__ void __launch_bounds__(kBlockSize)
   const UnitAt at = locate(item);
   const int64_t u = at.u, row = base.row + step.start + at.b, state = at.b * args.hidden + u;
   const int64_t product_row = base.product + step.start + at.b;
-  acc gates[Cell::kGates][n], h[n], c[n];
+  acc gates[Cell::kGates][n], h[n], c[Cell::kCParts][n];
 #pragma unroll
   for (int k = 0; k < Cell::kGates; ++k) load_gate<Cell, T>(args, k, at, product_row, gates[k]);
-  load_vector<acc>(args.first_c != nullptr ? args.first_c : args.c, state, c);
+  load_parts<acc>(args.first_c != nullptr ? args.first_c : args.c, at.b, args.hidden, u, c);
   if (args.gates != nullptr) {
 #pragma unroll
     for (int k = 0; k < Cell::kGates; ++k) {
@@ -140,15 +176,15 @@ __global__ void __launch_bounds__(kBlockSize)
     acc own[Cell::kGates];
 #pragma unroll
     for (int k = 0; k < Cell::kGates; ++k) own[k] = gates[k][e];
-    const auto next = Cell::forward(own, c[e]);
+    const auto next = Cell::forward(own, parts_of(c, e));
     h[e] = next.new_h;
-    c[e] = next.new_cell;
+    put_parts(next.new_cell, e, c);
   }
   store_vector<T>(args.output, row * args.output_stride + u, h);
   if (starts_anew(args.resets, next_step, at.b)) {
-    replace_units<T>(args.resets, reset_row(args.resets, next_step, at.b) * args.hidden + u, h, c);
+    replace_units<T>(args.resets, reset_row(args.resets, next_step, at.b), args.hidden, u, h, c);
   }
-  store_vector<acc>(args.c, state, c);
+  store_parts<acc>(args.c, at.b, args.hidden, u, c);
   store_vector<T>(args.h, state, h);
 }
 
@@ -164,35 +200,45 @@ __global__ void __launch_bounds__(kBlockSize, 4)
   const uint32_t item = blockIdx.x * kBlockSize + threadIdx.x;
   if (item >= locate.count) return;
   const auto [b, u] = locate(item);
-  const int64_t row = base.row + step.start + b, state = b * args.hidden + u;
+  constexpr int kCParts = Cell::kCParts;
+  const int64_t row = base.row + step.start + b;
   const int64_t first = row * Cell::kGates * args.hidden + u;
-  acc gates[Cell::kGates][n], old_cell[n], grad_h[n], grad_c[n], grad_output[n] = {};
+  acc gates[Cell::kGates][n], old_cell[kCParts][n], grad_h[n], grad_c[kCParts][n];
+  acc grad_output[n] = {};
 #pragma unroll
   for (int k = 0; k < Cell::kGates; ++k) {
     load_vector<T>(args.gates, first + k * args.hidden, gates[k]);
   }
-  load_vector<acc>(args.c_states, row * args.hidden + u, old_cell);
+  load_parts<acc>(args.c_states, row, args.hidden, u, old_cell);
   load_units<acc>(args.grad_h, b, u, grad_h);
-  load_vector<acc>(args.grad_c, state, grad_c);
+  load_parts<acc>(args.grad_c, b, args.hidden, u, grad_c);
   if (args.grad_output.data != nullptr) load_units<T>(args.grad_output, row, u, grad_output);
   if (starts_anew(args.resets, args.last, b)) {
-    const int64_t to = (args.last.start + b) * args.hidden + u;
-    if (args.resets.grad_h != nullptr) store_vector<acc>(args.resets.grad_h, to, grad_h);
-    if (args.resets.grad_c != nullptr) store_vector<acc>(args.resets.grad_c, to, grad_c);
+    const int64_t to = args.last.start + b;
+    if (args.resets.grad_h != nullptr) {
+      store_vector<acc>(args.resets.grad_h, to * args.hidden + u, grad_h);
+    }
+    if (args.resets.grad_c != nullptr) {
+      store_parts<acc>(args.resets.grad_c, to, args.hidden, u, grad_c);
+    }
 #pragma unroll
-    for (int e = 0; e < n; ++e) grad_h[e] = grad_c[e] = 0;
+    for (int e = 0; e < n; ++e) {
+      grad_h[e] = 0;
+      put_parts(math::CType<acc, kCParts>{}, e, grad_c);
+    }
   }
 #pragma unroll
   for (int e = 0; e < n; ++e) {
     acc own[Cell::kGates];
 #pragma unroll
     for (int k = 0; k < Cell::kGates; ++k) own[k] = gates[k][e];
-    const auto grad = Cell::backward(own, old_cell[e], grad_h[e] + grad_output[e], grad_c[e]);
-    grad_c[e] = grad.old_cell;
+    const auto grad =
+        Cell::backward(own, parts_of(old_cell, e), grad_h[e] + grad_output[e], parts_of(grad_c, e));
+    put_parts(grad.old_cell, e, grad_c);
 #pragma unroll
     for (int k = 0; k < Cell::kGates; ++k) gates[k][e] = grad.gates[k];
   }
-  store_vector<acc>(args.grad_c, state, grad_c);
+  store_parts<acc>(args.grad_c, b, args.hidden, u, grad_c);
 #pragma unroll
   for (int k = 0; k < Cell::kGates; ++k) {
     store_vector<T>(args.grad_gates, first + k * args.hidden, gates[k]);

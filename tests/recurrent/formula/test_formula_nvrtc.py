@@ -21,6 +21,20 @@ KERNELS = {
     "block_forward": f"{HALF}, treadle::BFloat16, 64, false",
     "block_backward": f"{FLOAT}, float, 64, true",
 }
+SLSTM = "treadle::math::FormulaRecurrence<float, 4, 4, 4, 3, false>"
+SEVERAL_STATES = {
+    "recurrence_forward": f"{SLSTM}, float, 4",
+    "recurrence_backward": f"{SLSTM}, treadle::Half, 2",
+    "recurrence_c_states_in_turn": f"{SLSTM}, float, true, 1, 16",
+    "block_forward": f"{SLSTM}, float, 64, true",
+    "block_backward": f"{SLSTM}, treadle::BFloat16, 64, true",
+    "grid_forward": f"{SLSTM}, treadle::Half, treadle::GridForward<4, 4, 512, true, 3>, true, 0",
+    "grid_backward": f"{SLSTM}, treadle::Half, treadle::GridBackward<4, 4, 512, true, 3>, true, 0",
+    "grid_split_forward": f"{SLSTM}, treadle::GridSplit<4, 4, 512, true, 3>, true, false",
+    "grid_split_backward": (
+        f"{SLSTM}, treadle::GridSplitBackward<4, 4, 512, 2, true, 3>, true, false"
+    ),
+}
 
 
 @pytest.fixture
@@ -50,6 +64,14 @@ def test_a_kernel_compiles(
     assert re.fullmatch(rf"treadle: compiled {kernel} of ligru in \d+\.\d s\n", said), said
     assert nvrtc.compiled(*given) == (image, symbol)  # from disk
     assert not capfd.readouterr().err
+
+
+@pytest.mark.parametrize("kernel", SEVERAL_STATES)
+def test_a_cell_with_several_states(kernel: str, only_packages: None) -> None:
+    expression = f"treadle::{kernel}<{SEVERAL_STATES[kernel]}>"
+    functors = _sources[cells.SLSTM.key].functors
+    image, _ = nvrtc.compiled(functors, "slstm", kernel, expression, 90)
+    assert image.startswith(b"\x7fELF")
 
 
 def test_an_error_of_the_compiler_is_shown(only_packages: None) -> None:
