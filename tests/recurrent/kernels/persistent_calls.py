@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.recurrent.support.layer_cases import BLOCKS, FORMULAS, Lengths, batch_sizes
+from tests.recurrent.support.layer_cases import BLOCKS, C_PARTS, FORMULAS, Lengths, batch_sizes
 from tests.support import gpus
 from tests.support.compare import differing
 from tests.support.inputs import HALVES
@@ -28,6 +28,8 @@ def most_hidden(algorithm: str, dtype: torch.dtype, cell: str = "lltm") -> int:
     """The largest H that the algorithm supports; smaller for LSTM, which has four gates."""
     if algorithm in ("step", "warp") or (algorithm == "tiles" and dtype != torch.float64):
         return 1 << 20
+    if algorithm == "cluster" and C_PARTS.get(cell, 1) > 1:  # only of one block
+        return {torch.float64: 0, torch.float32: 128}.get(dtype, 64)
     if not gpus.any_clusters():
         return most_hidden_of_other_gpus(algorithm, dtype, cell)
     if dtype not in HALVES:
@@ -223,7 +225,7 @@ def given(
         input=x,
         sizes=packed,
         h0=draw(d, batch, h),
-        c0=draw(d, batch, h, dtype=state),
+        c0=draw(d, batch, C_PARTS.get(cell, 1) * h, dtype=state),
         weight_ih=weight_ih,
         weight_hh=weight_hh,
         bias_ih=draw(d, gates * h, by=0.5) if bias else None,
@@ -231,7 +233,7 @@ def given(
         grads=(
             draw(*rows, d * h) if grad_output else None,
             draw(d, batch, h),
-            draw(d, batch, h, dtype=state),
+            draw(d, batch, C_PARTS.get(cell, 1) * h, dtype=state),
         ),
         valid=valid.to(DEVICE),
         places=valid.flatten().nonzero().flatten().to(DEVICE),

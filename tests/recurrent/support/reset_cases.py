@@ -76,8 +76,8 @@ def reset_arguments(
     state = options.get("state")
     others: tuple[Tensor | None, ...] = (None, None)
     if starts != "zeros":
-        shape = (d, b, h) if starts == "rows" else (d, *call.args[0].shape[:-1], h)
-        others = make(*shape), make(*shape, dtype=state)
+        places = (d, b) if starts == "rows" else (d, *call.args[0].shape[:-1])
+        others = make(*places, h), make(*places, call.args[3].shape[-1], dtype=state)
     return Call((*call.args, *others), {**call.kwargs, "marks": marks})
 
 
