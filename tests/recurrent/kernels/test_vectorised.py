@@ -20,9 +20,9 @@ DTYPES = 4
 # A file, code inside a loop, and the number of cells with such a loop. A GRU has no loop for h,
 # because its h is its c.
 LOOPS = [
-    ("kernels/recurrent/cpu/rows_forward.h", "Cell::next(g, own_c[r", 3),
+    ("kernels/recurrent/cpu/rows_forward.h", "Cell::next(g, old_c)", 3),
     ("kernels/recurrent/cpu/rows_forward.h", "Cell::output(g, own_c[r", 2),
-    ("kernels/recurrent/cpu/rows_backward.h", "Cell::slopes(g, old_c[i]", 3),
+    ("kernels/recurrent/cpu/rows_backward.h", "Cell::slopes(g, c, new_c[i]", 3),
 ]
 
 

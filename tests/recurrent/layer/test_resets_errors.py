@@ -56,7 +56,7 @@ BAD = (
     ),
     (
         {"reset": MARKS, "reset_hx": (torch.zeros(1, B, H), torch.zeros(1, T, B, H))},
-        "lstm: reset_c must have the same shape as reset_h, [1, 3, 5], got [1, 7, 3, 5]",
+        "lstm: reset_c must have shape [1, 3, 5], as reset_h and c0, got [1, 7, 3, 5]",
     ),
     (
         {"reset": MARKS, "reset_hx": (torch.zeros(1, B, H).double(), torch.zeros(1, B, H))},

@@ -76,7 +76,8 @@ def kept(cell: str) -> dict[str, tuple[tuple[int, ...], str, str]]:
     g, w = GATES[cell], GATES[cell] * H
     letters = (f"shape [D, T, B, {g}H] = [2, 2, 3, {w}]", f"shape [D, S, {g}H] = [2, 5, {w}]")
     gates = (D, T, B, w), *letters
-    states = {"grad_h_n": STATE, "grad_c_n": STATE}
+    of_c = tuple(letters.replace("h0", "c0") for letters in STATE[1:])
+    states = {"grad_h_n": STATE, "grad_c_n": (STATE[0], *of_c)}
     return {"grad_output": OUTPUT, **states, "output": OUTPUT, "gates": gates}
 
 
