@@ -37,7 +37,7 @@ class CellFront(Front):
             raise ValueError(f"{self.name}: return_cells must be False, got True: not of a Cell")
         if options.lengths is not None and self.cell.states:
             raise ValueError(
-                f"{self.name}: lengths must be None where a cell has a state beside h: pack the "
+                f"{self.name}: lengths must be None where a cell has states besides h: pack the "
                 "sequences by torch.nn.utils.rnn.pack_padded_sequence"
             )
         data, batch_sizes = input if len(input) == 2 else (*input, None)

@@ -327,7 +327,7 @@ def test_calls() -> None:
         (lambda: layer(x, return_cells=True), "ligru: return_cells must be False, got True"),
         (
             lambda: wide(x, lengths=torch.tensor([4, 2])),
-            "coupled: lengths must be None where a cell has a state beside h",
+            "coupled: lengths must be None where a cell has states besides h",
         ),
         (lambda: wide(x, torch.zeros(1, 2, 5)), "coupled: "),
     ):
