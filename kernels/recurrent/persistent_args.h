@@ -23,6 +23,8 @@ struct PersistentSizes {
   const int64_t* starts;
   int64_t first_row, row_count;  // the rows of the batch that this launch computes
   bool half_c;                   // c0, c_n and their gradients have `dtype`, else acc
+  // Directions of each direction of time: those from this one on run backward in time.
+  int groups = 1;
 };
 
 // The number of groups of a grid if each takes this many rows.

@@ -30,7 +30,7 @@ PersistentSizes persistent_sizes(const RecurrenceSizes& sizes, bool half_c) {
   return {sizes.cell,  sizes.dtype,     static_cast<int>(sizes.directions),
           sizes.steps, sizes.batch,     sizes.hidden,
           nullptr,     /*first_row=*/0, sizes.batch,
-          half_c};
+          half_c,      sizes.groups};
 }
 
 PersistentForward forward_arguments(const PersistentSizes& sizes, int64_t rows, int64_t width,

@@ -24,7 +24,8 @@ struct Turns {
     after = states[1];
     // In the reverse direction, rows of a packed batch begin at different steps, so h0 must be in
     // both buffers.
-    if (d == 1 && run.arguments.batch_sizes.defined()) after.copy_(h[d]);
+    if (run.arguments.time_direction(d) == 1 && run.arguments.batch_sizes.defined())
+      after.copy_(h[d]);
   }
 };
 

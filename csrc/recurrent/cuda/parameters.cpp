@@ -169,7 +169,7 @@ void add_parameters_cuda(const BackwardPass& pass, int64_t d, const Tensor& grad
   ParameterGradients args{};
   args.cell = run.sizes.cell;
   args.dtype = run.sizes.dtype;
-  args.direction = d;
+  args.direction = a.time_direction(d);
   args.batch = run.sizes.batch;
   args.hidden = hidden;
   args.grad_gates =

@@ -134,13 +134,18 @@ void check_layer(const char* op, const LayerArguments& a) {
   if (!a.batch_sizes.defined()) {
     check_shape(op, "h0", "[D, B, H]", a.h0, {directions, a.input.sym_size(1), hidden});
   }
-  const char* of_c = cell.c_parts == 1 ? "[D, B, H]" : cell.c_parts == 2 ? "[D, B, 2H]" : "[D, B, 3H]";
+  static_assert(kMostCParts == 3);
+  const char* const letters[] = {"[D, B, H]", "[D, B, 2H]", "[D, B, 3H]"};
+  const char* const of_c = letters[cell.c_parts - 1];
   check_shape(op, "c0", of_c, a.c0, {directions, rows, hidden * cell.c_parts});
   const bool one = a.one_direction() && directions == 1;
   check_gate_rows(op, "weight_ih", cell.input_gates, ", I]", a.weight_ih,
                   {directions, of_input, a.input.sym_size(-1)}, one);
+  const auto columns = a.weight_hh.dim() > 0 ? a.weight_hh.sym_size(-1) : hidden;
+  // A block-diagonal weight has the columns of one block.
+  const bool in_blocks = columns > 0 && columns < hidden && hidden % columns == 0;
   check_gate_rows(op, "weight_hh", cell.state_gates, ", H]", a.weight_hh,
-                  {directions, of_state, hidden}, one);
+                  {directions, of_state, in_blocks ? columns : hidden}, one);
   if (a.bias_ih.defined()) {
     check_gate_rows(op, "bias_ih", cell.input_gates, "]", a.bias_ih, {directions, of_input}, one);
   }

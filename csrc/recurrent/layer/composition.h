@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "recurrent/layer/formulas.h"
+#include "recurrent/layer/groups.h"
 #include "recurrent/layer/layer.h"
 #include "recurrent/run/layer_steps.h"
 
@@ -26,6 +27,7 @@ class LayerDirection {
         info_(cell_info(arguments.cell)),
         formula_(cell_formula(arguments.cell)),
         d_(d),
+        in_time_(arguments.time_direction(d)),
         hidden_(arguments.h0.sym_size(-1)),
         gates_(steps.count()),
         h_(steps.count()),
@@ -112,19 +114,19 @@ class LayerDirection {
   const LayerArguments& arguments_;
   const CellInfo& info_;
   const CellFormula& formula_;
-  int64_t d_;
+  int64_t d_, in_time_;
   c10::SymInt hidden_;
   Dual input_, w_ih_, w_hh_;
   // Indexed by time: gates (later their gradients), and h and c before each step.
   std::vector<Dual> gates_, h_, c_;
 
-  int64_t time(int64_t s) const { return d_ == 0 ? s : steps_.count() - 1 - s; }
+  int64_t time(int64_t s) const { return in_time_ == 0 ? s : steps_.count() - 1 - s; }
 
   // ---- rows that reset
 
   // The marks of the rows that reset before step t, [rows, 1]; undefined if no row can reset.
   Tensor mark_of(int64_t t) const {
-    const int64_t at = d_ == 0 ? t : t + 1;
+    const int64_t at = in_time_ == 0 ? t : t + 1;
     if (!arguments_.reset.defined() || at >= steps_.count()) return Tensor();
     const Tensor mark = steps_.at(arguments_.reset, at);
     return steps_.rows_like(mark, t);
@@ -214,7 +216,10 @@ class LayerComposition {
   LayerComposition(const char* op, const LayerArguments& arguments)
       : dtype_(derivative_dtype(arguments.input)),
         one_direction_(arguments.one_direction()),
-        arguments_(ordered(arguments, arguments)),
+        cell_(arguments.cell),
+        groups_(groups_of(arguments)),
+        hidden_(arguments.h0.sym_size(-1)),
+        arguments_(ordered(arguments)),
         steps_(op, arguments_) {
     const int64_t count = arguments_.h0.sym_size(0).guard_int(__FILE__, __LINE__);
     directions_.reserve(count);
@@ -223,7 +228,7 @@ class LayerComposition {
   LayerComposition(const LayerComposition&) = delete;  // directions_ refer to its members
 
   LayerOutputs jvp(const LayerArguments& tangents, bool with_gates = false) {
-    const LayerArguments v = ordered(tangents, arguments_);
+    const LayerArguments v = ordered(tangents);
     std::vector<LayerOutputs> found;
     for (auto& direction : directions_) found.push_back(direction.jvp(v, with_gates));
     const auto each = [&](Tensor LayerOutputs::* member) {
@@ -241,15 +246,25 @@ class LayerComposition {
     };
     const auto beside = [](const std::vector<Tensor>& parts) { return at::cat(parts, -1); };
     const auto stacked = [](const std::vector<Tensor>& parts) { return at::stack(parts, 0); };
+    const CellInfo& cell = cell_info(cell_);
+    const auto units = [&](const Tensor& t, int64_t blocks) {
+      return from_groups(t, groups_, blocks, -1);
+    };
     return {joined(each(&LayerOutputs::output), beside),
-            stack_directions(each(&LayerOutputs::h_n), arguments_.h0),
-            stack_directions(each(&LayerOutputs::c_n), arguments_.c0),
-            joined(each(&LayerOutputs::gates), stacked)};
+            units(stack_directions(each(&LayerOutputs::h_n), arguments_.h0), 1),
+            units(stack_directions(each(&LayerOutputs::c_n), arguments_.c0), cell.c_parts),
+            units(joined(each(&LayerOutputs::gates), stacked), cell.gates)};
   }
 
   LayerArguments vjp_tangent(const LayerOutputs& grads, const LayerOutputs& tangents) {
-    const auto up = [&](const Tensor& t) { return cast(t, dtype_); };
-    const auto g = grads.map(up), g_tangent = tangents.map(up);
+    const int parts = cell_info(cell_).c_parts;
+    const auto own = [&](const LayerOutputs& given) {
+      LayerOutputs found = given.map([&](const Tensor& t) { return cast(t, dtype_); });
+      found.h_n = in_groups(found.h_n, groups_, 1, -1);
+      found.c_n = in_groups(found.c_n, groups_, parts, -1);
+      return found;
+    };
+    const LayerOutputs g = own(grads), g_tangent = own(tangents);
     std::vector<LayerArguments> found;
     for (auto& direction : directions_) found.push_back(direction.vjp_tangent(g, g_tangent));
     const auto stacked = [&](Tensor LayerArguments::* member) {
@@ -268,8 +283,11 @@ class LayerComposition {
           &LayerArguments::reset_h, &LayerArguments::reset_c}) {
       result.*member = stacked(member);
     }
-    result.weight_hh = from_gate_order(result.weight_hh, arguments_);
-    result.bias_hh = from_gate_order(result.bias_hh, arguments_);
+    result = map_units(result, cell_info(cell_), [&](const Tensor& t, int64_t blocks, int64_t dim) {
+      return from_groups(t, groups_, blocks, dim);
+    });
+    result.weight_hh = in_gate_order(result.weight_hh, cell_, -hidden_, 1);
+    result.bias_hh = in_gate_order(result.bias_hh, cell_, -hidden_, 1);
     if (one_direction_) each_parameter(result, [](const Tensor& t) { return t.squeeze(0); });
     return result;
   }
@@ -277,7 +295,10 @@ class LayerComposition {
  private:
   ScalarType dtype_;
   bool one_direction_;  // whether the caller's parameters lack the dimension D
-  LayerArguments arguments_;
+  CellKind cell_;
+  int64_t groups_;
+  c10::SymInt hidden_;        // of all groups
+  LayerArguments arguments_;  // in groups
   LayerSteps steps_;
   std::vector<LayerDirection> directions_;
 
@@ -288,14 +309,17 @@ class LayerComposition {
     }
   }
 
-  // The arguments in the dtype of derivatives, with dimension D and with blocks in the order of
-  // the gates.
-  LayerArguments ordered(const LayerArguments& a, const LayerArguments& layer) const {
+  // The arguments, or their tangents, in the dtype of derivatives, with dimension D, with blocks in
+  // the order of the gates, and in groups.
+  LayerArguments ordered(const LayerArguments& a) const {
     LayerArguments found = a.map([&](const Tensor& t) { return cast(t, dtype_); });
     if (one_direction_) each_parameter(found, [](const Tensor& t) { return t.unsqueeze(0); });
-    const c10::SymInt hidden = layer.h0.sym_size(-1);
-    found.weight_hh = in_gate_order(found.weight_hh, layer.cell, hidden, 1);
-    found.bias_hh = in_gate_order(found.bias_hh, layer.cell, hidden, 1);
+    found.weight_hh = in_gate_order(found.weight_hh, cell_, hidden_, 1);
+    found.bias_hh = in_gate_order(found.bias_hh, cell_, hidden_, 1);
+    found = map_units(found, cell_info(cell_), [&](const Tensor& t, int64_t blocks, int64_t dim) {
+      return in_groups(t, groups_, blocks, dim);
+    });
+    found.groups = groups_;
     return found;
   }
 };

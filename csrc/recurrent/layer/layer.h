@@ -5,7 +5,8 @@
 //   input [T, B, I]               or [S, I] with batch_sizes [T] (int64 on the CPU, non-increasing)
 //   h0, c0, h_n, c_n [D, B, H]    c0 and c_n in input's dtype, or float with half types
 //   weight_ih [D, GH, I], weight_hh [D, GH, H], bias_ih and bias_hh [D, GH] or none; with one
-//                                 direction, all may lack D, and then so do their gradients
+//                                 direction, all may lack D, and then so do their gradients.
+//                                 weight_hh [D, GH, H/n] has n diagonal blocks (groups.h)
 //   output [T, B, D*H]            or [S, D*H]
 //   reset [T, B, 1] bool          or [S, 1]: where it is true at step t, a row resets: reset_h and
 //                                 reset_c, or zeros, replace the state before step t. In direction
@@ -33,14 +34,18 @@ struct LayerArguments {
   Tensor input, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh, reset_h = {}, reset_c = {};
   Tensor batch_sizes = {}, reset = {};
   CellKind cell = {};
+  int64_t groups = 1;  // layer/groups.h
+
+  // The direction of time of direction d: 1 runs backward.
+  int64_t time_direction(int64_t d) const { return d / groups; }
 
   // Whether weights and biases lack the dimension D.
   bool one_direction() const { return weight_ih.dim() == 2; }
 
   template <class F>
   LayerArguments map(F f) const {
-    return {f(input),   f(h0),      f(c0),      f(weight_ih), f(weight_hh), f(bias_ih),
-            f(bias_hh), f(reset_h), f(reset_c), batch_sizes,  reset,        cell};
+    return {f(input),   f(h0),      f(c0),       f(weight_ih), f(weight_hh), f(bias_ih), f(bias_hh),
+            f(reset_h), f(reset_c), batch_sizes, reset,        cell,         groups};
   }
 };
 

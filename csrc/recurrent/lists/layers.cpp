@@ -123,6 +123,14 @@ LayersResults run(const Tensor& input, const OptionalTensor& batch_sizes, const 
   return run_dispatched(input, batch_sizes, from_zeros);
 }
 
+// Raises for a block-diagonal weight_hh where gates or c of all steps are computed here.
+void check_one_block(const Layers& a, const char* option) {
+  const Tensor& weight = a.params[1];
+  TORCH_CHECK(
+      weight.dim() < 2 || weight.sym_size(0) == weight.sym_size(-1) * cell_info(a.cell).state_gates,
+      a.op(), ": ", option, " must not be given with a block-diagonal weight_hh");
+}
+
 LayersResults run_input(const Tensor& input, bool batch_first, Layers a) {
   TORCH_CHECK(input.dim() == 3, a.op(), ": input must have shape ",
               batch_first ? "[B, T, I]" : "[T, B, I]", ", got ", input.sym_sizes());
@@ -131,6 +139,7 @@ LayersResults run_input(const Tensor& input, bool batch_first, Layers a) {
   }
   const Tensor x = batch_first ? input.transpose(0, 1) : input;
   if (a.lengths) check_lengths(a.op(), *a.lengths, x);
+  if (a.lengths && a.has_c()) check_one_block(a, "lengths");
   if (!batch_first) return run(x, std::nullopt, a);
   if (a.reset) a.reset = a.reset->transpose(0, 1);
   std::vector<Tensor> reset_hx = a.reset_hx.vec();
@@ -232,6 +241,7 @@ std::vector<Tensor> layers_from_zeros(const Tensor& input, const OptionalTensor&
                  cells,
                  /*zeros=*/true};
   TORCH_CHECK(!cells || a.has_c(), a.op(), ": cells must be False, got True: this cell has none");
+  if (cells) check_one_block(a, "cells");
   const LayersResults found =
       batch_sizes ? run_data(input, *batch_sizes, a) : run_input(input, batch_first, a);
   std::vector<Tensor> results{found.output, found.h_n};

@@ -43,7 +43,11 @@ c10::SymDimVector states_shape(const Tensor& input, const OptionalTensor& batch_
   }
   // Later checks raise for a weight of another shape.
   const Tensor& weight_hh = a.params[1];
-  const c10::SymInt hidden = weight_hh.dim() == 0 ? 0 : weight_hh.sym_size(-1);
+  c10::SymInt hidden = weight_hh.dim() == 0 ? 0 : weight_hh.sym_size(-1);
+  if (weight_hh.dim() == 2 && hidden > 0) {
+    const auto units = weight_hh.sym_size(0) / cell_info(a.cell).state_gates;
+    if (units > hidden && units % hidden == 0) hidden = units;  // block-diagonal
+  }
   return {a.num_layers * a.directions(), batch, hidden};
 }
 

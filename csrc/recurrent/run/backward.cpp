@@ -4,6 +4,7 @@
 
 #include "common/flush.h"
 #include "common/gemm.h"
+#include "recurrent/layer/groups.h"
 #include "recurrent/run/run.h"
 
 namespace treadle {
@@ -42,8 +43,8 @@ Tensor grad_gates(const BackwardPass& pass, int64_t d, const Tensor& previous_h,
   if (grad_rows.defined()) {
     grad = matrix_view(grad_rows.narrow(1, d * sizes.hidden, sizes.hidden));
   }
-  const auto forward_steps = run.sequence.in_order(d);
-  const auto steps = run.sequence.in_order(d, /*reversed=*/true);
+  const auto forward_steps = run.sequence.in_order(a.time_direction(d));
+  const auto steps = run.sequence.in_order(a.time_direction(d), /*reversed=*/true);
   f({d,
      steps,
      parameter_of(a, a.weight_hh, d),
@@ -107,12 +108,12 @@ Tensor BackwardPass::recompute_gates(int64_t d, const Tensor& previous_h) const 
 }
 
 Tensor BackwardPass::previous_h(int64_t d) const {
-  const int64_t hidden = run.sizes.hidden;
+  const int64_t hidden = run.sizes.hidden, in_time = run.arguments.time_direction(d);
   const Tensor own = part(run.rows(output), 1, d * hidden, hidden);
-  const Tensor found = run.sequence.previous_h(run.arguments.h0[d], own, d);
+  const Tensor found = run.sequence.previous_h(run.arguments.h0[d], own, in_time);
   const LayerResets& resets = run.resets;
   if (!resets.marks.defined()) return found;
-  const Tensor mark = run.sequence.marks_before(run.rows(resets.marks), d);
+  const Tensor mark = run.sequence.marks_before(run.rows(resets.marks), in_time);
   if (!resets.h.defined()) return found.masked_fill(mark, 0);
   Tensor by = run.rows_or_batch(resets.h[d]);
   if (!resets.per_step) by = run.sequence.each_step(by);
@@ -135,13 +136,8 @@ void backward_by_steps(const BackwardPass& pass, const StateGradients& states,
   }
 }
 
-LayerGrads recurrent_layer_backward_kernel(const RecurrenceBackend& backend,
-                                           const LayerBackwardCall& call) {
+static LayerGrads backward(const RecurrenceBackend& backend, const LayerBackwardCall& call) {
   const auto& [grads, arguments, output, gates, recompute, algorithm, mask] = call;
-  check_layer_backward(grads, arguments, output, gates, recompute);
-  check_layer_backward_data(grads, arguments, output, gates);
-  // Autocast must not change the dtype of the products: it is that of the forward pass.
-  const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
   const LayerRun run(backend, arguments, algorithm, /*backward=*/true);
   const FlushInProducts flush(arguments.input, run.multiplications());
   const Tensor whole_gates = gates.contiguous();
@@ -157,6 +153,49 @@ LayerGrads recurrent_layer_backward_kernel(const RecurrenceBackend& backend,
           found.bias_hh,
           of_replaced(run, states.reset_h, arguments.reset_h),
           of_replaced(run, states.reset_c, arguments.reset_c)};
+}
+
+// The same for a block-diagonal W_hh.
+static LayerGrads backward_in_groups(const RecurrenceBackend& backend,
+                                     const LayerBackwardCall& call, int64_t groups) {
+  const LayerArguments& a = call.arguments;
+  const CellInfo& cell = cell_info(a.cell);
+  LayerOutputs grads = call.grads;
+  grads.h_n = in_groups(grads.h_n, groups, 1, -1);
+  grads.c_n = in_groups(grads.c_n, groups, cell.c_parts, -1);
+  const Tensor gates = call.recompute ? call.gates : in_groups(call.gates, groups, cell.gates, -1);
+  const LayerArguments given = in_groups(a, groups);
+  LayerArguments found;
+  std::tie(found.input, found.h0, found.c0, found.weight_ih, found.weight_hh, found.bias_ih,
+           found.bias_hh, found.reset_h, found.reset_c) =
+      backward(backend,
+               {grads, given, call.output, gates, call.recompute, call.algorithm, call.mask});
+  found = map_units(found, cell, [&](const Tensor& t, int64_t blocks, int64_t dim) {
+    return from_groups(t, groups, blocks, dim).contiguous();
+  });
+  const auto parameter = [&](const Tensor& t) {
+    return t.defined() && a.one_direction() ? t.squeeze(0) : t;
+  };
+  return {found.input,
+          found.h0,
+          found.c0,
+          parameter(found.weight_ih),
+          parameter(found.weight_hh),
+          parameter(found.bias_ih),
+          parameter(found.bias_hh),
+          found.reset_h,
+          found.reset_c};
+}
+
+LayerGrads recurrent_layer_backward_kernel(const RecurrenceBackend& backend,
+                                           const LayerBackwardCall& call) {
+  const auto& [grads, arguments, output, gates, recompute, algorithm, mask] = call;
+  check_layer_backward(grads, arguments, output, gates, recompute);
+  check_layer_backward_data(grads, arguments, output, gates);
+  // Autocast must not change the dtype of the products: it is that of the forward pass.
+  const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
+  const int64_t groups = groups_of(arguments);
+  return groups == 1 ? backward(backend, call) : backward_in_groups(backend, call, groups);
 }
 
 }  // namespace treadle

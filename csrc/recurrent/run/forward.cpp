@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "common/flush.h"
+#include "recurrent/layer/groups.h"
 #include "recurrent/run/run.h"
 
 namespace treadle {
@@ -74,7 +75,7 @@ ForwardDirection direction_of(const LayerRun& run, int64_t d, const Tensor& outp
                               const Tensor& c, const Tensor& gates) {
   const LayerArguments& args = run.arguments;
   ForwardDirection found{d,
-                         run.sequence.in_order(d),
+                         run.sequence.in_order(args.time_direction(d)),
                          run.rows(args.input),
                          // Cast once here instead of for every chunk.
                          cast(parameter_of(args, args.weight_ih, d), run.work),
@@ -91,14 +92,30 @@ ForwardDirection direction_of(const LayerRun& run, int64_t d, const Tensor& outp
   return found;
 }
 
-LayerSaved forward(const RecurrenceBackend& backend, const LayerArguments& arguments, bool save,
-                   std::string_view algorithm, const StackStates& stack = {}) {
-  check_layer(layer_op_name(), arguments);
-  check_layer_data(layer_op_name(), arguments);
+LayerSaved run_layer(const RecurrenceBackend& backend, const LayerArguments& arguments, bool save,
+                     std::string_view algorithm, const StackStates& stack) {
   const LayerRun run(backend, arguments, algorithm, /*backward=*/false, stack);
   if (stack.zeros != nullptr && !run.null_states()) stack.zeros->write();
   const FlushInProducts flush(arguments.input, run.multiplications());
   return backend.forward(run, save);
+}
+
+LayerSaved forward(const RecurrenceBackend& backend, const LayerArguments& arguments, bool save,
+                   std::string_view algorithm, const StackStates& stack = {}) {
+  check_layer(layer_op_name(), arguments);
+  check_layer_data(layer_op_name(), arguments);
+  const int64_t groups = groups_of(arguments);
+  if (groups == 1) return run_layer(backend, arguments, save, algorithm, stack);
+  if (stack.zeros != nullptr) stack.zeros->write();
+  const CellInfo& cell = cell_info(arguments.cell);
+  const auto [output, h, c, gates] =
+      run_layer(backend, in_groups(arguments, groups), save, algorithm, {});
+  const auto put = [&](const Tensor& t, int64_t blocks, const Tensor& to) {
+    const Tensor found = from_groups(t, groups, blocks, -1);
+    return to.defined() ? to.copy_(found) : found;
+  };
+  return {output, put(h, 1, stack.h_n), put(c, cell.c_parts, stack.c_n),
+          put(gates, cell.gates, Tensor())};
 }
 
 }  // namespace

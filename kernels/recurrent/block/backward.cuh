@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(2 * units, 1)
   }
   const int place = row * Layout::kRowFloats + unit;
 
-  const BlockRow own(rows, row, steps, real, d == 0);
+  const BlockRow own(rows, row, steps, real, group.reverse == 0);
   const auto time = [&](int s) { return group.backward_time(s, steps); };
   const GroupResets<any_resets> resets{args.resets, args.sizes, group};
   PassMarks<any_resets, true, Layout::kRows> marks(resets);

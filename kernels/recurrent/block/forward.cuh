@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(2 * units, 1)
   float h = widen(first_h);  // representable in T
   states[place] = h;
 
-  const BlockRow own(rows, row, steps, real, d != 0);
+  const BlockRow own(rows, row, steps, real, group.reverse != 0);
   RowIterator from(static_cast<const T*>(args.products) + d * args.product_direction + unit, own,
                    args.sizes, args.product_row);
   Prefetched<T, Layout::kAhead> input;

@@ -72,7 +72,7 @@ struct BackwardCopies {
   // Does not use group.backward_time(), which would change the machine code. In direction 1, the
   // forward pass ran backward in time.
   __device__ __forceinline__ int time(int s) const {
-    return group.direction == 0 ? static_cast<int>(args.sizes.steps) - 1 - s : s;
+    return group.reverse == 0 ? static_cast<int>(args.sizes.steps) - 1 - s : s;
   }
 
   // Commits a group even if there is nothing to copy, because wait_copies counts groups.

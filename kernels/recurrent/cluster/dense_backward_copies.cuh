@@ -24,7 +24,8 @@ struct DenseBackwardCopies {
                                                  uint32_t base, int first_unit) {
     constexpr int kGates = L::kGates, kRows = L::kRows;
     const int64_t hidden = args.sizes.hidden, batch = args.sizes.batch, d = group.direction;
-    const int64_t last = args.sizes.steps - 1, t = d == 0 ? last : 0, way = d == 0 ? -1 : 1;
+    const int64_t last = args.sizes.steps - 1, t = group.reverse == 0 ? last : 0;
+    const int64_t way = group.reverse == 0 ? -1 : 1;
     const int thread = static_cast<int>(threadIdx.x), count = group.rows.count;
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {

@@ -24,7 +24,8 @@ struct DenseForwardCopies {
   __device__ __forceinline__ DenseForwardCopies(const PersistentForward& args, const Group& group,
                                                 uint32_t base, int first_unit) {
     const int64_t hidden = args.sizes.hidden, batch = args.sizes.batch, d = group.direction;
-    const int64_t last = args.sizes.steps - 1, t = d == 0 ? 0 : last, way = d == 0 ? 1 : -1;
+    const int64_t last = args.sizes.steps - 1, t = group.reverse == 0 ? 0 : last;
+    const int64_t way = group.reverse == 0 ? 1 : -1;
     const int thread = static_cast<int>(threadIdx.x);
     from_step = way * batch * args.product_row * 2;
     to_step = way * batch * L::kGates * hidden * 2;

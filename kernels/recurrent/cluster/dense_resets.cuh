@@ -27,13 +27,13 @@ struct MarkRing {
   // Fills the first half. Called by the whole warp that also calls gather().
   __device__ __forceinline__ void begin(const bool* marks, const PersistentSizes& sizes,
                                         const Group& group) const {
-    const bool ascending = (group.direction == 0) != backward;
+    const bool ascending = (group.reverse == 0) != backward;
     const int64_t batch = sizes.batch;
     const auto from = reinterpret_cast<uintptr_t>(marks) + group.rows.first +
                       (ascending ? 0 : sizes.steps * batch);
     // The first p that can have a mark. Rows can reset before the first step of a pass only in the
     // forward pass of direction 0. If times descend, p = 0 is the time after the last one.
-    const int first = !backward && group.direction == 0 ? 0 : 1;
+    const int first = !backward && group.reverse == 0 ? 0 : 1;
     const int count = static_cast<int>(sizes.steps) - (ascending ? first : 0);
     const int64_t each = ascending ? batch : -batch;
     const int lane = static_cast<int>(threadIdx.x) % kWarp;

@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
   for (int s = 0; s < steps; ++s) {
     const int parity = s & 1;
     // Does not use group.forward_time(), which would change the machine code.
-    const int active = rows.active(d == 0 ? s : steps - 1 - s);
+    const int active = rows.active(group.reverse == 0 ? s : steps - 1 - s);
     const int stage = s % Layout::kDepth * Layout::kStageBytes;
 
     // ---- work that does not depend on h_{t-1}, while it arrives

@@ -58,7 +58,7 @@ struct ForwardCopies {
 
   // Does not use group.forward_time(), which would change the machine code.
   __device__ __forceinline__ int time(int s) const {
-    return group.direction == 0 ? s : static_cast<int>(args.sizes.steps) - 1 - s;
+    return group.reverse == 0 ? s : static_cast<int>(args.sizes.steps) - 1 - s;
   }
 
   // Commits a group even if there is nothing to copy, because wait_copies counts groups.

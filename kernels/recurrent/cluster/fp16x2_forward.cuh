@@ -77,8 +77,8 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
   // Byte offsets in a step, relative to the pointers to the group's rows.
   uint32_t product_at[kItems], output_at[kItems], gates_at[kItems];
   float c[kItems], h[kItems] = {};
-  const int64_t batch = args.sizes.batch, way = d == 0 ? 1 : -1;
-  const int64_t first_row = (d == 0 ? 0 : args.sizes.steps - 1) * batch + rows.first;
+  const int64_t batch = args.sizes.batch, way = group.reverse == 0 ? 1 : -1;
+  const int64_t first_row = (group.reverse == 0 ? 0 : args.sizes.steps - 1) * batch + rows.first;
   const char* product_from =
       static_cast<const char*>(args.products) +
       4 * (d * args.product_direction + first_row * args.product_row + first_unit);

@@ -58,10 +58,11 @@ struct GroupRows {
 // so that both directions begin early.
 struct Group {
   int direction;
+  int reverse;  // 1: the direction runs backward in time; else 0
   GroupRows rows;
 
   __device__ __forceinline__ Group(const PersistentSizes& sizes, int number, int rows_each)
-      : direction(number % sizes.directions) {
+      : direction(number % sizes.directions), reverse(direction >= sizes.groups ? 1 : 0) {
     const int64_t before = int64_t{number / sizes.directions} * rows_each;
     const int64_t first = sizes.first_row + before, rest = sizes.row_count - before;
     rows = {sizes.starts, static_cast<int>(sizes.batch), first,
@@ -71,10 +72,10 @@ struct Group {
   // The time t of the s-th step. Direction 1 runs backward in time, and the backward pass of either
   // direction reverses its order.
   __device__ __forceinline__ int forward_time(int s, int steps) const {
-    return direction == 0 ? s : steps - 1 - s;
+    return reverse == 0 ? s : steps - 1 - s;
   }
   __device__ __forceinline__ int backward_time(int s, int steps) const {
-    return direction == 0 ? steps - 1 - s : s;
+    return reverse == 0 ? steps - 1 - s : s;
   }
 };
 

@@ -22,7 +22,7 @@ struct GroupResets {
   // The mark that resets a row before the step at t. In direction 1 it belongs to the step at t +
   // 1, if the row has that step.
   __device__ __forceinline__ uint32_t mark(int t, int row) const {
-    const int steps = static_cast<int>(sizes.steps), marked = t + group.direction;
+    const int steps = static_cast<int>(sizes.steps), marked = t + group.reverse;
     if (!any || t < 0 || marked >= steps || row >= group.rows.active(marked)) return 0;
     const int64_t at = group.rows.start(marked) + group.rows.first + row;
     return __ldg(reinterpret_cast<const unsigned char*>(resets.marks) + at);
@@ -186,12 +186,12 @@ struct PassMarks {
     const int lane = static_cast<int>(threadIdx.x) % kWarp, row = lane % rows;
     const Group& group = resets.group;
     const int steps = static_cast<int>(resets.sizes.steps), batch = group.rows.batch;
-    const int marked = resets.template time<backward>(0) + group.direction;
+    const int marked = resets.template time<backward>(0) + group.reverse;
     in_word = lane / rows;
-    each = resets.template time<backward>(1) + group.direction < marked ? -batch : batch;
+    each = resets.template time<backward>(1) + group.reverse < marked ? -batch : batch;
     // The first step of a pass can have a mark only in the forward pass of direction 0.
-    first_p = !backward && group.direction == 0 ? 0 : 1;
-    count_p = row < group.rows.count ? steps - first_p + (backward && group.direction == 0) : 0;
+    first_p = !backward && group.reverse == 0 ? 0 : 1;
+    count_p = row < group.rows.count ? steps - first_p + (backward && group.reverse == 0) : 0;
     at = reinterpret_cast<const unsigned char*>(resets.resets.marks) + int64_t{marked} * batch +
          group.rows.first + row;
   }

@@ -71,6 +71,7 @@ struct RecurrenceSizes {
   Dtype dtype;
   bool packed = false;  // some row has fewer steps than others
   bool resets = false;  // rows may reset
+  int groups = 1;       // of PersistentSizes
 
   // Whether rows may lack steps, or start a step from a state other than the previous step's.
   bool ragged() const { return packed || resets; }
@@ -78,8 +79,8 @@ struct RecurrenceSizes {
   // Compares all members, so equal sizes have the same plan.
   bool operator==(const RecurrenceSizes& other) const {
     const auto all = [](const RecurrenceSizes& s) {
-      return std::tie(s.cell, s.steps, s.batch, s.hidden, s.directions, s.dtype, s.packed,
-                      s.resets);
+      return std::tie(s.cell, s.steps, s.batch, s.hidden, s.directions, s.dtype, s.packed, s.resets,
+                      s.groups);
     };
     return all(*this) == all(other);
   }

@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
   auto* c_states = static_cast<acc*>(args.c_states) + d * args.c_direction + u;
   // This does not use GroupResets, because a block here has units of any rows and directions.
   const RecurrenceResets& resets = args.resets;
-  const int64_t backward = d + args.direction;  // not 0: backward in time
+  const int64_t backward = d + args.direction >= sizes.groups ? 1 : 0;  // in time
   const auto starts_anew = [&](int64_t t) {
     const int64_t marked = t + backward;
     return marked < steps && b < start(marked + 1) - start(marked) &&
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kBlockSize)
       static_cast<const T*>(args.gates) + d * start(steps) * Cell::kGates * hidden + u;
   auto* c_states = static_cast<acc*>(args.c_states) + d * args.c_direction + u;
   const RecurrenceResets& resets = args.resets;
-  const int64_t backward = d + args.direction;  // not 0: backward in time
+  const int64_t backward = d + args.direction >= sizes.groups ? 1 : 0;  // in time
   math::CType<acc, kCParts> c[kWide];
 #pragma unroll
   for (int e = 0; e < kWide; ++e) {

@@ -77,6 +77,8 @@ class Recurrent(SequenceLayers, nn.Module):
         cell: the cell.
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
             dtype: as torch.nn.LSTM.
+        groups: the number of diagonal blocks of each gate's part of W_hh, a divisor of hidden_size.
+            A hidden unit then only sees the h of its group of H / groups adjacent units.
         recompute: keep less for the backward pass, which then recomputes it.
 
     Parameters, for each layer and direction, as torch.nn.LSTM names them: ``weight_ih_l0`` [G_i H,
@@ -101,6 +103,7 @@ class Recurrent(SequenceLayers, nn.Module):
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
         *,
+        groups: int = 1,
         recompute: bool = False,
     ) -> None:
         super().__init__()
@@ -110,6 +113,11 @@ class Recurrent(SequenceLayers, nn.Module):
         self.input_size = _size("input_size", input_size)
         self.hidden_size = _size("hidden_size", hidden_size)
         self.num_layers = _size("num_layers", num_layers)
+        self.groups = _size("groups", groups)
+        if hidden_size % groups != 0:
+            raise ValueError(
+                f"Recurrent: groups must divide hidden_size, {hidden_size}, got {groups}"
+            )
         if not 0 <= dropout <= 1:
             raise ValueError(f"Recurrent: dropout must be from 0 to 1, got {dropout}")
         check_dtype("Recurrent", dtype)
@@ -126,7 +134,7 @@ class Recurrent(SequenceLayers, nn.Module):
             for suffix in ("", "_reverse")[:directions]:
                 shapes = {
                     "weight_ih": (cell.input_gates * hidden_size, features),
-                    "weight_hh": (cell.state_gates * hidden_size, hidden_size),
+                    "weight_hh": (cell.state_gates * hidden_size, hidden_size // groups),
                     "bias_ih": (cell.input_gates * hidden_size,),
                     "bias_hh": (cell.state_gates * hidden_size,),
                 }
@@ -163,7 +171,7 @@ class Recurrent(SequenceLayers, nn.Module):
     def extra_repr(self) -> str:
         words = [f"{self.cell}, {self.input_size}, {self.hidden_size}"]
         given = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0}
-        given |= {"bidirectional": False, "recompute": False}
+        given |= {"bidirectional": False, "groups": 1, "recompute": False}
         words += [
             f"{name}={getattr(self, name)}"
             for name, default in given.items()

@@ -9,6 +9,21 @@ from torch import Tensor
 from .._formula.cell import Cell
 
 
+def _of_state(old_h: Tensor, weight_hh: Tensor, bias_hh: Tensor | None) -> Tensor:
+    """The product with ``weight_hh`` [G H, H] or, if it is block-diagonal with n blocks,
+    [G H, H / n]: the weights of a hidden unit for the H / n units of its group."""
+    hidden, own = old_h.shape[-1], weight_hh.shape[-1]
+    if hidden == own:
+        return F.linear(old_h, weight_hh, bias_hh)
+    blocks = weight_hh.unflatten(0, (-1, hidden // own, own)).unbind(1)  # [G, H / n, H / n] each
+    parts = [
+        F.linear(h, block.flatten(0, 1)).unflatten(-1, (-1, own))
+        for h, block in zip(old_h.split(own, -1), blocks, strict=True)
+    ]
+    found = torch.cat(parts, -1).flatten(-2)
+    return found if bias_hh is None else found + bias_hh
+
+
 def lltm_cell(
     input: Tensor, weights: Tensor, bias: Tensor | None, old_h: Tensor, old_cell: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -76,7 +91,7 @@ def lstm_cell(
 
     Source: ``torch.nn.LSTMCell``.
     """
-    gates = F.linear(input, weight_ih, bias_ih) + F.linear(old_h, weight_hh, bias_hh)
+    gates = F.linear(input, weight_ih, bias_ih) + _of_state(old_h, weight_hh, bias_hh)
     state = gates.to(torch.promote_types(gates.dtype, old_cell.dtype))
     i, f, z, o = state.chunk(4, dim=-1)
     new_cell = torch.sigmoid(f) * old_cell + torch.sigmoid(i) * torch.tanh(z)
@@ -115,7 +130,7 @@ def gru_cell(
 
     Source: ``torch.nn.GRUCell``, which has only one state.
     """
-    of_input, of_h = F.linear(input, weight_ih, bias_ih), F.linear(old_h, weight_hh, bias_hh)
+    of_input, of_h = F.linear(input, weight_ih, bias_ih), _of_state(old_h, weight_hh, bias_hh)
     wide = torch.promote_types(of_input.dtype, old_cell.dtype)
     (x_r, x_z, x_n), (h_r, h_z, h_n) = (t.to(wide).chunk(3, dim=-1) for t in (of_input, of_h))
     r, z = torch.sigmoid(x_r + h_r), torch.sigmoid(x_z + h_z)
@@ -150,7 +165,7 @@ def rnn_cell(
 
     Source: ``torch.nn.RNNCell``, which has only one state.
     """
-    of_input, of_h = F.linear(input, weight_ih, bias_ih), F.linear(old_h, weight_hh, bias_hh)
+    of_input, of_h = F.linear(input, weight_ih, bias_ih), _of_state(old_h, weight_hh, bias_hh)
     wide = torch.promote_types(of_input.dtype, old_cell.dtype)
     gate = of_input.to(wide) + of_h.to(wide)
     new_cell = torch.relu(gate) if nonlinearity == "relu" else torch.tanh(gate)
@@ -182,7 +197,7 @@ def formula_cell(
         ``new_h`` [B, H] in the dtype of ``input`` (under autocast: of the matrix product), and
         ``new_cell`` [B, H] in the dtype of ``old_cell``.
     """
-    of_input, of_h = F.linear(input, weight_ih, bias_ih), F.linear(old_h, weight_hh, bias_hh)
+    of_input, of_h = F.linear(input, weight_ih, bias_ih), _of_state(old_h, weight_hh, bias_hh)
     wide = torch.promote_types(of_input.dtype, old_cell.dtype)
     hidden, gates = old_h.shape[-1], len(cell.gates)
     before, after = (gates - cell.input_gates) * hidden, (gates - cell.state_gates) * hidden

@@ -64,7 +64,8 @@ def recurrent_layer(
         batch_sizes: [T], int64 on the CPU, the number of rows of each step of a packed batch; or
             None.
         h0, c0: [D, B, H]. For a GRU, an RNN, or a Cell without states, c0 is h0 before rounding.
-        weight_ih: [D, GH, I]; weight_hh: [D, GH, H]; bias_ih, bias_hh: [D, GH] or None (LLTM has
+        weight_ih: [D, GH, I]; weight_hh: [D, GH, H], or [D, GH, H/n] with n diagonal
+            blocks (not LLTM); bias_ih, bias_hh: [D, GH] or None (LLTM has
             one bias). G is 4 for LSTM, 3 for GRU and LLTM, 1 for RNN. Rows are in the cell's order.
         cell: "lltm", "lstm", "gru", "rnn_tanh", "rnn_relu", or a :class:`treadle.Cell`, whose
             formula then runs on tensors.

@@ -1,0 +1,68 @@
+// Layers whose W_hh is block-diagonal: weight_hh [D, GH, H/n] has, for each hidden unit, its
+// weights of the H/n units of its own group. The kernels run such a layer as n layers of H/n units
+// side by side, which are n directions for each direction of time: direction d n + j is group j of
+// direction d. Units of a group are adjacent, so the output is the same array.
+#pragma once
+
+#include "recurrent/layer/layer.h"
+
+namespace treadle {
+
+// The groups of checked arguments.
+inline int64_t groups_of(const LayerArguments& a) {
+  const auto hidden = a.h0.sym_size(-1), own = a.weight_hh.sym_size(-1);
+  if (hidden == own || hidden == 0) return 1;
+  return (hidden / own).guard_int(__FILE__, __LINE__);
+}
+
+// An array [D, ..., K * H] of units, or of units in rows of a weight [D, K * H, ...] (`dim` 1), as
+// [D * n, ..., K * H/n]; undefined stays undefined.
+inline Tensor in_groups(const Tensor& t, int64_t groups, int64_t blocks, int64_t dim) {
+  if (!t.defined() || groups == 1) return t;
+  const auto own = t.sym_size(dim) / (blocks * groups);
+  dim = dim < 0 ? t.dim() + dim : dim;
+  const Tensor parts = t.unflatten_symint(dim, {blocks, groups, own});
+  return parts.movedim(dim + 1, 1).flatten(0, 1).flatten(dim, dim + 1);
+}
+
+// The inverse.
+inline Tensor from_groups(const Tensor& t, int64_t groups, int64_t blocks, int64_t dim) {
+  if (!t.defined() || groups == 1) return t;
+  dim = dim < 0 ? t.dim() + dim : dim;
+  const auto own = t.sym_size(dim) / blocks;
+  const Tensor parts = t.unflatten_symint(dim, {blocks, own}).unflatten(0, {-1, groups});
+  return parts.movedim(1, dim + 1).flatten(dim, dim + 2);
+}
+
+// Applies f(tensor, blocks of H, dimension of the units) to each array of the arguments, whose
+// parameters have the dimension D.
+template <class F>
+LayerArguments map_units(const LayerArguments& a, const CellInfo& cell, const F& f) {
+  LayerArguments found = a;
+  found.h0 = f(a.h0, 1, -1);
+  found.c0 = f(a.c0, cell.c_parts, -1);
+  found.weight_ih = f(a.weight_ih, cell.input_gates, 1);
+  found.weight_hh = f(a.weight_hh, cell.state_gates, 1);
+  found.bias_ih = f(a.bias_ih, cell.input_gates, 1);
+  found.bias_hh = f(a.bias_hh, cell.state_gates, 1);
+  found.reset_h = f(a.reset_h, 1, -1);
+  found.reset_c = f(a.reset_c, cell.c_parts, -1);
+  return found;
+}
+
+// The arguments as the kernels see them.
+inline LayerArguments in_groups(const LayerArguments& a, int64_t groups) {
+  LayerArguments given = a;
+  if (a.one_direction()) {
+    for (Tensor* t : {&given.weight_ih, &given.weight_hh, &given.bias_ih, &given.bias_hh}) {
+      if (t->defined()) *t = t->unsqueeze(0);
+    }
+  }
+  LayerArguments found = map_units(
+      given, cell_info(a.cell),
+      [&](const Tensor& t, int64_t k, int64_t dim) { return in_groups(t, groups, k, dim); });
+  found.groups = groups;
+  return found;
+}
+
+}  // namespace treadle

@@ -1,0 +1,260 @@
+"""A block-diagonal W_hh: weight_hh [D, GH, H/n] against the whole matrix, whose other blocks are
+zeros."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import treadle
+from tests.recurrent.support.formula_cases import LEAKY, MINIMAL
+from tests.recurrent.support.layer_cases import BLOCKS, C_PARTS, batch_sizes
+from tests.support.cases import DEVICES
+from tests.support.inputs import GPU
+
+CELLS = ["lltm", "lstm", "gru", "rnn_tanh", MINIMAL.key, LEAKY.key]
+EACH_CELL = pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.split("_")[0])
+EACH_DEVICE = pytest.mark.parametrize("device", DEVICES)
+LENGTHS = (5, 4, 4, 1)
+op = torch.ops.treadle.recurrent_layer
+
+
+def whole(weight: Tensor, gates: int) -> Tensor:
+    """[D, GH, H] of [D, GH, H/n]."""
+    d, rows, own = weight.shape
+    groups = rows // gates // own
+    blocks = weight.view(d, gates, groups, own, own)
+    found = weight.new_zeros(d, gates, groups, own, groups, own)
+    for j in range(groups):
+        found[:, :, j, :, j] = blocks[:, :, j]
+    return found.reshape(d, rows, groups * own)
+
+
+def blocks_of(weight: Tensor, gates: int, groups: int) -> Tensor:
+    """The inverse."""
+    d, rows, hidden = weight.shape
+    own = hidden // groups
+    split = weight.view(d, gates, groups, own, groups, own)
+    return torch.stack([split[:, :, j, :, j] for j in range(groups)], 2).reshape(d, rows, own)
+
+
+def arguments(
+    cell: str, groups: int, directions: int, packed: bool, resets: str, **kind: Any
+) -> tuple[list[Tensor], dict[str, Any]]:
+    """The tensors that have gradients, in the op's order, and the other arguments."""
+    torch.manual_seed(1)
+    hidden, features, batch, steps = 6 * groups, 3, len(LENGTHS), LENGTHS[0]
+    rows = (sum(LENGTHS),) if packed else (steps, batch)
+    width, d = BLOCKS[cell] * hidden, directions
+    parts = C_PARTS.get(cell, 1)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, dtype=torch.float64).to(**kind)
+
+    tensors = [
+        draw(*rows, features),
+        draw(d, batch, hidden),
+        draw(d, batch, parts * hidden),
+        0.5 * draw(d, width, features),
+        0.5 * draw(d, width, hidden // groups),
+        draw(d, width),
+    ]
+    if cell != "lltm":
+        tensors.append(draw(d, width))
+    given: dict[str, Any] = {"cell": cell, "sizes": batch_sizes(LENGTHS) if packed else None}
+    if resets:
+        given["reset"] = torch.rand(*rows, 1, device=kind.get("device")) < 0.4
+        if resets != "zeros":
+            places = (batch,) if resets == "rows" else rows
+            tensors += [draw(d, *places, hidden), draw(d, *places, parts * hidden)]
+    return tensors, given
+
+
+def run(tensors: list[Tensor], given: dict[str, Any], **more: Any) -> Any:
+    given = dict(given)
+    biases = 2 if given["cell"] != "lltm" else 1
+    input, h0, c0, w_ih, w_hh, *rest = tensors
+    given_biases = [*rest[:biases], *[None] * (2 - biases)]
+    if len(rest) > biases:
+        given |= {"reset_h": rest[biases], "reset_c": rest[biases + 1]}
+    return op(input, given.pop("sizes"), h0, c0, w_ih, w_hh, *given_biases, **given, **more)
+
+
+def both(
+    tensors: list[Tensor], given: dict[str, Any], groups: int, **more: Any
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Results and all gradients, with blocks and with the whole matrix."""
+    gates, found = BLOCKS[given["cell"]], []
+    for grouped in (True, False):
+        leaves = [t.detach().clone() for t in tensors]
+        if not grouped:
+            leaves[4] = whole(leaves[4], gates)
+        for t in leaves:
+            t.requires_grad_()
+        results = run(leaves, given, **more)
+        torch.manual_seed(2)
+        given_grads = [torch.randn(t.shape, dtype=torch.float64).to(t) for t in results]
+        grads = list(torch.autograd.grad(results, leaves, given_grads))
+        if not grouped:
+            grads[4] = blocks_of(grads[4], gates, groups)
+        found.append([*results, *grads])
+    return found[0], found[1]
+
+
+def agree(ours: list[Tensor], theirs: list[Tensor], tolerance: float) -> None:
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.shape == b.shape and a.is_contiguous()
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+FORMS = list(itertools.product((1, 2), (False, True), ("", "zeros", "rows", "steps")))
+
+
+@EACH_DEVICE
+@EACH_CELL
+@pytest.mark.parametrize("groups", [2, 3])
+def test_as_the_whole_matrix(cell: str, groups: int, device: str) -> None:
+    for directions, packed, resets in FORMS:
+        tensors, given = arguments(cell, groups, directions, packed, resets, device=device)
+        agree(*both(tensors, given, groups), 1e-12)
+
+
+@EACH_DEVICE
+@EACH_CELL
+def test_without_directions_and_with_recompute(cell: str, device: str) -> None:
+    tensors, given = arguments(cell, 2, 1, False, "", device=device)
+    tensors[3:] = [t.squeeze(0) for t in tensors[3:]]
+    leaves = [t.requires_grad_() for t in tensors]
+    found = run(leaves, given)
+    grads = torch.autograd.grad([t.sum() for t in found], leaves)
+    again = torch.autograd.grad([t.sum() for t in run(leaves, given, recompute=True)], leaves)
+    stacked = [*tensors[:3], *(t.unsqueeze(0) for t in tensors[3:])]
+    expected = torch.autograd.grad([t.sum() for t in run(stacked, given)], leaves)
+    agree(list(grads), list(expected), 1e-12)
+    agree(list(again), list(expected), 1e-12)
+
+
+@EACH_DEVICE
+@EACH_CELL
+def test_other_derivatives(cell: str, device: str) -> None:
+    """Second ones, forward mode, batched gradients, and vmap over samples and over weights."""
+    for directions, packed, resets in ((2, False, "steps"), (1, True, "rows")):
+        tensors, given = arguments(cell, 2, directions, packed, resets, device=device)
+        leaves = [t.requires_grad_() for t in tensors]
+
+        def function(*leaves: Tensor, given: dict[str, Any] = given) -> Any:
+            return run(list(leaves), given)
+
+        checks = {"check_forward_ad": True, "check_batched_grad": True, "fast_mode": True}
+        assert torch.autograd.gradcheck(function, leaves, **checks)
+        assert torch.autograd.gradgradcheck(
+            function, leaves, check_fwd_over_rev=True, fast_mode=True
+        )
+    tensors, given = arguments(cell, 2, 1, False, "", device=device)
+    for batched in ((0, 1, 2), (4,), tuple(range(len(tensors)))):
+        stacks = [torch.stack([t, 2 * t, -t]) if i in batched else t for i, t in enumerate(tensors)]
+        dims = tuple(0 if i in batched else None for i in range(len(tensors)))
+
+        def gradients(*leaves: Tensor, given: dict[str, Any] = given) -> Any:
+            def loss(*leaves: Tensor) -> Tensor:
+                return sum((t * t).sum() for t in run(list(leaves), given))
+
+            return torch.func.grad(loss, argnums=tuple(range(len(leaves))))(*leaves)
+
+        found = torch.vmap(gradients, dims)(*stacks)
+        for n in range(3):
+            one = gradients(*(t[n] if i in batched else t for i, t in enumerate(stacks)))
+            for a, b in zip(found, one, strict=True):
+                torch.testing.assert_close(a[n], b, rtol=1e-11, atol=1e-11)
+
+
+@EACH_DEVICE
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@EACH_CELL
+def test_other_dtypes(cell: str, dtype: torch.dtype, device: str) -> None:
+    bound = {torch.float32: 2e-5, torch.float16: 3e-2, torch.bfloat16: 2e-1}[dtype]
+    tensors, given = arguments(cell, 2, 2, False, "rows", device=device)
+    exact, _ = both(tensors, given, 2)
+    narrow, _ = both([t.to(dtype) for t in tensors], given, 2)
+    for a, b in zip(narrow, exact, strict=True):
+        assert (a.double() - b).norm() <= bound * b.norm().clamp(min=1)
+
+
+@GPU
+@pytest.mark.parametrize("algorithm", ["auto", "cluster", "grid", "step"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@EACH_CELL
+def test_kernels(cell: str, dtype: torch.dtype, algorithm: str) -> None:
+    """Larger sizes by each algorithm, dense, packed and with resets."""
+    hidden, batch, steps = 32, 19, 11
+    for groups, directions, resets in ((4, 1, False), (2, 2, True)):
+        torch.manual_seed(3)
+        d, width, parts = directions, BLOCKS[cell] * hidden * groups, C_PARTS.get(cell, 1)
+        kind: dict[str, Any] = {"device": "cuda", "dtype": dtype}
+        tensors = [
+            torch.randn(steps, batch, 24, **kind),
+            torch.randn(d, batch, hidden * groups, **kind),
+            torch.randn(d, batch, parts * hidden * groups, **kind),
+            0.2 * torch.randn(d, width, 24, **kind),
+            0.2 * torch.randn(d, width, hidden, **kind),
+            *(torch.randn(d, width, **kind) for _ in range(1 if cell == "lltm" else 2)),
+        ]
+        given: dict[str, Any] = {"cell": cell, "sizes": None}
+        if resets:
+            given["reset"] = torch.rand(steps, batch, 1, device="cuda") < 0.2
+        ours, _ = both(tensors, {**given, "algorithm": algorithm}, groups)
+        wide = {**given, "algorithm": "step"}
+        exact, _ = both([t.double() for t in tensors], wide, groups)
+        bound = {torch.float32: 2e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}[dtype]
+        for a, b in zip(ours, exact, strict=True):
+            assert (a.double() - b).norm() <= bound * b.norm()
+
+
+@EACH_DEVICE
+def test_lists_of_layers(device: str) -> None:
+    """treadle.lstm takes block-diagonal weights, and starts from zeros of the right size."""
+    kind: dict[str, Any] = {"device": device, "dtype": torch.float64}
+    layer = treadle.nn.Recurrent(LEAKY, 3, 12, 2, bidirectional=True, groups=3, **kind)
+    assert layer.weight_hh_l1_reverse.shape == (24, 4) and "groups=3" in repr(layer)
+    x = torch.randn(5, 2, 3, **kind)
+    output, states = layer(x)
+    assert output.shape == (5, 2, 24) and [s.shape for s in states] == [(4, 2, 12)] * 3
+    params = [torch.randn(48, 3, **kind), torch.randn(48, 4, **kind), *torch.randn(2, 48, **kind)]
+    dense = [params[0], whole(params[1][None], 4)[0], *params[2:]]
+    zeros = (torch.zeros(1, 2, 12, **kind),) * 2
+    options = (True, 1, 0.0, False, False, False)
+    for ours, theirs in zip(
+        treadle.lstm(x, zeros, params, *options), torch.lstm(x, zeros, dense, *options), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_compiled(fresh_compile: None) -> None:
+    layer = treadle.nn.Recurrent(LEAKY, 3, 12, groups=3)
+    x = torch.randn(5, 2, 3)
+    found = torch.compile(layer, fullgraph=True)(x)[0]
+    torch.testing.assert_close(found, layer(x)[0])
+    torch.testing.assert_close(
+        torch.autograd.grad(found.sum(), layer.weight_hh_l0)[0],
+        torch.autograd.grad(layer(x)[0].sum(), layer.weight_hh_l0)[0],
+    )
+
+
+def test_errors() -> None:
+    with pytest.raises(ValueError, match="groups must divide hidden_size, 12, got 5"):
+        treadle.nn.Recurrent(LEAKY, 3, 12, groups=5)
+    with pytest.raises(ValueError, match="groups must be a positive integer, got 0"):
+        treadle.nn.Recurrent(LEAKY, 3, 12, groups=0)
+    x, states = torch.randn(5, 2, 3), (torch.zeros(1, 2, 12),) * 2
+    params = [torch.randn(48, 3), torch.randn(48, 5), torch.randn(48), torch.randn(48)]
+    options = (True, 1, 0.0, False, False, False)
+    with pytest.raises(RuntimeError, match=r"weight_hh must have shape \[4H, H\] = \[48, 12\]"):
+        treadle.lstm(x, states, params, *options)
+    params[1] = torch.randn(48, 4)
+    message = "lengths must not be given with a block-diagonal weight_hh"
+    with pytest.raises(RuntimeError, match=message):
+        treadle.lstm(x, states, params, *options, lengths=torch.tensor([5, 3]))
