@@ -31,6 +31,7 @@ from benchmarks.harness.timing import summary
 from benchmarks.harness.verify import verify, verify_baseline
 from benchmarks.recurrent.layer_calls import set_tf32
 from treadle import reference
+from treadle.nn.formula_layers import SLSTM_CELL
 
 SUITE = "formulas"
 CHECKED = 32  # steps
@@ -58,13 +59,16 @@ CELLS = {
         "gru", gates=("n_h", "r", "z", "n_x"), only_state="n_h", only_input="n_x", forward=gru
     ),
     "ligru": treadle.Cell("ligru", gates=("a", "z"), forward=ligru),
+    "slstm": SLSTM_CELL,
 }
+HEADS = 4  # of slstm
 OWN = {"lstm": treadle.nn.LSTM, "gru": treadle.nn.GRU}
 SIZES = {  # B, T, H
     "cuda": {
         "lstm": ((16, 512, 512), (64, 256, 1024)),
         "gru": ((16, 512, 512), (64, 256, 1024)),
         "ligru": ((8, 1024, 512), (16, 400, 1024)),
+        "slstm": ((16, 512, 512),),
     },
     "cpu": dict.fromkeys(CELLS, ((16, 100, 128),)),
 }
@@ -104,15 +108,18 @@ def case(settings: Settings, kind: Kind) -> Case:
     set_tf32(False)
     rows, steps, hidden = kind.sizes
     device: dict[str, Any] = {"device": settings.device, "dtype": kind.dtype}
-    layer = treadle.nn.Recurrent(CELLS[kind.cell], hidden, hidden, **device)
+    groups = HEADS if kind.cell == "slstm" else 1
+    layer = treadle.nn.Recurrent(CELLS[kind.cell], hidden, hidden, groups=groups, **device)
     x = torch.randn(steps, rows, hidden, **device)
     args = arguments(layer, x, kind.backward)
     functions: dict[str, Callable[..., Any]] = {OURS: lambda *args: layer(args[0])[0]}
     yardsticks = {}
-    if kind.cell == "ligru":
-        functions |= {LOOP: loop, SCRIPT: torch.jit.script(loop)}
-        share = 0.1 if settings.device == "cuda" else 1.0
-        target = Target(f"at most {share:g} × the {LOOP}", lambda medians: share * medians[LOOP])
+    if kind.cell in LOOPS:
+        plain_loop, share = LOOPS[kind.cell]
+        functions |= {LOOP: plain_loop, SCRIPT: torch.jit.script(plain_loop)}
+        other = LOOP if kind.cell == "ligru" else SCRIPT
+        share = share if settings.device == "cuda" else 1.0
+        target = Target(f"at most {share:g} × the {other}", lambda medians: share * medians[other])
     else:
         # Its parameters are in another order, so it gets arguments of its own.
         module = OWN[kind.cell](hidden, hidden, **device)
@@ -173,11 +180,45 @@ def loop(x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> T
     return torch.stack(found)
 
 
+def slstm_loop(x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> Tensor:
+    """sLSTM with heads: one product with x for all steps, then a loop."""
+    rows = torch.nn.functional.linear(x, w_ih, b_ih) + b_hh
+    own = w_hh.shape[1]
+    heads = w_hh.shape[0] // (4 * own)
+    blocks = w_hh.view(4, heads, own, own).permute(1, 3, 0, 2).reshape(heads, own, 4 * own)
+    h = torch.zeros(x.shape[1], heads * own, dtype=x.dtype, device=x.device)
+    c = torch.zeros(x.shape[1], heads * own, dtype=torch.float32, device=x.device)
+    n, m = torch.zeros_like(c), torch.zeros_like(c)
+    found = []
+    for t in range(x.shape[0]):
+        of_h = torch.bmm(h.view(-1, heads, own).transpose(0, 1), blocks)  # [heads, B, 4 own]
+        of_h = of_h.view(heads, -1, 4, own).permute(1, 2, 0, 3).flatten(1)
+        i, f, z, o = (rows[t] + of_h).float().chunk(4, 1)
+        kept = torch.nn.functional.logsigmoid(f) + m
+        m = torch.where(n == 0, i, torch.maximum(i, kept))
+        i, f = torch.exp(i - m), torch.exp(torch.clamp(kept - m, max=0.0))
+        c, n = f * c + i * torch.tanh(z), f * n + i
+        h = (torch.sigmoid(o) * c / n).to(x.dtype)
+        found.append(h)
+    return torch.stack(found)
+
+
+# Each loop, and the share of its time that a layer may take on a GPU: a tenth of LiGRU's eager
+# loop, and a twentieth of sLSTM's as TorchScript.
+LOOPS: dict[str, tuple[Callable[..., Tensor], float]] = {
+    "ligru": (loop, 0.1),
+    "slstm": (slstm_loop, 0.05),
+}
+
+
 def stepwise(cell: treadle.Cell, x: Tensor, *parameters: Tensor) -> Tensor:
     """The formula on tensors, one step at a time."""
     weights = [p.unsqueeze(0) for p in parameters]
-    zeros = x.new_zeros(1, x.shape[1], weights[1].shape[2])
-    return reference.recurrent_layer(x, None, zeros, zeros, *weights, cell=cell)[0]
+    hidden = weights[1].shape[1] // cell.state_gates
+    h, c = (
+        x.new_zeros(1, x.shape[1], width) for width in (hidden, max(len(cell.states), 1) * hidden)
+    )
+    return reference.recurrent_layer(x, None, h, c, *weights, cell=cell)[0]
 
 
 # ---- compilation

@@ -1,6 +1,6 @@
 """Modules that run on treadle's kernels and follow the conventions of torch.nn."""
 
-from .formula_layers import MGU, LiGRU
+from .formula_layers import MGU, SLSTM, LiGRU
 from .lltm import LLTM
 from .lltm_cell import LLTMCell
 from .recurrent import Recurrent
@@ -23,6 +23,7 @@ __all__ = [
     "LiGRU",
     "MGU",
     "RNN",
+    "SLSTM",
     "RNNCell",
     "Recurrent",
     "Replaced",

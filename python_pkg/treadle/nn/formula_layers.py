@@ -1,15 +1,16 @@
-"""Layers whose cells are formulas (treadle.Cell): LiGRU and MGU."""
+"""Layers whose cells are formulas (treadle.Cell): LiGRU, MGU and SLSTM."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from .._formula.cell import Cell
 from .recurrent import Recurrent
 
-__all__ = ["LiGRU", "MGU"]
+__all__ = ["LiGRU", "MGU", "SLSTM"]
 
 
 def _ligru(a: Any, z: Any, h: Any) -> Any:
@@ -22,8 +23,18 @@ def _mgu(n_h: Any, f: Any, n_x: Any, h: Any) -> Any:
     return h + f * (torch.tanh(n_x + f * n_h) - h)
 
 
+def _slstm(i: Any, f: Any, z: Any, o: Any, c: Any, n: Any, m: Any) -> Any:
+    kept = F.logsigmoid(f) + m
+    m = torch.where(n == 0, i, torch.maximum(i, kept))
+    i, f = torch.exp(i - m), torch.exp(torch.clamp(kept - m, max=0.0))  # not inf where n is 0
+    c, n = f * c + i * torch.tanh(z), f * n + i
+    return torch.sigmoid(o) * (c / n), c, n, m
+
+
 LIGRU_CELL = Cell("LiGRU", gates=("a", "z"), forward=_ligru)
 MGU_CELL = Cell("MGU", gates=("n_h", "f", "n_x"), only_state="n_h", only_input="n_x", forward=_mgu)
+
+SLSTM_CELL = Cell("SLSTM", gates=("i", "f", "z", "o"), states=("c", "n", "m"), forward=_slstm)
 
 
 class LiGRU(Recurrent):
@@ -82,3 +93,38 @@ class MGU(Recurrent):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(MGU_CELL, *args, **kwargs)
+
+
+class SLSTM(Recurrent):
+    """Layers of xLSTM's sLSTM, with the interface of :class:`torch.nn.LSTM` and four states.
+
+    A step, with i, f, z and o four blocks of ``W_ih x + b_ih + W_hh h + b_hh``, in the paper's
+    stabilized form with the sigmoid forget gate::
+
+        m' = max(log(sigmoid(f)) + m, i)        (i where n is 0, as before the first step)
+        i = exp(i - m')
+        f = exp(min(log(sigmoid(f)) + m - m', 0))
+        c = f * c + i * tanh(z)
+        n = f * n + i
+        h = sigmoid(o) * c / n
+
+    Args:
+        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
+            dtype: as torch.nn.LSTM.
+        num_heads: the number of heads, a divisor of hidden_size. A hidden unit sees only the h of
+            its own head, so ``weight_hh_l0`` is [4 H, H / num_heads].
+        recompute: keep less for the backward pass, which then recomputes it.
+
+    A call takes and returns the states (h, c, n, m), each [L * D, B, H].
+
+    Parameters: those of :class:`treadle.nn.Recurrent`, with blocks of H rows in the order i, f, z,
+    o.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above.
+
+    Source: Beck et al., "xLSTM: Extended long short-term memory", 2024, appendix A.2.
+    """
+
+    def __init__(self, *args: Any, num_heads: int = 1, **kwargs: Any) -> None:
+        super().__init__(SLSTM_CELL, *args, groups=num_heads, **kwargs)

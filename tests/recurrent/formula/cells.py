@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 import treadle
 from treadle import Cell
+from treadle.nn.formula_layers import SLSTM_CELL as SLSTM
 
 
 def lstm(i: Any, f: Any, g: Any, o: Any, c: Any) -> Any:
@@ -38,21 +39,11 @@ def coupled(f: Any, g: Any, o: Any, c: Any) -> Any:
     return torch.sigmoid(o + 0.2 * c) * c, c
 
 
-def slstm(i: Any, f: Any, z: Any, o: Any, c: Any, n: Any, m: Any) -> Any:
-    """xLSTM's sLSTM (Beck et al., 2024, appendix A.2), in its stabilised form."""
-    kept = F.logsigmoid(f) + m
-    new_m = torch.where(n == 0, i, torch.maximum(i, kept))
-    i, f = torch.exp(i - new_m), torch.exp(kept - new_m)
-    c, n = f * c + i * torch.tanh(z), f * n + i
-    return torch.sigmoid(o) * (c / n), c, n, new_m
-
-
 LSTM = Cell("lstm", gates=("i", "f", "g", "o"), states=("c",), forward=lstm)
 GRU = Cell("gru", gates=("n_h", "r", "z", "n_x"), only_state="n_h", only_input="n_x", forward=gru)
 LIGRU = Cell("ligru", gates=("a", "z"), forward=ligru)
 FAST = Cell("fast", gates=("a",), forward=fast)
 COUPLED = Cell("coupled", gates=("f", "g", "o"), states=("c",), forward=coupled)
-SLSTM = Cell("slstm", gates=("i", "f", "z", "o"), states=("c", "n", "m"), forward=slstm)
 EACH = (LSTM, GRU, LIGRU, FAST, COUPLED, SLSTM)
 
 

@@ -287,3 +287,44 @@ def test_layers_of_formulas(name: str, device: str) -> None:
     assert torch.equal(torch.load(file, weights_only=False)(x)[0], output)
     with pytest.raises(ValueError, match="hidden_size must be a positive integer, got 0"):
         getattr(treadle.nn, name)(3, 0)
+
+
+@EACH_DEVICE
+@pytest.mark.parametrize("heads", [1, 3])
+def test_slstm_as_without_its_stabilizer(heads: int, device: str) -> None:
+    """The paper's equations (8) to (12): m cancels in c / n, and so in all gradients."""
+    layer = treadle.nn.SLSTM(3, 12, num_heads=heads, device=device, **DOUBLE)
+    x = torch.randn(6, 4, 3, device=device, **DOUBLE, requires_grad=True)
+    own, found = 12 // heads, []
+    h = c = n = x.new_zeros(4, 12)
+    for row in x:
+        of_h = [
+            h[:, j * own : (j + 1) * own] @ layer.weight_hh_l0[k * 12 + j * own :][:own].T
+            for k in range(4)
+            for j in range(heads)
+        ]
+        gates = row @ layer.weight_ih_l0.T + layer.bias_ih_l0 + layer.bias_hh_l0
+        i, f, z, o = (gates + torch.cat(of_h, -1)).chunk(4, -1)
+        c = torch.sigmoid(f) * c + torch.exp(i) * torch.tanh(z)
+        n = torch.sigmoid(f) * n + torch.exp(i)
+        h = torch.sigmoid(o) * c / n
+        found.append(h)
+    output, (h_n, c_n, n_n, m_n) = layer(x)
+    expected = torch.stack(found)
+    agree(output, expected)
+    agree((h_n[0], (c_n * m_n.exp())[0], (n_n * m_n.exp())[0]), (h, c, n), 1e-10)
+    leaves = [x, *layer.parameters()]
+    agree(gradients(output, leaves), gradients(expected, leaves), 1e-10)
+
+
+@EACH_DEVICE
+def test_slstm_does_not_overflow(device: str) -> None:
+    """exp(i) is infinite in float32, and in the first steps 0."""
+    layer = treadle.nn.SLSTM(1, 8, device=device)
+    with torch.no_grad():
+        layer.weight_ih_l0[:8] = 1.0
+    x = torch.linspace(-300, 300, 40, device=device).view(40, 1, 1).requires_grad_()
+    output, states = layer(x)
+    (grad,) = torch.autograd.grad(output.sum(), x)
+    assert all(bool(torch.isfinite(t).all()) for t in (output, *states, grad))
+    assert bool(output.any())
