@@ -126,9 +126,8 @@ LayersResults run(const Tensor& input, const OptionalTensor& batch_sizes, const 
 // Raises for a block-diagonal weight_hh where gates or c of all steps are computed here.
 void check_one_block(const Layers& a, const char* option) {
   const Tensor& weight = a.params[1];
-  TORCH_CHECK(
-      weight.dim() < 2 || weight.sym_size(0) == weight.sym_size(-1) * cell_info(a.cell).state_gates,
-      a.op(), ": ", option, " must not be given with a block-diagonal weight_hh");
+  TORCH_CHECK(weight.dim() < 2 || hidden_size(a) == weight.sym_size(-1), a.op(), ": ", option,
+              " must not be given with a block-diagonal weight_hh");
 }
 
 LayersResults run_input(const Tensor& input, bool batch_first, Layers a) {

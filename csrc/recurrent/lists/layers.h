@@ -47,6 +47,9 @@ struct GivenStates {
   GivenStates(const Layers& layers, bool packed);
 };
 
+// H, from weight_hh, which may be block-diagonal (layer/groups.h).
+c10::SymInt hidden_size(const Layers& layers);
+
 // [L*D, B, H]
 c10::SymDimVector states_shape(const Tensor& input, const OptionalTensor& batch_sizes,
                                const Layers& layers);

@@ -32,6 +32,16 @@ GivenStates::GivenStates(const Layers& a, bool packed)
       reset_c(given_c(a, a.reset_hx, packed)),
       reset(a.reset ? a.reset->unsqueeze(-1) : Tensor()) {}
 
+c10::SymInt hidden_size(const Layers& a) {
+  // Later checks raise for a weight of another shape.
+  const Tensor& weight_hh = a.params[1];
+  if (weight_hh.dim() == 0) return 0;
+  const c10::SymInt columns = weight_hh.sym_size(-1);
+  if (weight_hh.dim() != 2 || columns == 0) return columns;
+  const auto units = weight_hh.sym_size(0) / cell_info(a.cell).state_gates;
+  return units > columns && units % columns == 0 ? units : columns;  // larger: block-diagonal
+}
+
 c10::SymDimVector states_shape(const Tensor& input, const OptionalTensor& batch_sizes,
                                const Layers& a) {
   if (!a.hx.empty()) return c10::SymDimVector(a.hx[0].sym_sizes());
@@ -41,14 +51,7 @@ c10::SymDimVector states_shape(const Tensor& input, const OptionalTensor& batch_
   } else if (batch_sizes->numel() > 0) {
     batch = batch_sizes->select(0, 0).item<int64_t>();
   }
-  // Later checks raise for a weight of another shape.
-  const Tensor& weight_hh = a.params[1];
-  c10::SymInt hidden = weight_hh.dim() == 0 ? 0 : weight_hh.sym_size(-1);
-  if (weight_hh.dim() == 2 && hidden > 0) {
-    const auto units = weight_hh.sym_size(0) / cell_info(a.cell).state_gates;
-    if (units > hidden && units % hidden == 0) hidden = units;  // block-diagonal
-  }
-  return {a.num_layers * a.directions(), batch, hidden};
+  return {a.num_layers * a.directions(), batch, hidden_size(a)};
 }
 
 }  // namespace treadle

@@ -84,25 +84,22 @@ def run(tensors: list[Tensor], given: dict[str, Any], **more: Any) -> Any:
     return op(input, given.pop("sizes"), h0, c0, w_ih, w_hh, *given_biases, **given, **more)
 
 
-def both(
-    tensors: list[Tensor], given: dict[str, Any], groups: int, **more: Any
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Results and all gradients, with blocks and with the whole matrix."""
-    gates, found = BLOCKS[given["cell"]], []
-    for grouped in (True, False):
-        leaves = [t.detach().clone() for t in tensors]
-        if not grouped:
-            leaves[4] = whole(leaves[4], gates)
-        for t in leaves:
-            t.requires_grad_()
-        results = run(leaves, given, **more)
-        torch.manual_seed(2)
-        given_grads = [torch.randn(t.shape, dtype=torch.float64).to(t) for t in results]
-        grads = list(torch.autograd.grad(results, leaves, given_grads))
-        if not grouped:
-            grads[4] = blocks_of(grads[4], gates, groups)
-        found.append([*results, *grads])
-    return found[0], found[1]
+def derived(tensors: list[Tensor], given: dict[str, Any], **more: Any) -> list[Tensor]:
+    """Results and all gradients."""
+    leaves = [t.detach().clone().requires_grad_() for t in tensors]
+    results = run(leaves, given, **more)
+    torch.manual_seed(2)
+    grads = [torch.randn(t.shape, dtype=torch.float64).to(t) for t in results]
+    return [*results, *torch.autograd.grad(results, leaves, grads)]
+
+
+def by_the_whole(tensors: list[Tensor], given: dict[str, Any], groups: int) -> list[Tensor]:
+    """The same, by the whole matrix."""
+    gates = BLOCKS[given["cell"]]
+    found = derived([*tensors[:4], whole(tensors[4], gates), *tensors[5:]], given)
+    of_weight = 3 + 4  # three results, then the gradients
+    found[of_weight] = blocks_of(found[of_weight], gates, groups)
+    return found
 
 
 def agree(ours: list[Tensor], theirs: list[Tensor], tolerance: float) -> None:
@@ -120,7 +117,7 @@ FORMS = list(itertools.product((1, 2), (False, True), ("", "zeros", "rows", "ste
 def test_as_the_whole_matrix(cell: str, groups: int, device: str) -> None:
     for directions, packed, resets in FORMS:
         tensors, given = arguments(cell, groups, directions, packed, resets, device=device)
-        agree(*both(tensors, given, groups), 1e-12)
+        agree(derived(tensors, given), by_the_whole(tensors, given, groups), 1e-12)
 
 
 @EACH_DEVICE
@@ -178,8 +175,8 @@ def test_other_derivatives(cell: str, device: str) -> None:
 def test_other_dtypes(cell: str, dtype: torch.dtype, device: str) -> None:
     bound = {torch.float32: 2e-5, torch.float16: 3e-2, torch.bfloat16: 2e-1}[dtype]
     tensors, given = arguments(cell, 2, 2, False, "rows", device=device)
-    exact, _ = both(tensors, given, 2)
-    narrow, _ = both([t.to(dtype) for t in tensors], given, 2)
+    exact = derived(tensors, given)
+    narrow = derived([t.to(dtype) for t in tensors], given)
     for a, b in zip(narrow, exact, strict=True):
         assert (a.double() - b).norm() <= bound * b.norm().clamp(min=1)
 
@@ -206,9 +203,8 @@ def test_kernels(cell: str, dtype: torch.dtype, algorithm: str) -> None:
         given: dict[str, Any] = {"cell": cell, "sizes": None}
         if resets:
             given["reset"] = torch.rand(steps, batch, 1, device="cuda") < 0.2
-        ours, _ = both(tensors, {**given, "algorithm": algorithm}, groups)
-        wide = {**given, "algorithm": "step"}
-        exact, _ = both([t.double() for t in tensors], wide, groups)
+        ours = derived(tensors, given, algorithm=algorithm)
+        exact = derived([t.double() for t in tensors], given, algorithm="step")
         bound = {torch.float32: 2e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}[dtype]
         for a, b in zip(ours, exact, strict=True):
             assert (a.double() - b).norm() <= bound * b.norm()

@@ -28,10 +28,11 @@ def squashed(a: Any, b: Any, c: Any) -> Any:
 
 
 def leaky(a: Any, b: Any, c: Any, n: Any) -> Any:
-    """Two states besides h, of which new n depends on both."""
+    """Two states besides h, of which new n depends on both. h is small, so that rounding errors do
+    not grow over the steps."""
     new_c = torch.sigmoid(b) * c + torch.tanh(a)
     new_n = 0.5 * n + 0.5 * torch.tanh(c) * torch.sigmoid(a)
-    return torch.tanh(new_c + new_n), new_c, new_n
+    return 0.25 * torch.tanh(new_c + new_n), new_c, new_n
 
 
 MINIMAL = Cell(
