@@ -20,7 +20,7 @@ from tests.package.test_examples import DEVICES, EXAMPLES
 FIGURES = EXAMPLES.parent / "docs" / "figures"
 RECORDS = sorted(FIGURES.glob("agent_*.json"))
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-FEW = 4  # digits, so that a small agent learns in seconds
+FEW = 4  # kinds of digits, so that a small agent learns in seconds
 Load = Callable[[str], types.ModuleType]
 
 

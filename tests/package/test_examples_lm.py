@@ -241,7 +241,7 @@ def test_committed_figures(path: Path) -> None:
     assert {"date", "torch", "transformers", "load_before"} <= record["machine"].keys()
     assert all(row["tokens_per_s"].keys() == {"treadle", "torch"} for row in record["speeds"])
     assert path.with_suffix(".png").stat().st_size < 150_000
-    if path.stem == "causal_lm_cuda" and not record["runs"]:  # by --speeds-only
+    if path.stem == "causal_lm_cuda" and not record["runs"]:  # of --speeds-only
         return
     ours, theirs = (record["runs"][side] for side in ("treadle", "torch"))
     # The GPU ran in bfloat16, and training amplifies its rounding.

@@ -48,7 +48,7 @@ LAUNCH = {
     "cudaLaunchConfig_t",
     "cudaLaunchKernelEx",
 }
-# For finding functions of the driver by name.
+# Lookup of driver functions by name.
 DRIVER = {
     "cudaDriverEntryPointQueryResult",
     "cudaDriverEntryPointSuccess",

@@ -335,7 +335,7 @@ class Graph:
 
 
 def cell_flags(header: Path) -> list[str]:
-    """Flags that select the cell of a source of kernels/recurrent/instances."""
+    """Flags that select the cell for a source of kernels/recurrent/instances."""
     name = header.stem.title().replace("_", "")
     return [f"-DTREADLE_CELL={name}", f'-DTREADLE_CELL_HEADER="{header}"']
 
