@@ -100,7 +100,7 @@ class Graph:
 
     @property
     def cpu_library(self) -> Path:
-        """It has the same file name as `library`, because programs link to that name."""
+        """A file of the same name as `library`, because programs link to that name."""
         return self.folder / "without-cuda" / self.library.name
 
     def module(self, python: host.Python) -> Path:
