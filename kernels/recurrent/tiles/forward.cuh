@@ -1,5 +1,5 @@
-// Algorithm "tiles", forward, for any cell (tiles/tiles.cuh): a step in one launch. A slice is 64
-// or 32 units with all gates. Twin: kernels/recurrent/cpu/rows_forward.h.
+// The forward pass of algorithm "tiles" (tiles/tiles.cuh) for any cell, with one launch per step. A
+// slice is 64 or 32 units with all gates. Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
 #include "kernels/recurrent/tiles/tiles.cuh"
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
 #endif
 }
 
-// All steps.
+// Launches all steps.
 template <class Cell, class Stages>
 cudaError_t run_tile_steps(const FusedForward& args, int processors, cudaStream_t stream) {
   const RecurrenceForward& layer = args.layer;
