@@ -227,7 +227,7 @@ def test_every_source_is_in_the_graph(monkeypatch: pytest.MonkeyPatch, toolkit: 
 def test_a_wheel_has_a_library_for_torch_without_cuda(
     monkeypatch: pytest.MonkeyPatch, toolkit: Path, tmp_path: Path
 ) -> None:
-    """That library shares csrc/'s objects, except CUDA's, and links none of torch's CUDA libraries."""
+    """The library shares csrc/'s objects, except CUDA's, and links no CUDA library of torch."""
     monkeypatch.chdir(ROOT)
     (toolkit.parents[1] / "lib64" / "libcublas.so").touch()
     kit = cuda.find(TORCH)

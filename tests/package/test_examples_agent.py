@@ -133,7 +133,7 @@ def test_the_host_reads_nothing(load: Load, options: dict[str, Any]) -> None:
 
 
 def test_the_loop_needs_no_values(load: Load) -> None:
-    """The loop runs on the meta device, which has no values. Tensors on other devices would raise."""
+    """The loop runs on the meta device, which has no values. A tensor elsewhere would raise."""
     loop = started(load, "meta")
     played, value = loop.play(5)
     assert {tensor.device.type for tensor in (*played.values(), value, loop.h)} == {"meta"}
