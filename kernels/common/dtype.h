@@ -5,7 +5,8 @@
 #include <cstdint>
 #include <type_traits>
 
-// NVRTC defines the second macro as 0 or 1. nvcc defines neither; fast_math_check.cu checks it.
+// NVRTC defines the second macro as 0 or 1. nvcc defines neither, so fast_math_check.cu checks its
+// flags.
 #if defined(__FAST_MATH__) || (defined(__USE_FAST_MATH__) && __USE_FAST_MATH__)
 #error \
     "treadle must not be built with -ffast-math or --use_fast_math: NaN and inf are part of its contract"

@@ -1,5 +1,5 @@
-// Column sums of a matrix that a kernel computes, in a fixed order. A block has a strip of columns
-// and a part of the rows; a second kernel adds the sums of the parts. The order, and so the bits,
+// Column sums of a matrix that a kernel computes, in a fixed order. A block sums a strip of columns
+// over a part of the rows; a second kernel adds the sums of the parts. The order, and so the bits,
 // depend only on shapes, dtype and alignment.
 #pragma once
 

@@ -23,7 +23,7 @@ __device__ __forceinline__ acc_t<T> element_of(const LltmView& view, int64_t pro
   return widen(row_of<T>(view, problem, row)[column * view.column_stride]);
 }
 
-// ---- forward: four warps multiply a unit's weights by eight rows, as warp_forward does
+// ---- forward: four warps multiply a unit's weights by eight rows, like warp_forward
 
 template <class T, class cell_t, int n>
 __global__ void __launch_bounds__(kWarpUnits * kWarps * kLanes)
@@ -117,8 +117,7 @@ __device__ __forceinline__ void weight_gradients(const LltmGradients& args, int6
   }
 }
 
-// Sums over the gates, for eight rows. A warp adds every 32nd gate, and each lane has a column of
-// x.
+// Sums over the gates, for eight rows. A warp adds every 32nd gate, each lane for one column of x.
 template <class T>
 __device__ __forceinline__ void state_gradients(const LltmGradients& args, int64_t problem,
                                                 int64_t first, int64_t column) {

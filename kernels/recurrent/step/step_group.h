@@ -1,5 +1,5 @@
-// Launches the pointwise part of a step that is launched repeatedly, as part of a graph, for
-// csrc/recurrent/cuda/step_groups.cpp.
+// The pointwise part of a step in a StepGraph, which is launched repeatedly
+// (csrc/recurrent/cuda/step_groups.h).
 #pragma once
 
 #ifndef __CUDACC_RTC__

@@ -15,12 +15,12 @@ struct TilePlan {
   double time;  // per step, in us
 };
 
-// The plan with `units` per block, and the time of one step. Blocks run in waves, each of which
-// computes a matrix product and the cell's pointwise part. If the clusters of two launches fit on
-// the chip together, the next step's input product runs during this step and adds no time. A block
-// with 32 units takes more than half of the time of one with 64, but if there are few tiles, less
-// of the chip is idle. Fitted to times on an H200 with I = H. `words` is the number of 16-bit words
-// per element: 1 for half types, 2 for float32, whose products run at half the speed.
+// The plan for `units` units per block, with the time of one step. Blocks run in waves, each of
+// which computes a matrix product and the cell's pointwise part. If the clusters of two launches
+// fit on the chip together, the next step's input product runs during this step and adds no time. A
+// block with 32 units takes more than half of the time of one with 64, but if there are few tiles,
+// less of the chip is idle. Fitted to times on an H200 with I = H. `words` is the number of 16-bit
+// words per element: 1 for half types, 2 for float32, whose products run at half the speed.
 constexpr TilePlan plan_tiles_of(int units, int gates, int words, int64_t rows, int64_t hidden,
                                  int processors) {
   const int64_t each = int64_t{kTileRows} * kTileBlocks;
