@@ -130,8 +130,8 @@ struct LltmCall {
   }
 #endif
 
-// Calls f(begin, end) for ranges of the elements, with subnormals flushed, as treadle's torch ops
-// do.
+// Calls f(begin, end) for ranges of the elements. Subnormals are flushed, as in treadle's torch
+// ops.
 template <class F>
 void run_cpu(const treadle_device& device, int64_t count, const F& f) {
   in_parallel(device, count, kGrain, [&](int64_t begin, int64_t end) {

@@ -213,8 +213,7 @@ __device__ __forceinline__ void write_gradients(const SnakeBackwardArgs& args, i
   write(args.grad_beta, channel.grad_beta(square));
 }
 
-// A block adds kWarp channels. A channel has a thread in every warp, which adds every kWarps-th
-// chunk.
+// A block adds kWarp channels. A channel has one thread per warp, which adds every kWarps-th chunk.
 template <class scalar_t>
 __global__ void __launch_bounds__(kBlockSize)
     snake_sum_few(SnakeBackwardArgs args, int64_t chunks) {

@@ -115,8 +115,7 @@ treadle_recurrent layer_of(int32_t cell, const ffi::AnyBuffer& wide, const ffi::
           c0.dimensions().back()};
 }
 
-// The part of a buffer from its first multiple of 256 bytes on. XLA's alignment on the CPU is
-// smaller.
+// The part of a buffer from its first multiple of 256 bytes on. XLA aligns to less on the CPU.
 struct Workspace {
   void* data;
   size_t bytes;

@@ -1,7 +1,6 @@
 // sigmoid, tanh and elu with their derivatives, for host and device, float and double.
 // Twin in plain PyTorch: torch.sigmoid, torch.tanh, torch.nn.functional.elu.
-// NaN and inf appear in the same places as in torch. For this, sigmoid is 0 where exp(-x)
-// overflows.
+// NaN and inf appear where they do in torch. For this, sigmoid is 0 where exp(-x) overflows.
 #pragma once
 
 #include "kernels/math/exp.h"
@@ -11,8 +10,7 @@ namespace treadle::math {
 namespace detail {
 
 // The host computes with subnormal numbers a hundred times more slowly, or flushes them to 0, whose
-// product with inf would be NaN. So subnormal values of exp(x) are raised to the smallest normal
-// number.
+// product with inf would be NaN. So subnormal exp(x) are raised to the smallest normal number.
 template <class T>
 TREADLE_HD T without_subnormals(T exp_x, [[maybe_unused]] T x, [[maybe_unused]] T zero_below) {
 #if defined(__CUDA_ARCH__)

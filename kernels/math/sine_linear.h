@@ -94,8 +94,8 @@ inline constexpr float kUnit = 0x1p-24f, kFineUnit = 0x1p-28f;
 // (1 - y) (1 + y): cos(u)^2 up to the rounding of y.
 TREADLE_HD float square_of_cosine(float y) { return mul_rn(sub_rn(1.0f, y), add_rn(1.0f, y)); }
 
-// sqrt(square) where `square` is not small; NaN stays NaN. The correction also covers the error of
-// sqrt_near.
+// sqrt(square) where `square` is not small; NaN stays NaN. The correction includes sqrt_near's
+// error.
 TREADLE_HD float root_of(float square) { return sqrt_near(square < kSmall ? kSmall : square); }
 
 // The code of a cosine, in the lower 16 bits of the result.

@@ -18,8 +18,7 @@ namespace treadle::math {
 template <class scalar_t>
 inline constexpr acc_t<scalar_t> kSnakeNear = kNear<acc_t<scalar_t>>;
 
-// Below this |t| the limit form replaces sin(t) by t: their squares differ by less than half an
-// ulp.
+// Below this |t| the limit form uses t for sin(t): their squares differ by less than half an ulp.
 template <class acc>
 inline constexpr acc kSnakeTiny = sizeof(acc) == 4 ? acc(0x1p-12) : acc(0x1p-27);
 
@@ -77,8 +76,7 @@ TREADLE_HD SnakeWaves<acc_t<scalar_t>> near_snake(acc_t<scalar_t> t) {
   }
 }
 
-// For any t. Where t is near, the bits are those of near_snake, so that no result depends on its
-// neighbours.
+// For any t. A near t gives the bits of near_snake, so that no result depends on its neighbours.
 template <class scalar_t, bool kCosine>
 TREADLE_HD SnakeWaves<acc_t<scalar_t>> any_snake(acc_t<scalar_t> t) {
   if constexpr (is_half_type<scalar_t>) {

@@ -62,8 +62,7 @@ struct PersistentBackward {
   const void* grad_output;  // [D, S, H] in 16-byte chunks, or null
   int64_t grad_direction, grad_row;
   const void* weight_hh;  // [D, G_h H, H] contiguous
-  // [D, B, H] contiguous: gradients of the last states (in) and of the first (out); each may be
-  // null
+  // [D, B, H] contiguous: gradients of the last states (in) and of the first (out), or null.
   const void *grad_h_n, *grad_c_n;
   void *grad_h0, *grad_c0;
   void* grad_gates;  // [D, S, GH] contiguous. May be `gates`, with the same exception as above

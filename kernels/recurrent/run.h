@@ -50,8 +50,7 @@ inline size_t workspace_bytes(const RecurrenceSizes& sizes, const RecurrencePlan
 cudaError_t run_forward(PersistentForward args, const RecurrencePlan& plan, void* workspace,
                         cudaStream_t stream) TREADLE_EXPORTED(run_forward);
 
-// Computes the c states first, and passes them to the steps, so args.steps.c_states need not be
-// set.
+// Computes the c states first and passes them to the steps; args.steps.c_states need not be set.
 cudaError_t run_backward(const BackwardArguments& args, const RecurrencePlan& plan, void* workspace,
                          cudaStream_t stream) TREADLE_EXPORTED(run_backward);
 

@@ -38,8 +38,7 @@ struct MatrixView {
   int64_t row_stride = 0, column_stride = 0;
 };
 
-// Whether row b resets before the step, and the row of its replacement in h and c, or in their
-// gradients.
+// Whether row b resets before the step, and its row in the arrays of RecurrenceResets.
 TREADLE_HD bool starts_anew(const RecurrenceResets& resets, const RecurrenceStep& step, int64_t b) {
   return b < step.marked_rows && resets.marks != nullptr && resets.marks[step.marks + b];
 }

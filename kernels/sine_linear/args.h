@@ -65,8 +65,7 @@ struct SineLinearSlopeBackward {
 // The fused backward kernel accepts layers with up to this many inputs and outputs.
 inline constexpr int64_t kMaxFusedWidth = 256;
 
-// The gradients of input, weight and bias, from the gradient of output. A null result is not
-// computed.
+// The gradients of input, weight and bias, from that of output. A null result is not computed.
 struct SineLinearFusedBackward {
   Dtype dtype;
   int64_t rows, columns, inputs;

@@ -14,8 +14,7 @@ inline constexpr int64_t kMaxRows = 1024;
 // Columns of a block that adds parts: 32 bytes of a row.
 inline constexpr int kPartColumns = 8;
 
-// How the matrix is divided. The threads of a block process `across` vectors of `lanes` rows at a
-// time.
+// How the matrix is divided. A block processes `across` vectors of `lanes` rows at a time.
 struct Cut {
   int across, lanes, rows;  // rows of a part
   int64_t strips, parts;

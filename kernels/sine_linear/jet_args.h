@@ -51,8 +51,7 @@ struct SineJetBackward {
   int64_t rows, columns;
   double omega;
   const void *grad, *output, *phase;  // [P, N, O], [P, N, O], [N, O]
-  // [P, N, O]. On entry, its last parts are the second parts of z, which are read before they are
-  // overwritten.
+  // [P, N, O]. On entry, its last parts are the second parts of z, which are then overwritten.
   void* grad_z;
   void* grad_bias;  // [O], the sums of grad_z's first part, or null; only on CUDA
   void* sums;       // the parts of column_sums.cuh; only on CUDA

@@ -70,7 +70,7 @@ __device__ __forceinline__ void finish_units(const FusedForward& args, int64_t b
     }
   }
   store_columns<T, true>(layer.output, row * layer.output_stride + unit, lanes, h);
-  // The state before the next step.
+  // A row that resets before the next step replaces its state.
   if (starts_anew(layer.resets, args.next, b)) {
     const int64_t from = reset_row(layer.resets, args.next, b) * hidden + unit;
 #pragma unroll

@@ -40,8 +40,8 @@ __device__ __forceinline__ void add_products(const T* const (&weights)[gates], c
   }
 }
 
-// Afterwards lane l has the sum of value l over the warp. Each round halves the number of values
-// and of lanes that remain to be summed.
+// Returns to lane l the sum of value l over the warp. Each round halves the number of values and of
+// lanes that remain to be summed.
 template <int half = kLanes / 2, class acc>
 __device__ __forceinline__ acc sum_to_lanes(acc (&values)[kLanes]) {
   const bool upper = (threadIdx.x & half) != 0;
@@ -81,7 +81,7 @@ __device__ __forceinline__ void finish_unit(const FusedForward& args, int64_t b,
   T h = Narrow<T>::from(next.new_h);
   acc c = next.new_cell;
   static_cast<T*>(layer.output)[row * layer.output_stride + unit] = h;
-  // The state before the next step.
+  // A row that resets before the next step replaces its state.
   if (starts_anew(layer.resets, args.next, b)) {
     const int64_t from = reset_row(layer.resets, args.next, b) * layer.hidden + unit;
     h = layer.resets.h != nullptr ? static_cast<const T*>(layer.resets.h)[from] : T{};
