@@ -4,8 +4,8 @@
     python examples/characters.py --cell gru                   the same with another cell
     python examples/characters.py --resume FILE --minutes 5    continue from a saved file
 
-The text is on every machine with Python: licences and Python's reference (or --text FILE). A tenth
-of it is held out. The result is measured in bits per character: with b bits, the next character of
+The default text is on every machine with Python: licences and Python's reference. A tenth of the
+text is held out. The result is measured in bits per character: with b bits, the next character of
 the held-out text is as hard to guess as one of 2**b equally likely ones.
 """
 

@@ -13,7 +13,7 @@ def main() -> np.ndarray:
     array = np.arange(6, dtype=np.float32)
     address = array.ctypes.data
 
-    # from_numpy makes a tensor around the memory that the array already has.
+    # from_numpy makes a tensor that shares the array's memory.
     tensor = torch.from_numpy(array)
     assert tensor.data_ptr() == address
     treadle.scale_(tensor, 2.0)

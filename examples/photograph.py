@@ -85,7 +85,7 @@ class Curve:
 
 
 class Fit:
-    """One network with its optimizer, its random numbers and its curve."""
+    """One network with its optimizer, its random generator and its curve."""
 
     def __init__(self, net: treadle.nn.Siren, settings: Settings, image: Tensor) -> None:
         self.net, self.settings = net.to(image.device), settings

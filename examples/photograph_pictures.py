@@ -56,7 +56,7 @@ def draw_sheet(
 ) -> None:
     """Draws photograph and fit with their derivatives, one above the other, and the fits' curves.
 
-    ``pictures`` are the photograph and the fit, [H, W, 3] in ±1. ``maps`` belong to them.
+    ``pictures`` are the photograph and the fit, [H, W, 3] in ±1. ``maps`` are of these two.
     """
     height, width, _ = pictures[0].shape
     figure = Figure(figsize=(13, 3 + 6.5 * height / width), layout="constrained")

@@ -1,7 +1,7 @@
 """Checks sizes: a file has at most 450 lines, and a function outside tests/ at most 60.
 
-A `__global__` function may be longer, because splitting it would cost registers. A
-function in tests/ may be longer, because it may be a table of cases.
+A `__global__` function may be longer, because splitting it would cost registers. A function in
+tests/ may be longer, because it may be a table of cases.
 """
 
 from __future__ import annotations

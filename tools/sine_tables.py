@@ -91,10 +91,10 @@ def split(turns: Fraction, last: int, bits: int) -> tuple[Fraction, Fraction]:
 def float_rows() -> Iterator[tuple[Fraction, Fraction]]:
     """For |x| = m 2^e, m < 2^24, e from -6 on: doubles whose sum times x is x / pi modulo 2.
 
-    The last bit of the first is 2^-40. So m times the first, minus the nearest integer, is a
-    double, and one fma computes it exactly. The second is below that bit, so rounding to an integer
-    needs only the first. It has enough bits that at most 2^-69 is lost. No float is closer to a
-    multiple of pi / 2 than 2^-31 of a half turn.
+    The last bit of the first double is 2^-40. So m times it, minus the nearest integer, is a
+    double, which one fma computes exactly. The second double is below that bit, so rounding to an
+    integer needs only the first. The second has enough bits that at most 2^-69 is lost. No float is
+    closer to a multiple of pi / 2 than 2^-31 of a half turn.
     """
     for e in range(-6, 106):
         turns = modulo_two(power(e) * inverse_pi())
@@ -147,7 +147,7 @@ def float_table() -> Iterator[str]:
 
 
 def bfloat16_table() -> Iterator[str]:
-    """The table is indexed by exponent only, so it takes few cache lines. Entries of inf and NaN
+    """The table is indexed by exponent only, so it fills few cache lines. Entries of inf and NaN
     are 0."""
     filled = [row(parts, "f") + "," for parts in bfloat16_rows()]
     yield "TREADLE_TABLE HalfTurns<float> kBFloat16HalfTurns[256] = {"

@@ -46,7 +46,7 @@ except ImportError as error:
 # High entropy, because the agent would otherwise settle for guessing among the last corners.
 RULES = ppo.Rules(discount=0.97, trace=0.95, clip=0.2, entropy=0.04, epochs=4, parts=4)
 TARGET, SHOWN = 0.85, 20
-# For the measurement of speed: rows, and seconds for each way.
+# For measuring speed: numbers of rows, and seconds for each way to run the loop.
 SIZES, SECONDS = {"cpu": [64, 512], "cuda": [256, 2048, 16384]}, 1.0
 
 

@@ -21,8 +21,8 @@ import treadle
 
 
 class TorchLSTM(nn.LSTM):
-    """torch's layer, which raises under autocast on a CPU where oneDNN has no bfloat16 LSTM. There
-    this one stays in float32."""
+    """torch's LSTM. Where oneDNN has no bfloat16 LSTM, nn.LSTM raises under autocast on a CPU, so
+    this class stays in float32 there."""
 
     def forward(self, input: Tensor, hx: Any = None) -> Any:
         onednn = torch.backends.mkldnn.is_available()

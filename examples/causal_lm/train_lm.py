@@ -4,10 +4,10 @@
     python examples/causal_lm/train_lm.py --mixer gru      or lltm (torch has no such layer)
     python examples/causal_lm/train_lm.py --figures DIR    losses, tokens per second: JSON and PNG
 
-It needs transformers and, unless --speeds-only skips training, accelerate.
-The text is that of examples/characters.py (or --text FILE). The model, in recurrent_lm.py in this
-folder, has one of treadle's recurrent layers instead of attention. Both runs start from the same
-weights and read the same pieces, so their losses differ only by rounding, which training amplifies.
+It needs transformers and, unless --speeds-only skips training, accelerate. The text is that of
+examples/characters.py (or --text FILE). The model, in recurrent_lm.py in this folder, has one of
+treadle's recurrent layers instead of attention. Both runs start from the same weights and read the
+same pieces, so their losses differ only by rounding, which training amplifies.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def arguments(settings: Settings, device: torch.device, output: Path) -> Trainin
 def train(
     settings: Settings, kernels: str, text: str, device: torch.device, output: Path
 ) -> tuple[RecurrentForCausalLM, dict[str, Any]]:
-    """Returns a model trained on ``text``, and its losses and held-out loss in bits per byte."""
+    """Returns a model trained on ``text``, its losses in bits per byte, and its times."""
     learnt, held_out = (Pieces(part, settings.length) for part in split(text))
     set_seed(settings.seed)
     model = RecurrentForCausalLM(settings.config(kernels))

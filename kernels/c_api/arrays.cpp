@@ -69,8 +69,8 @@ void check_sizes(const char* name, const treadle_array& array, int64_t element) 
   }
 }
 
-// Whether two elements may have the same address: a stride is not beyond the reach of the smaller
-// ones.
+// Whether two elements may have the same address. They cannot if each stride exceeds the reach of
+// all dimensions with smaller strides.
 bool may_repeat(const treadle_array& array) {
   if (count_of(array) == 0) return false;
   std::vector<std::pair<int64_t, int64_t>> dims;  // stride, size

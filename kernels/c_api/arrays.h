@@ -20,7 +20,7 @@ struct NamedArray {
 
 void check_device(const treadle_device* device);
 
-// Raises for a dtype without kernels. `field` is the argument's field in the error text.
+// Raises for a dtype without kernels. Error texts begin with `name` and `field`.
 Dtype dtype_of(const char* name, uint32_t dtype, const char* field = ".dtype");
 uint32_t number_of(Dtype dtype);  // the inverse
 
@@ -33,13 +33,13 @@ std::vector<int64_t> strides_of(const treadle_array& array);  // in elements; co
 // Checks the struct, sizes, dtype and data of an array that a call on `device` reads.
 void check_array(const treadle_device& device, const NamedArray& given);
 
-// Checks the memory of an array whose sizes and strides have been checked. `field` is the pointer's
-// field in the error text.
+// Checks the memory of an array whose sizes and strides have been checked. Error texts begin with
+// `name` and `field`.
 void check_data(const treadle_device& device, const char* name, const char* field,
                 const treadle_array& array, int64_t alignment);
 
-// For an `out` that is computed elementwise from `inputs` of the same sizes. Checks that `out` is
-// each input or shares no memory with it, and that no two elements of `out` have the same address.
+// Checks an `out` that is computed elementwise from `inputs` of the same sizes. It must either be
+// an input or share no memory with it, and no two of its elements may have the same address.
 void check_memory(const NamedArray& out, std::initializer_list<NamedArray> inputs);
 
 // Checks that two arrays, which are both written, share no memory.

@@ -27,7 +27,7 @@ inline cudaStream_t stream_of(const treadle_device& device) {
   return static_cast<cudaStream_t>(device.stream);
 }
 
-// Makes the GPU current during its lifetime. Raises if the stream belongs to another GPU.
+// Makes the GPU current during its lifetime. Raises if CUDA says that the stream is another GPU's.
 class Guard {
  public:
   explicit Guard(const treadle_device& device);

@@ -68,7 +68,7 @@ void check_memories(std::initializer_list<NamedArray> written,
     for (const NamedArray& in : read) {
       if (in.array != nullptr) check_memory(*out, {in});
     }
-    // Compared by position in the list: the caller may pass one struct for two arrays.
+    // Compares positions in the list, because the caller may pass one struct for two arrays.
     for (auto other = out + 1; other != written.end(); ++other) {
       if (other->array != nullptr) check_apart(*out, *other);
     }
@@ -130,7 +130,8 @@ struct LltmCall {
   }
 #endif
 
-// Calls f(begin, end) for ranges of the elements. Flushes subnormals, like the ops for torch.
+// Calls f(begin, end) for ranges of the elements. Subnormals are flushed, as in treadle's torch
+// ops.
 template <class F>
 void run_cpu(const treadle_device& device, int64_t count, const F& f) {
   in_parallel(device, count, kGrain, [&](int64_t begin, int64_t end) {

@@ -19,8 +19,8 @@ struct Block {
   bool optional, written;
 };
 
-// Checks that every block is aligned memory of the device, and that no other overlaps a written
-// one.
+// Checks that every block is aligned memory of the device and overlaps no other block that is
+// written.
 void check_blocks(const CLayer& layer, const std::vector<Block>& blocks) {
   const int64_t alignment = layer.device.type == TREADLE_CUDA ? 16 : 1;
   const auto as_array = [](const Block& block) {

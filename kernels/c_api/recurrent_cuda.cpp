@@ -59,8 +59,8 @@ void forward_on_cuda(const CLayer& layer, const CForward& call) {
   const int64_t hidden = layer.sizes.hidden;
   PersistentForward args =
       forward_arguments(sizes_of(layer), layer.rows(), hidden, layer.cell.input_gates);
-  // Points before the array, as if the gates without an input product came first. They are not
-  // read.
+  // Points before the array, as if it began with the gates that have no input product. These are
+  // not read.
   args.products = static_cast<const char*>(in.products) -
                   layer.cell.input_first * hidden * size_of(layer.sizes.dtype);
   args.weight_hh = in.weight_hh;

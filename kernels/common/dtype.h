@@ -5,7 +5,8 @@
 #include <cstdint>
 #include <type_traits>
 
-// NVRTC defines the second macro as 0 or 1. nvcc defines neither; fast_math_check.cu checks it.
+// NVRTC defines the second macro as 0 or 1. nvcc defines neither; fast_math_check.cu tests its
+// flags.
 #if defined(__FAST_MATH__) || (defined(__USE_FAST_MATH__) && __USE_FAST_MATH__)
 #error \
     "treadle must not be built with -ffast-math or --use_fast_math: NaN and inf are part of its contract"
@@ -47,8 +48,7 @@ inline constexpr bool is_half_type<Half> = true;
 template <>
 inline constexpr bool is_half_type<BFloat16> = true;
 
-// Integers are computed in an unsigned type of at least 32 bits, where overflow wraps by
-// definition.
+// Integers are computed in an unsigned type of at least 32 bits, in which overflow always wraps.
 namespace detail {
 template <class T>
 struct Acc {

@@ -1,5 +1,5 @@
-// Launches every kernel of the library, on the caller's stream. Returns CUDA's error and calls the
-// observer.
+// Launches every kernel of the library, on the caller's stream; calls the observer before a launch,
+// and returns CUDA's error.
 #pragma once
 
 #ifndef __CUDACC_RTC__

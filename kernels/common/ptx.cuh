@@ -48,8 +48,8 @@ __device__ __forceinline__ uint16_t load2(uint32_t at) {
   return v;
 }
 
-// Loads four 8 x 8 matrices of half types, transposed. Lane l gives the address of row l % 8 of
-// matrix l / 8, and gets elements [2 (l % 4)] and [2 (l % 4) + 1] of column l / 4 of each.
+// Loads four 8 x 8 matrices of half types, transposed. Lane l passes the address of row l % 8 of
+// matrix l / 8, and receives elements [2 (l % 4)] and [2 (l % 4) + 1] of column l / 4 of each.
 __device__ __forceinline__ uint4 load_transposed(uint32_t at) {
   uint4 v;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"

@@ -15,7 +15,7 @@ inline EncodeMap find_encode_map() {
 // Encodes the descriptor of a tensor of a half type or float. Boxes in shared memory have rows of
 // 128 bytes and the 128-byte swizzle. Elements outside the tensor are read as 0, and floats are
 // rounded to tf32. Strides are in bytes; the first dimension is dense. Returns false if the driver
-// lacks the function or refuses.
+// lacks the function or rejects the arguments.
 template <int n>
 bool encode_map(CUtensorMap& map, Dtype dtype, const void* data, const cuuint64_t (&sizes)[n],
                 const cuuint64_t (&strides)[n - 1], const cuuint32_t (&box)[n]) {

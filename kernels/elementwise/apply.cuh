@@ -8,8 +8,7 @@
 
 namespace treadle {
 
-// out[e] = f(in[0][e], ...) for n elements. f's arguments are single elements in acc_t, or whole
-// vectors.
+// out[e] = f(in[0][e], ...) for n elements. f accepts either single elements in acc_t, or vectors.
 template <class F, class scalar_t, int n, int kInputs>
 __device__ __forceinline__ void apply(const F& f, Vector<scalar_t, n>& out,
                                       const Vector<scalar_t, n> (&in)[kInputs]) {

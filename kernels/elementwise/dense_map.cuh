@@ -51,8 +51,8 @@ __device__ __forceinline__ void store(char* data, const Vector<scalar_t, n>& vec
   }
 }
 
-// A thread computes n elements. The last block computes the remainder, one element per thread at a
-// time.
+// A thread computes n elements. The last block computes the remainder, with one element per thread
+// at a time.
 template <class scalar_t, int n, bool kTogether, int kInputs, class F>
 __global__ void __launch_bounds__(kBlockSize, kMostBlocks)
     dense_map(F f, Pointers<kInputs + 1> data, uint32_t whole_blocks, uint32_t rest) {

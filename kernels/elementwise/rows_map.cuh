@@ -8,8 +8,7 @@
 
 namespace treadle {
 
-// The layout of an operand's rows. kAligned: a vector of n elements consists of full aligned
-// accesses.
+// The layout of an operand's rows. kAligned: aligned accesses can load a vector of n elements.
 enum class InRow : int8_t { kAligned, kAnywhere, kRepeated };
 
 template <int operands>
@@ -87,7 +86,7 @@ template <class common_t, bool kCast, int n, int kInputs, class F>
 __global__ void __launch_bounds__(kBlockSize)
     rows_map(F f, const __grid_constant__ Rows<kInputs + 1> args, uint32_t vectors) {
   begin_kernel();
-  // Threads past the end repeat the last vector but store nothing, because f may vote across the
+  // Threads past the end repeat the last vector without storing it, because f may vote across the
   // warp.
   const uint32_t own = blockIdx.x * kBlockSize + threadIdx.x;
   const uint32_t index = min(own, vectors - 1);

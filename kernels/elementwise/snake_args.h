@@ -9,7 +9,7 @@ namespace treadle {
 
 // Selects one of the formulas of kernels/math/snake.h.
 struct SnakeForm {
-  double eps;     // is added to beta
+  double eps;     // added to beta
   bool limit;     // neither beta nor eps was given: x + alpha (x sinc(alpha x))^2
   bool logscale;  // alpha and beta are given as their logarithms
 };

@@ -14,8 +14,8 @@ constexpr int64_t kVectorBytes = 16;
 // divided.
 constexpr uint32_t kPerThread = 4;
 constexpr int64_t kEnoughBlocks = 4096;
-// Vectors in flight per thread, and resident blocks per multiprocessor. Of 1 or 2 vectors and 3 to
-// 8 blocks, these are the fastest for half types on an H200, and none are faster for float32.
+// Vectors in flight per thread, and resident blocks per multiprocessor. Among 1 or 2 vectors and 3
+// to 8 blocks, these are the fastest for half types on an H200, and none are faster for float32.
 constexpr int kAhead = 2, kBackwardBlocks = 4;
 // The most chunks for snake_sum_few. With more, snake_sum_many uses a whole block per channel.
 constexpr int64_t kFewChunks = 64;
@@ -213,8 +213,7 @@ __device__ __forceinline__ void write_gradients(const SnakeBackwardArgs& args, i
   write(args.grad_beta, channel.grad_beta(square));
 }
 
-// A block adds kWarp channels. A channel has a thread in every warp, which adds every kWarps-th
-// chunk.
+// A block adds kWarp channels. A channel has one thread per warp, which adds every kWarps-th chunk.
 template <class scalar_t>
 __global__ void __launch_bounds__(kBlockSize)
     snake_sum_few(SnakeBackwardArgs args, int64_t chunks) {

@@ -39,7 +39,7 @@ struct Tiles {
   }
 };
 
-// One block per tile; a thread has one column of it (the fastest dimension) and kTilePerThread
+// A block computes a tile. A thread has one column (of the fastest dimension) and kTilePerThread
 // rows.
 template <class common_t, bool kCast, int kInputs, class F>
 __global__ void __launch_bounds__(kBlockSize)

@@ -80,8 +80,7 @@ __device__ __forceinline__ void compute_far(const Vector<scalar_t, n>& in, Resul
   }
 }
 
-// widen() that the compiler cannot hoist. Otherwise it computes one side's values before the
-// branch.
+// widen() that the compiler cannot hoist. It would compute one side's values before the branch.
 template <class scalar_t, int n>
 __device__ __forceinline__ void widen_here(const Vector<scalar_t, n>& in, acc_t<scalar_t> (&x)[n]) {
   Vector<scalar_t, n> copy = in;

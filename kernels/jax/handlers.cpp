@@ -37,7 +37,7 @@ uint32_t dtype_of(ffi::DataType type) {
     case ffi::DataType::F64:
       return TREADLE_FLOAT64;
     default:
-      return 0;  // not a dtype: the library reports the error
+      return 0;  // not a dtype of kernels.h, so the library returns an error
   }
 }
 
@@ -115,8 +115,7 @@ treadle_recurrent layer_of(int32_t cell, const ffi::AnyBuffer& wide, const ffi::
           c0.dimensions().back()};
 }
 
-// The part of a buffer from its first multiple of 256 bytes on. XLA's alignment on the CPU is
-// smaller.
+// The part of a buffer from its first multiple of 256 bytes on. XLA aligns to less on the CPU.
 struct Workspace {
   void* data;
   size_t bytes;
@@ -189,7 +188,7 @@ auto buffers(Binding&& binding) {
   } else if constexpr (kResults > 1) {
     return buffers<0, kResults - 1>(std::move(binding).template Ret<ffi::AnyBuffer>());
   } else {
-    return std::move(binding).template Ret<ffi::AnyBuffer>();  // its type must not be moved again
+    return std::move(binding).template Ret<ffi::AnyBuffer>();  // the last binding must not be moved
   }
 }
 

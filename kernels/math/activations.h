@@ -1,7 +1,6 @@
 // sigmoid, tanh and elu with their derivatives, for host and device, float and double.
 // Twin in plain PyTorch: torch.sigmoid, torch.tanh, torch.nn.functional.elu.
-// NaN and inf appear in the same places as in torch. For that, sigmoid is 0 where exp(-x)
-// overflows.
+// NaN and inf appear where they do in torch. For this, sigmoid is 0 where exp(-x) overflows.
 #pragma once
 
 #include "kernels/math/exp.h"
@@ -10,9 +9,8 @@ namespace treadle::math {
 
 namespace detail {
 
-// The host either computes with subnormal numbers a hundred times more slowly, or flushes them to
-// 0, so that their product with inf would be NaN. So subnormal values of exp(x) are raised to the
-// smallest normal number.
+// The host computes with subnormal numbers a hundred times more slowly, or flushes them to 0, whose
+// product with inf would be NaN. So subnormal exp(x) are raised to the smallest normal number.
 template <class T>
 TREADLE_HD T without_subnormals(T exp_x, [[maybe_unused]] T x, [[maybe_unused]] T zero_below) {
 #if defined(__CUDA_ARCH__)
@@ -31,7 +29,7 @@ TREADLE_HD T zero_if_tiny(T complement) {
   return complement;
 #else
   // Bit operations select the result. Otherwise compilers turn selects in LLTM's gradients into
-  // branches on whether it is 0.
+  // branches that test the result for 0.
   const bool keep = !(complement < (sizeof(T) == 4 ? T(0x1p-64) : T(0x1p-128)));
   const auto bits = bits_of(complement);
   return from_bits(bits & (decltype(bits){0} - keep));

@@ -1,5 +1,5 @@
 // exp(x) and expm1(x) together, for x <= 0, from one reduction: x = k ln 2 + r, |r| <= ln(2) / 2.
-// The host's code has no branches, so that loops over it vectorise, and errors below 1 ulp. The
+// The host's code has no branches, so that loops over it vectorise; its errors are below 1 ulp. The
 // device uses the special function unit in float and CUDA's own functions in double.
 // NaN stays NaN, -inf gives 0 and -1.
 // The polynomials are minimax fits of (expm1(r) - r - r^2 / 2) / r^3 in relative error.
@@ -68,8 +68,8 @@ struct ExpConstants<double> {
 #if defined(__CUDA_ARCH__)
 namespace detail {
 
-// 2^(x log2 e) by the special function unit. Its relative error is 2^-22, and |x| 2^-24 more from
-// the product. Results that cells compute from it are at most 1, with errors below 2e-7.
+// 2^(x log2 e) by the special function unit. Its relative error is at most 2^-22, plus |x| 2^-24
+// from the product. Results that cells compute from it are at most 1, with errors below 2e-7.
 __device__ __forceinline__ float exp_approximate(float x) {
   float result;
   asm("ex2.approx.f32 %0, %1;" : "=f"(result) : "f"(x * 0x1.715476p+0f));

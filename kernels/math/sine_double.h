@@ -103,8 +103,8 @@ TREADLE_HD DoubleAngle far_angle(double x) {
     turns.low = 0 - turns.low;
     turns.high = ~turns.high + (turns.low == 0);
   }
-  // The distance's 64 leading digits, 53 in one double and 11 in another. No double is so near a
-  // multiple of pi / 2 that turns.high is 0.
+  // The 64 leading digits of the distance, 53 in one double and 11 in another. No double is so near
+  // a multiple of pi / 2 that turns.high is 0.
   const int zeros = leading_zeros(turns.high | 1);
   const uint64_t leading = turns.high << zeros | turns.low >> 1 >> (63 - zeros);
   const double unit = from_bits(static_cast<uint64_t>(1023 - 64 - zeros) << 52);

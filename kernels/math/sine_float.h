@@ -23,7 +23,7 @@ template <class scalar_t>
 inline constexpr acc_t<scalar_t> kNear = 0x1p+17f;
 template <>
 inline constexpr float kNear<BFloat16> = 0x1p+22f;
-// Every Half counts as near, also inf, for which near_wave gives NaN.
+// Every Half counts as near, even inf, for which near_wave gives NaN.
 template <class scalar_t>
 inline constexpr bool kHasFar = !std::is_same_v<scalar_t, Half>;
 

@@ -1,10 +1,10 @@
-// Propagates a jet (a value, its first and second derivatives) through y = sin(omega z), on host
-// and device. With s = sin(omega z) and c = cos(omega z):
+// Propagates a jet (a value with its first and second derivatives) through y = sin(omega z), on
+// host and device. With s = sin(omega z) and c = cos(omega z):
 //   value    y = s
 //   first    y_i = omega c z_i
 //   second   y_ii = omega c z_ii - omega^2 s z_i^2; for a Laplacian, both terms are sums over i
 // The backward pass recovers z_i = y_i / (omega c) from y_i. So both passes decode c from the saved
-// phase (math/sine_linear.h), and replace it by half of the phase's unit where |c| is smaller. Then
+// phase (math/sine_linear.h), and replace it by half a unit of the phase where |c| is smaller. Then
 // z_i is as accurate as y_i even where c is small. z_ii cannot be recovered as accurately, so
 // another matrix product recomputes it.
 #pragma once

@@ -1,10 +1,10 @@
-// y = sin(u), and `phase`, which is saved with y for the derivatives. For host and device.
+// y = sin(u), and `phase`, which is saved with y for the derivatives, on host and device.
 //   Half, BFloat16   u in units of 2^-16 turn, modulo a turn: sine and cosine within 1.5e-4
 //   float            16 bits that give cos(u) from y, within 4e-8 of the rounded cosine
 //   double           u
 // In float, |cos(u)| = sqrt((1 - y) (1 + y)), with an error that grows where |cos| is small. Down
-// to kSmall the 16 bits are the sign and a correction of the root; below it, cos(u) in fixed point.
-// y determines which. If the result is NaN, so is y; in half types the phase is then kNaN as well.
+// to kSmall the 16 bits are the sign and a correction of the root; below it, they are cos(u) in
+// fixed point. y determines which. For NaN and inf, y is NaN; in half types the phase is then kNaN.
 #pragma once
 
 #include "kernels/math/sine_double.h"
@@ -86,16 +86,16 @@ TREADLE_HD SineAndCosine waves_of(Quarter angle) {
 }
 
 // Where cos(u)^2 is below kSmall, the bits are cos(u) in units of 2^-24, a range of 2^-9. The root
-// at the threshold is 0.95 of 2^-9. There it is off by 5e-5 if y is off by 1.6 ulp, which the
-// correction covers: 15 bits in units of 2^-28.
+// at the threshold is 0.95 of 2^-9. There it is off by 5e-5 if y is off by 1.6 ulp. The correction,
+// 15 bits in units of 2^-28, covers that.
 inline constexpr float kSmall = 0.9025f * 0x1p-18f;
 inline constexpr float kUnit = 0x1p-24f, kFineUnit = 0x1p-28f;
 
 // (1 - y) (1 + y): cos(u)^2 up to the rounding of y.
 TREADLE_HD float square_of_cosine(float y) { return mul_rn(sub_rn(1.0f, y), add_rn(1.0f, y)); }
 
-// sqrt(square) where `square` is not small; NaN stays NaN. The correction also covers the error of
-// sqrt_near.
+// sqrt(square) where `square` is not small; NaN stays NaN. The correction includes sqrt_near's
+// error.
 TREADLE_HD float root_of(float square) { return sqrt_near(square < kSmall ? kSmall : square); }
 
 // The code of a cosine, in the lower 16 bits of the result.

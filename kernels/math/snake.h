@@ -1,9 +1,11 @@
-// snake: out = x + sin(t)^2 / b with t = alpha x. Its derivatives are 1 + 2 alpha / b sin(t) cos(t)
-// with respect to x, 2 x / b sin(t) cos(t) to alpha, and -sin(t)^2 / b^2 to beta. b is beta + eps;
-// its inverse is computed first, as in the models that use snake. In the limit form b is alpha:
-// with w = sin(t) / alpha, which is x where alpha is 0, out = x + alpha w^2, and the derivative
-// with respect to alpha is w (2 x cos(t) - w). The forward result has the same bits on every
-// device, except in float64. Twin: treadle.reference.snake.
+// snake: out = x + sin(t)^2 / b with t = alpha x. Its derivatives:
+//   with respect to x      1 + 2 alpha / b sin(t) cos(t)
+//   with respect to alpha  2 x / b sin(t) cos(t)
+//   with respect to beta   -sin(t)^2 / b^2
+// b is beta + eps; its inverse is computed first, as in the models that use snake. In the limit
+// form b is alpha: with w = sin(t) / alpha, which is x where alpha is 0, out = x + alpha w^2, and
+// the derivative with respect to alpha is w (2 x cos(t) - w). The forward result has the same bits
+// on every device, except in float64. Twin: treadle.reference.snake.
 #pragma once
 
 #include "kernels/math/sine_double.h"
@@ -16,8 +18,7 @@ namespace treadle::math {
 template <class scalar_t>
 inline constexpr acc_t<scalar_t> kSnakeNear = kNear<acc_t<scalar_t>>;
 
-// Below this |t| the limit form replaces sin(t) by t: their squares differ by less than half an
-// ulp.
+// Below this |t| the limit form uses t for sin(t): their squares differ by less than half an ulp.
 template <class acc>
 inline constexpr acc kSnakeTiny = sizeof(acc) == 4 ? acc(0x1p-12) : acc(0x1p-27);
 
@@ -50,8 +51,8 @@ TREADLE_HD float snake_turns(T t, HalfTurns<T> row) {
   return static_cast<float>(half_turns<Wave::kSine>(t, row, &odd));
 }
 
-// For half types. The sine is as accurate as the one of bfloat16; its error is much smaller than
-// the rounding of the results.
+// For half types. The sine is as accurate as bfloat16's; its error is much smaller than the
+// rounding of the results.
 template <bool kCosine>
 TREADLE_HD SnakeWaves<float> snake_of_turns(float turns) {
   return {sinpi_bf16_near(turns), kCosine ? cospi(turns) : 0};
@@ -75,8 +76,7 @@ TREADLE_HD SnakeWaves<acc_t<scalar_t>> near_snake(acc_t<scalar_t> t) {
   }
 }
 
-// For any t. Where t is near, the bits are those of near_snake, so that no result depends on its
-// neighbours.
+// For any t. A near t gives the bits of near_snake, so that no result depends on its neighbours.
 template <class scalar_t, bool kCosine>
 TREADLE_HD SnakeWaves<acc_t<scalar_t>> any_snake(acc_t<scalar_t> t) {
   if constexpr (is_half_type<scalar_t>) {

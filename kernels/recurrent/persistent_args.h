@@ -1,9 +1,10 @@
-// Arguments of the persistent kernels: a recurrent layer in one launch, all steps and directions.
-// For the host and CUDA, no torch. Shapes as in step_args.h, D directions; direction 1 runs
-// backward in time. Strides count elements. Arrays that are read in 16-byte chunks have a
-// 16-byte-aligned base and strides that are multiples of 8 elements (floats: of 4): the caller pads
-// other widths H, and the padding is never used. A single block reads single elements, in half
-// types together with a neighbour, which must not be written meanwhile.
+// Arguments of the persistent kernels, which compute all steps and directions of a recurrent layer
+// in one launch. For the host and CUDA, without torch. Shapes are as in step_args.h, with D
+// directions; direction 1 runs backward in time. Strides count elements. Arrays that are read in
+// 16-byte chunks have a 16-byte-aligned base and strides that are multiples of 8 elements (floats:
+// of 4). The caller pads other widths H, and the padding is never used. A single block reads single
+// elements; in half types it reads an element together with its neighbour, which must not be
+// written meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ struct PersistentSizes {
   Dtype dtype;  // Half, BFloat16 or Float
   int directions;
   int64_t steps, batch, hidden;
-  // Device [T + 1]: the first row of each step of a packed batch; null: t * batch.
+  // [T + 1] on the device: the first row of each step of a packed batch; null: t * batch.
   const int64_t* starts;
   int64_t first_row, row_count;  // the rows of the batch that this launch computes
   bool half_c;                   // c0, c_n and their gradients have `dtype`, else acc
@@ -27,14 +28,14 @@ struct PersistentSizes {
   int groups = 1;
 };
 
-// The number of groups of a grid if each takes this many rows.
+// The number of groups of a grid if each has this many rows.
 inline int grid_groups(const PersistentSizes& sizes, int rows) {
   return static_cast<int>((sizes.row_count + rows - 1) / rows) * sizes.directions;
 }
 
 struct PersistentForward {
   PersistentSizes sizes;
-  // [D, S, G, H], in 16-byte chunks: x W_ih^T for the gates that have it.
+  // [D, S, G, H], in 16-byte chunks: x W_ih^T, for the gates that have this product.
   const void* products;
   int64_t product_direction, product_row, product_gate;
   const void* weight_hh;  // [D, G_h H, H] contiguous
@@ -63,11 +64,10 @@ struct PersistentBackward {
   const void* grad_output;  // [D, S, H] in 16-byte chunks, or null
   int64_t grad_direction, grad_row;
   const void* weight_hh;  // [D, G_h H, H] contiguous
-  // [D, B, H] contiguous: gradients of the last states (in) and of the first (out); each may be
-  // null
+  // [D, B, H] contiguous: gradients of the last states (in) and of the first (out), or null.
   const void *grad_h_n, *grad_c_n;
   void *grad_h0, *grad_c0;
-  void* grad_gates;  // [D, S, GH] contiguous. May be `gates`, as `products` above
+  void* grad_gates;  // [D, S, GH] contiguous. May be `gates`, with the same exception as above
   void* exchange;    // grid: its workspace, every byte 0xff
   RecurrenceResets resets = {};
   // grid, float32: [D, parts, GH], sums of grad_gates over all steps of a group's rows; or null.
@@ -82,7 +82,7 @@ struct PersistentCStates {
   const void* c0;         // [D, B, H] contiguous
   void* c_states;         // [D, S, H] acc
   int64_t c_direction, c_row;
-  int direction;  // the first of `directions`: "step" runs one at a time
+  int direction;  // the first of `directions`, because "step" runs one direction at a time
   RecurrenceResets resets = {};
 };
 

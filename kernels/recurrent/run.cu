@@ -6,8 +6,9 @@
 namespace treadle {
 namespace {
 
-// Calls launch(args, plan, stream) for as many rows of the batch at a time as the kernel takes.
-// Before a launch of the grid, every byte of the workspace becomes 0xff: no packet has arrived.
+// Calls launch(args, plan, stream) for all rows of the batch, with as many rows at a time as one
+// launch can compute. Before a launch of a grid, sets every byte of the workspace to 0xff, which
+// means that no packet has arrived.
 template <class Args, class Launch>
 cudaError_t run_rows(Args args, const RecurrencePlan& plan, void* workspace, cudaStream_t stream,
                      const Launch& launch) {

@@ -1,5 +1,6 @@
-// The host half of a recurrent layer on CUDA, around launchers.h: whether a plan's kernel fits, and
-// a pass over all rows. Free of torch: csrc/recurrent/cuda and kernels/c_api both call it.
+// The host code of a recurrent layer on CUDA, which calls launchers.h: it checks whether a plan's
+// kernel fits, and runs a pass over all rows. csrc/recurrent/cuda and kernels/c_api both use it, so
+// it does not need torch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,19 +11,19 @@
 
 namespace treadle {
 
-// Whether the current device, or the part of it that this process may use, has room for the launch
-// of the plan's kernel.
+// Whether the launch of the plan's kernel fits on the current device, or on the part of it that
+// this process may use.
 cudaError_t plan_fits(const RecurrenceSizes& sizes, const RecurrencePlan& plan, bool backward,
                       bool* fits) TREADLE_EXPORTED(plan_fits);
 
-// ---- arguments of a pass, as far as sizes decide them. Rows of H units are `width` elements
+// ---- the arguments of a pass that depend only on sizes. Rows of H units are `width` elements
 // apart; all steps together have `rows` rows. The caller still has to set the pointers.
 
-// For all rows of a batch that is not packed.
+// For all rows of a dense batch.
 PersistentSizes persistent_sizes(const RecurrenceSizes& sizes, bool half_c)
     TREADLE_EXPORTED(persistent_sizes);
 
-// Products have `gates` gates.
+// `gates` is the number of gates in the products.
 PersistentForward forward_arguments(const PersistentSizes& sizes, int64_t rows, int64_t width,
                                     int gates) TREADLE_EXPORTED(forward_arguments);
 
@@ -33,7 +34,7 @@ struct BackwardArguments {
 BackwardArguments backward_arguments(const PersistentSizes& sizes, int64_t rows, int64_t width)
     TREADLE_EXPORTED(backward_arguments);
 
-// Bytes of the c states of all steps, in whole units of 256.
+// Bytes of the c states of all steps, rounded up to a multiple of 256.
 inline size_t c_states_bytes(const RecurrenceSizes& sizes, int64_t rows) {
   const int64_t elements =
       sizes.directions * rows * sizes.hidden * cell_info(sizes.cell).c_parts;
@@ -42,7 +43,7 @@ inline size_t c_states_bytes(const RecurrenceSizes& sizes, int64_t rows) {
 
 // ---- passes of persistent plans
 
-// Bytes of a pass's workspace: what the blocks of a grid exchange.
+// Bytes of a pass's workspace, through which the blocks of a grid exchange packets.
 inline size_t workspace_bytes(const RecurrenceSizes& sizes, const RecurrencePlan& plan) {
   return plan.workspace(plan.rows_at_once(sizes.batch), sizes.directions);
 }
@@ -50,8 +51,7 @@ inline size_t workspace_bytes(const RecurrenceSizes& sizes, const RecurrencePlan
 cudaError_t run_forward(PersistentForward args, const RecurrencePlan& plan, void* workspace,
                         cudaStream_t stream) TREADLE_EXPORTED(run_forward);
 
-// Computes the c states first, and passes them to the steps, so args.steps.c_states need not be
-// set.
+// Computes the c states first and passes them to the steps; args.steps.c_states need not be set.
 cudaError_t run_backward(const BackwardArguments& args, const RecurrencePlan& plan, void* workspace,
                          cudaStream_t stream) TREADLE_EXPORTED(run_backward);
 

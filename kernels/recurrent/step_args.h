@@ -1,7 +1,8 @@
-// One direction of a recurrent layer as the host describes it, for CPU and CUDA: no torch, no CUDA.
-// Shapes: S rows of all steps (a packed batch, or T * B), B rows, H hidden; of the G gates, the
-// last G_i have a product with the input, and the first G_h one with h (kernels/math/cells).
-// States, products and c are acc_t; values saved for the backward pass are `dtype`.
+// The host's description of one direction of a recurrent layer, for the CPU and for CUDA, without
+// torch or CUDA. Shapes: S rows of all steps (of a packed batch, or T * B), B rows of the batch, H
+// units. Of the G gates, the last G_i have a product with the input, and the first G_h have one
+// with h (kernels/math/cells). States, products and c are acc_t; values saved for the backward pass
+// are `dtype`.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +12,16 @@
 
 namespace treadle {
 
-// Rows `start` .. `start + rows` of S: a prefix of the batch. `marked_rows` marks from `marks` on
-// say which rows reset before the step.
+// Rows `start` to `start + rows` of S, which are a prefix of the batch. The `marked_rows` marks
+// from index `marks` on determine which rows reset before the step.
 struct RecurrenceStep {
   int64_t start, rows;
   int64_t marks = 0, marked_rows = 0;
 };
 
-// Resets: states that are replaced before a step. Marks are in the order of time: direction 0
-// resets before the marked step; direction 1, which runs backward in time, before the step that
-// precedes it in time. Only in direction 0 can the first step of a direction have a mark.
+// Resets replace states before a step. Marks are in the order of time. Direction 0 resets before
+// the marked step. Direction 1, which runs backward in time, resets before the step that precedes
+// the marked step in time. Only in direction 0 can the first step of a direction have a mark.
 struct RecurrenceResets {
   const bool* marks = nullptr;  // [S]; null: no resets
   // The states that a reset restores, contiguous: [D, B, H] or, if `per_step`, [D, S, H]; h in
@@ -33,11 +34,11 @@ struct RecurrenceResets {
 };
 
 struct MatrixView {
-  const void* data = nullptr;  // none: the argument is missing
+  const void* data = nullptr;  // null: the argument is missing
   int64_t row_stride = 0, column_stride = 0;
 };
 
-// Whether row b resets before the step, and its row in h and c, or in their gradients.
+// Whether row b resets before the step, and its row in the arrays of RecurrenceResets.
 TREADLE_HD bool starts_anew(const RecurrenceResets& resets, const RecurrenceStep& step, int64_t b) {
   return b < step.marked_rows && resets.marks != nullptr && resets.marks[step.marks + b];
 }
@@ -66,11 +67,12 @@ struct RecurrenceForward {
   // The resets of this direction. On CUDA each step writes the replaced states for the next one, so
   // steps[step_count] must exist, and the caller replaces the states of the first step.
   RecurrenceResets resets = {};
-  // CUDA: what the first step reads in place of c, or null. The first step then has all rows.
+  // CUDA: the array that the first step reads in place of c, or null. If it is given, the first
+  // step has all rows.
   const void* first_c = nullptr;
 };
 
-// Steps in the order in which the backward pass takes them: reversed.
+// Steps in the order in which the backward pass runs them, the reverse of the forward order.
 struct RecurrenceBackward {
   CellKind cell;
   Dtype dtype;
@@ -83,8 +85,8 @@ struct RecurrenceBackward {
   MatrixView grad_h;       // [B, H] acc, state, in and out
   void* grad_c;            // [B, H] acc, state, in and out
   void* grad_gates;        // [S, GH] contiguous: `dtype` on CUDA, acc on the CPU
-  // On CUDA each step handles the reset after it, that of the previously run step `last`, and the
-  // caller handles the one before the first step.
+  // On CUDA each step handles the reset after it, which is the reset before `last`, the step that
+  // ran previously. The caller handles the reset before the first step.
   RecurrenceResets resets = {};
   RecurrenceStep last = {};
 };

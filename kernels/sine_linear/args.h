@@ -30,8 +30,8 @@ struct SineLinearForward {
 // result = grad * factor * scale * wave, where wave is the cosine or the sine of the phase. For the
 // first derivative, wave is the cosine, there is no factor, grad is the gradient of output, and
 // result is grad_z.
-// result may alias grad: each element is read by the thread that writes it, before the write. So no
-// kernel may declare these pointers __restrict__ or load grad by ld.global.nc.
+// result may alias grad, because the thread that writes an element has read it before. So no kernel
+// may declare these pointers __restrict__ or load grad with ld.global.nc.
 struct SineLinearSlope {
   Dtype dtype;
   int64_t numel;
@@ -65,7 +65,7 @@ struct SineLinearSlopeBackward {
 // The fused backward kernel accepts layers with up to this many inputs and outputs.
 inline constexpr int64_t kMaxFusedWidth = 256;
 
-// Gradients of input, weight and bias for `grad` of output. A null result is not computed.
+// The gradients of input, weight and bias, from that of output. A null result is not computed.
 struct SineLinearFusedBackward {
   Dtype dtype;
   int64_t rows, columns, inputs;

@@ -1,5 +1,6 @@
-// grad_z of the sine layer and its column sums, grad_bias, in one pass on CUDA.
-// Formula: kernels/math/sine_linear.h. The code without this kernel: csrc/sine_linear/backward.cpp.
+// Computes grad_z of the sine layer and its column sums, grad_bias, in one pass on CUDA.
+// Formula: kernels/math/sine_linear.h. Where this kernel cannot be used,
+// csrc/sine_linear/backward.cpp computes the two separately.
 #include "kernels/sine_linear/column_sums.cuh"
 #include "kernels/sine_linear/launchers.h"
 

@@ -1,5 +1,5 @@
-// Column sums of a matrix that a kernel computes, in a fixed order. A block has a strip of columns
-// and a part of the rows; a second kernel adds the sums of the parts. The order, and so the bits,
+// Column sums of a matrix that a kernel computes, in a fixed order. A block sums a strip of columns
+// over a part of the rows; a second kernel adds the sums of the parts. The order, and so the bits,
 // depend only on shapes, dtype and alignment.
 #pragma once
 
@@ -14,8 +14,7 @@ inline constexpr int64_t kMaxRows = 1024;
 // Columns of a block that adds parts: 32 bytes of a row.
 inline constexpr int kPartColumns = 8;
 
-// How the matrix is divided. The threads of a block process `across` vectors of `lanes` rows at a
-// time.
+// How the matrix is divided. A block processes `across` vectors of `lanes` rows at a time.
 struct Cut {
   int across, lanes, rows;  // rows of a part
   int64_t strips, parts;

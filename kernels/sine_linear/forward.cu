@@ -1,5 +1,5 @@
-// The sine layer forward on CUDA, after a GEMM or for a few coordinates: one thread per kWidth
-// consecutive elements of a row.
+// The sine layer's forward pass on CUDA, after a GEMM or for a few coordinates, with one thread per
+// kWidth consecutive elements of a row.
 // Formula: kernels/math/sine_linear.h. Twin: kernels/sine_linear/cpu/sine_linear.cpp.
 #include "kernels/sine_linear/common.cuh"
 #include "kernels/sine_linear/launchers.h"
@@ -7,7 +7,7 @@
 namespace treadle {
 namespace {
 
-// In place of the number of inputs: the kernel reads the product instead of computing it.
+// A special value of kInputs: the kernel reads the product instead of computing it.
 constexpr int kGiven = -1;
 
 // x W^T for kWidth columns from `column` on.

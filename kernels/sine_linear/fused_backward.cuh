@@ -117,7 +117,7 @@ struct GradZProducer {
   const float scale;
   uint32_t place;  // offset in a stage
   uint32_t peer;   // distance to the peer block's shared memory
-  // Point to this thread's first row of the next tile to load. `rows` is from there to the end.
+  // This thread's first row of the next tile to load, and the number of rows from there to the end.
   const char *grads, *phases;
   int rows;
   int ahead = 0;             // the next slot
@@ -156,8 +156,8 @@ struct GradZProducer {
   }
 
   // Prefetches this thread's i-th row of the tile into the next slot, or zeros after the last row.
-  // It uses cp.async, because the thread can wait for its oldest copies only. A wait for loads into
-  // registers would include the newest.
+  // With cp.async, a thread can wait for just its oldest copies. A wait for loads into registers
+  // would include the newest.
   __device__ __forceinline__ void load(int i) {
     if (i == 0) {
       grads += tile_bytes;

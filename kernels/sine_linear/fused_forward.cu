@@ -29,7 +29,7 @@ constexpr size_t kSharedBytes = 1024 + kStages * (2 * kTileBytes + 16);
 
 // Pairs of tiles. Each block of a cluster computes one tile of a pair.
 struct Tiles {
-  int across, count;  // pairs along O, and in all
+  int across, count;  // pairs along O, and in total
 };
 
 // For consumers of kGroups warpgroups each, and one producer warpgroup:
@@ -222,7 +222,7 @@ cudaError_t launch_typed(const SineLinearForward& args, int processors, cudaStre
 
 template <class T>
 bool supports_shape(const SineLinearForward& args) {
-  // With less than one tile of rows, cuBLAS is faster.
+  // With fewer rows than one tile has, cuBLAS is faster.
   return args.rows >= kTile && args.columns % kGroup<T> == 0 && args.inputs % kWide<T> == 0 &&
          args.column_stride == 1 && args.row_stride % kWide<T> == 0 &&
          args.row_stride >= args.inputs;

@@ -10,8 +10,7 @@ constexpr int kTile = 128, kHalfRows = kTile / 2;  // rows of x and of W in a ti
 template <class T>
 constexpr int kGroup = 4 * kWide<T>;  // columns of a group, inside which W's rows are permuted
 
-// For large arguments and NaN. These are rare, so the function is not inlined, which saves
-// registers.
+// For large arguments and NaN. These are rare, so not inlining the function saves registers.
 template <class T>
 __device__ __noinline__ void store_far_sines(const SineLinearForward& args, int64_t element,
                                              const float* u) {

@@ -39,7 +39,7 @@ constexpr size_t kSharedBytes = 1024 + kStages<kParts> * (kStageBytes<kParts> + 
 
 // Pairs of tiles with the same points. Each block of a cluster computes one tile of a pair.
 struct Tiles {
-  int across, count;  // pairs along O, and in all
+  int across, count;  // pairs along O, and in total
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -226,7 +226,7 @@ cudaError_t launch_parts(const SineJetForward& args, int processors, cudaStream_
 
 template <class T>
 bool supports_shape(const SineJetForward& args) {
-  // With less than two tiles of points, cuBLAS is faster.
+  // With fewer points than two tiles have, cuBLAS is faster.
   return args.rows >= 2 * kTile && args.columns % kGroup<T> == 0 && args.inputs % kWide<T> == 0 &&
          args.column_stride == 1 && args.row_stride == args.inputs &&
          args.input_part_stride == args.rows * args.inputs && args.part_stride % kWide<T> == 0;

@@ -1,5 +1,4 @@
-// Epilogue of fused_jet.cu: computes the jet that the layer returns from accumulator tiles in
-// registers.
+// Epilogue of fused_jet.cu: computes the layer's output jet from accumulator tiles in registers.
 #pragma once
 
 #include "kernels/math/sine_jet.h"
@@ -36,8 +35,7 @@ struct JetValue {
   }
 };
 
-// For large arguments and NaN. These are rare, so the function is not inlined, which saves
-// registers.
+// For large arguments and NaN. These are rare, so not inlining the function saves registers.
 template <class T>
 __device__ __noinline__ void compute_far(JetValue<T>& value, const float (&u)[kWide<T>],
                                          float omega) {

@@ -30,8 +30,8 @@ struct SineJetForward {
   int64_t rows, columns;  // n, O
   double omega;
   const void* value;  // [n, O] in acc_t, without bias; null: all parts are computed from input
-  // The products of the other parts: on the CPU in acc_t, on CUDA in the dtype. They may be in
-  // output.
+  // The products of the other parts, in acc_t on the CPU and in the dtype on CUDA. They may be
+  // stored in output.
   const void* rest;
   int64_t rest_stride;  // elements between the parts of `rest`
   // input [P, n, I] and weight [O, I], on CUDA; I <= kMaxCoordinates except in the fused kernel.
@@ -51,8 +51,7 @@ struct SineJetBackward {
   int64_t rows, columns;
   double omega;
   const void *grad, *output, *phase;  // [P, N, O], [P, N, O], [N, O]
-  // [P, N, O]. At first its last parts are the second parts of z, which are read before they are
-  // overwritten.
+  // [P, N, O]. On entry, its last parts are the second parts of z, which are then overwritten.
   void* grad_z;
   void* grad_bias;  // [O], the sums of grad_z's first part, or null; only on CUDA
   void* sums;       // the parts of column_sums.cuh; only on CUDA

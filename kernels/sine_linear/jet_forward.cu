@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(kBlockSize)
 
 template <class T, int kInputs>
 cudaError_t launch_forward(const SineJetForward& args, cudaStream_t stream) {
-  // If the kernel computes the products, registers limit occupancy, so a thread computes at most 4
+  // If the kernel computes the products, registers limit occupancy, so threads have at most 4
   // columns.
   constexpr int kWidest = kInputs == kGiven || kWide<T> < 4 ? kWide<T> : 4;
   const Columns columns(args.rows, args.columns);

@@ -55,7 +55,7 @@ cudaError_t launch_sine_jet_fused_forward(const SineJetForward& args, int proces
                                           cudaStream_t stream)
     TREADLE_EXPORTED(launch_sine_jet_fused_forward);
 
-// jet_forward.cu, jet_backward.cu. The second function returns P. If P > 1, args.sums is [P, O] in
+// jet_forward.cu, jet_backward.cu. The second function returns P; if P > 1, args.sums is [P, O] in
 // acc_t.
 cudaError_t launch_sine_jet_forward(const SineJetForward& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_sine_jet_forward);

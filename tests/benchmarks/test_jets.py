@@ -129,8 +129,8 @@ def test_the_most_bytes_of_a_step_on_a_cpu() -> None:
 
 @pytest.mark.parametrize("d", [2, 3])
 def test_products_are_as_many_as_the_page_says(d: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/jets.md counts products per point and layer, except for coordinates and the last
-    layer."""
+    """Checks docs/jets.md's number of products per point and hidden layer. The first and the last
+    layer are small."""
     for what, own, theirs in (
         (jets.LAPLACIAN, 3 * (d + 2), 6 * (d + 1)),
         (jets.NO_TRAINING, d + 2, 2 * (d + 1)),

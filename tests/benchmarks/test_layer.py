@@ -169,7 +169,7 @@ def test_bytes_that_the_graph_keeps() -> None:
     assert layer_memory.kept_by_graph(torch.exp, (x,)) == 0
     assert layer_memory.kept_by_graph(torch.sin, (x,)) == 0
     assert layer_memory.kept_by_graph(lambda x: torch.sin(2 * x), (x,)) == 400
-    # A tensor saved twice counts once. Bytes of a saved tensor that the result views do not count.
+    # A tensor saved twice counts once. The part of it that the result views does not count.
     assert layer_memory.kept_by_graph(lambda x: (y := 2 * x).sin() + y.cos(), (x,)) == 400
     assert layer_memory.kept_by_graph(lambda x: torch.exp(x)[:25], (x,)) == 300
     y = torch.zeros(10)
@@ -254,7 +254,7 @@ def test_two_products_are_the_layer() -> None:
 def test_two_products_round_to_tf32_where_it_is_allowed(
     allow_tf32: Callable[[bool], None],
 ) -> None:
-    """Errors are those of the setting, and gradients flow with either setting."""
+    """The output is rounded to TF32 only if that is allowed. Gradients flow in both cases."""
     x, *rest = arguments(SMALL, "cpu", torch.float32, backward=True)
     plain = layer_calls.layer(layer_calls.in_two_products)
     truth = plain(x.double(), *(t.double() for t in rest))[0]

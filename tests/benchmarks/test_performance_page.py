@@ -1,4 +1,4 @@
-"""docs/performance.md: its first table, what it must not have, and its tables of made-up rows."""
+"""docs/performance.md: its first table, what it must not contain, and tables of made-up rows."""
 
 from __future__ import annotations
 

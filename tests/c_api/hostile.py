@@ -1,7 +1,7 @@
 """Ways to break a good call, derived from the mirror, and checks of the resulting errors.
 
 A `Spoiler` changes one argument or field so that the function must refuse the call. Run as a
-program, this makes random calls in a process that may crash:
+program, this makes random calls, which may crash only its own process:
 python -m tests.c_api.hostile SEED COUNT PLACE.
 """
 

@@ -293,7 +293,7 @@ def array_at(
 
 
 def array(x: Tensor | np.ndarray) -> Array:
-    """The struct of a tensor or a NumPy array. Strides of the latter may be negative."""
+    """The struct of a tensor or a NumPy array. NumPy's strides may be negative."""
     if isinstance(x, Tensor):
         return array_at(x.data_ptr() or None, x.shape, x.stride(), x.dtype, x)
     dtype = torch.from_numpy(np.empty(0, x.dtype)).dtype

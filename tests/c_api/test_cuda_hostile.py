@@ -83,8 +83,8 @@ def pointers(call: Call) -> Iterator[tuple[str, Any, str]]:
 
 
 def moved(function: str, place: str, elsewhere: str) -> Iterator[tuple[Call, str]]:
-    """The good call once for each pointer, with that pointer replaced by one to memory of
-    `elsewhere`, and the name of the pointer."""
+    """For each pointer, yields the good call with that pointer moved to memory of `elsewhere`, and
+    the name of the pointer."""
     for index in range(sum(1 for _ in pointers(good(function, place)))):
         call = good(function, place)
         name, struct, field = [*pointers(call)][index]

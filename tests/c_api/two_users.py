@@ -48,7 +48,7 @@ def elementwise(op: Op, inputs: list[Tensor], arrays: list[native.Array]) -> Wor
 
 
 def recurrent(layer: Layer) -> Work:
-    """Forward and backward. Products are exact, because torch's op computes them separately."""
+    """Forward and backward. Products must be exact, because torch's op computes its own."""
     layer = layer.with_exact_products()
     s = layer.sizes
     output = torch.zeros(s.steps, s.batch, s.directions * s.hidden, dtype=layer.dtype)

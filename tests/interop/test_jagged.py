@@ -244,7 +244,7 @@ DENSE: dict[str, Callable[[Tensor], Any]] = {
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_the_other_layout_is_named(device: str) -> None:
-    """The default layout of torch.nested.nested_tensor is refused. Torch raises internal errors."""
+    """torch.nested.nested_tensor's default layout is refused; torch has internal errors for it."""
     nested = torch.nested.nested_tensor([torch.rand(2, 3), torch.rand(4, 3)], device=device)
     got = "got a nested tensor of layout torch.strided"
     for name, call in (STRIDED | DENSE).items():

@@ -22,7 +22,7 @@ def test_siren_is_matmul_add_mul_sin() -> None:
     model = treadle.nn.Siren(2, 16, hidden_layers=2, out_features=1, outermost_linear=True)
     program = exported(model, (torch.rand(5, 2),), (ROWS,))
     assert nodes(program) == {"MatMul": 3, "Add": 3, "Mul": 3, "Sin": 3, "Gemm": 1}
-    # ONNX rounds the phase, which is up to 30 times as large as the result, in another order.
+    # ONNX rounds in another order, and the phase is up to 30 times as large as the result.
     agrees(program, model, [(torch.rand(rows, 2),) for rows in (5, 1, 64)], atol=1e-5, rtol=0)
 
 

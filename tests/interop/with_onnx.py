@@ -1,5 +1,5 @@
-"""Exports models and runs them in onnxruntime. Without these packages, tests that import this
-are skipped."""
+"""Exports models to ONNX and runs them in onnxruntime. Tests that import this are skipped if one of
+the packages is missing."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def test_every_source_is_in_the_graph(monkeypatch: pytest.MonkeyPatch, toolkit: 
 def test_a_wheel_has_a_library_for_torch_without_cuda(
     monkeypatch: pytest.MonkeyPatch, toolkit: Path, tmp_path: Path
 ) -> None:
-    """It shares the objects of csrc/ except CUDA's, and links none of torch's CUDA libraries."""
+    """The library shares csrc/'s objects, except CUDA's, and links no CUDA library of torch."""
     monkeypatch.chdir(ROOT)
     (toolkit.parents[1] / "lib64" / "libcublas.so").touch()
     kit = cuda.find(TORCH)
@@ -274,7 +274,7 @@ def test_units_are_folders_or_equal_parts_of_them(
 def test_kernels_begin_without_torch(
     monkeypatch: pytest.MonkeyPatch, toolkit: Path, tmp_path: Path
 ) -> None:
-    """Their commands equal those of the whole build, so that it does not repeat them."""
+    """The commands equal those of the whole build, which therefore does not repeat them."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
     without = host.Torch("0.0.0", "13.0", True, Path("no-torch"), ())

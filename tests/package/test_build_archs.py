@@ -44,7 +44,7 @@ def test_kernels_compile_for_the_oldest_gpu(toolkit: cuda.Toolkit, tmp_path: Pat
 
 
 def test_a_grid_compiles_for_the_newest_gpu(toolkit: cuda.Toolkit, tmp_path: Path) -> None:
-    """Its code uses no instructions that only 9.0 has. The test runs ptxas, because cicc accepts
+    """The grid uses no instructions that only 9.0 has. The test runs ptxas, because cicc accepts
     such instructions."""
     source = ROOT / "kernels/recurrent/instances/grid_half_forward_sm80.cu"
     options = ("-cubin", "-arch=sm_120", *toolkit.checking_flags(), *cell_flags(GRU))

@@ -67,7 +67,7 @@ def exists(name: str, folder: str) -> bool:
 
 
 def missing(text: str, folder: str = ".") -> list[str]:
-    """The files that the text names and that do not exist."""
+    """The files that the text mentions but that do not exist."""
     names = [name for found in NAME.findall(text) for name in alternatives(found)]
     return [name for name in names if not name.startswith(ELSEWHERE) and not exists(name, folder)]
 

@@ -20,7 +20,7 @@ from tests.package.test_examples import DEVICES, EXAMPLES
 FIGURES = EXAMPLES.parent / "docs" / "figures"
 RECORDS = sorted(FIGURES.glob("agent_*.json"))
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-FEW = 4  # digits, so that a small agent learns in seconds
+FEW = 4  # kinds of digits, so that a small agent learns in seconds
 Load = Callable[[str], types.ModuleType]
 
 
@@ -133,7 +133,7 @@ def test_the_host_reads_nothing(load: Load, options: dict[str, Any]) -> None:
 
 
 def test_the_loop_needs_no_values(load: Load) -> None:
-    """It runs on the meta device, which has no values. A tensor on another device would raise."""
+    """The loop runs on the meta device, which has no values. A tensor elsewhere would raise."""
     loop = started(load, "meta")
     played, value = loop.play(5)
     assert {tensor.device.type for tensor in (*played.values(), value, loop.h)} == {"meta"}

@@ -38,7 +38,7 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     out, script = tmp_path_factory.mktemp("characters") / "new", "characters.py"
     once, parts = out / "once.pt", out / "parts.pt"
     options = {"device": request.param, "script": script}
-    # Two layers on a GPU, so that resuming also restores the dropout between them.
+    # Two layers on a GPU, so that resuming must restore the state of the dropout between them.
     sizes = (*SMALL, "--layers", 2 if request.param == "cuda" else 1)
     texts = [
         run("--output", once, "--steps", 300, *sizes, **options),
@@ -69,7 +69,7 @@ def test_bits_fall_and_text_is_written(runs) -> None:
 
 
 def test_resumed_run_goes_on_exactly(runs) -> None:
-    """On a GPU only nearly so, because torch sums the gradient of an embedding in any order."""
+    """On a GPU results are only close, because torch sums an embedding's gradient in any order."""
     (whole, first, second), once, parts, device = runs
     one, other = (torch.load(path, weights_only=True) for path in (once, parts))
     assert one["steps"] == other["steps"] == 300

@@ -82,7 +82,7 @@ def test_generation_with_cache_equals_without(
 def test_beams_depend_on_the_order_of_the_cache(
     lm: types.ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the test above could not detect beams in the wrong order."""
+    """Without this, the test above could not detect beams in the wrong order."""
     model, rules = make(lm, "lstm"), {"max_new_tokens": 10, **WAYS["beams"]}
     right = model.generate(prompt(), **rules)
     monkeypatch.setattr(lm.RecurrentCache, "reorder_cache", lambda *_: None)
@@ -241,7 +241,7 @@ def test_committed_figures(path: Path) -> None:
     assert {"date", "torch", "transformers", "load_before"} <= record["machine"].keys()
     assert all(row["tokens_per_s"].keys() == {"treadle", "torch"} for row in record["speeds"])
     assert path.with_suffix(".png").stat().st_size < 150_000
-    if path.stem == "causal_lm_cuda" and not record["runs"]:  # by --speeds-only
+    if path.stem == "causal_lm_cuda" and not record["runs"]:  # of --speeds-only
         return
     ours, theirs = (record["runs"][side] for side in ("treadle", "torch"))
     # The GPU ran in bfloat16, and training amplifies its rounding.

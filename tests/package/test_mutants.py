@@ -1,4 +1,4 @@
-"""The tables of mutants fit the sources, and mutants can be built for another machine."""
+"""The tables of mutants match the sources, and mutants can be built for another machine."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ LAUNCH = {
     "cudaLaunchConfig_t",
     "cudaLaunchKernelEx",
 }
-# For finding functions of the driver by name.
+# Lookup of driver functions by name.
 DRIVER = {
     "cudaDriverEntryPointQueryResult",
     "cudaDriverEntryPointSuccess",
@@ -179,8 +179,8 @@ AMD = ((9, 0), (9, 4), (11, 0), (12, 0))
 
 @BINDINGS
 def test_amd_gpus_get_a_kernel_a_step(tmp_path: Path) -> None:
-    """They run a kernel per step, like NVIDIA GPUs before sm_80, although gfx90a reports the same
-    version as an H200."""
+    """AMD GPUs run a kernel per step, like NVIDIA GPUs before sm_80, although gfx90a reports the
+    same version as an H200."""
     assert architectures(tmp_path, AMD) == [90, 94, 110, 120]
     architecture = 0
     assert architectures(tmp_path, AMD, "-D__HIP_PLATFORM_AMD__") == [architecture] * len(AMD)

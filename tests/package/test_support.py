@@ -122,7 +122,7 @@ PROOFS: dict[str, Callable[[], set[str]]] = {
 }
 
 
-JAGGED = {"add": "vector_add"}  # names in test_jagged that are not an op's
+JAGGED = {"add": "vector_add"}  # names in test_jagged that differ from the op's
 
 
 def jagged() -> set[str]:
@@ -148,7 +148,7 @@ DIFFERENCES: dict[str, dict[str, Callable[[], set[str]]]] = {
 
 
 def table() -> dict[str, dict[str, str]]:
-    """The cells of the README's table, by the first cell of the row and then by column."""
+    """The cells of the README's table, by the row's first cell and then by column."""
     block = re.search(r"^\| op \|.*?(?=\n\n)", README, re.S | re.M)
     assert block is not None
     head, _, *rows = [

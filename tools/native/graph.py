@@ -100,7 +100,7 @@ class Graph:
 
     @property
     def cpu_library(self) -> Path:
-        """It has the same file name as `library`, because programs link to that name."""
+        """A file of the same name as `library`, because programs link to that name."""
         return self.folder / "without-cuda" / self.library.name
 
     def module(self, python: host.Python) -> Path:
@@ -335,7 +335,7 @@ class Graph:
 
 
 def cell_flags(header: Path) -> list[str]:
-    """Flags that select the cell of a source of kernels/recurrent/instances."""
+    """Flags that select the cell for a source of kernels/recurrent/instances."""
     name = header.stem.title().replace("_", "")
     return [f"-DTREADLE_CELL={name}", f'-DTREADLE_CELL_HEADER="{header}"']
 

@@ -107,8 +107,7 @@ TREADLE_INLINE void write(char* at, T x) {
   std::memcpy(at, &x, sizeof(T));
 }
 
-// Load and store whole vectors of half types. Both return the number of elements that they
-// converted.
+// Load and store whole vectors of half types. Both return the number of converted elements.
 #if defined(__AVX512BW__)
 TREADLE_INLINE int64_t load_vectors(const Half*, const char* src, float* buf, int64_t n) {
   int64_t i = 0;

@@ -16,8 +16,8 @@ namespace treadle::cpu::TREADLE_ISA {
 // Formulas compute whole groups of this many elements, so part of a block's tail is wasted work.
 inline constexpr int64_t kLanes = 16;
 
-// Computes n elements (a multiple of kLanes) of dense outputs from dense inputs, each in its stored
-// type.
+// Computes n elements of dense outputs from dense inputs, in their stored types. n is a multiple of
+// kLanes.
 using Formula = void (*)(const char* const* in, char* const* out, int64_t n);
 
 struct GatherShape {
@@ -31,8 +31,8 @@ struct GatherInput {
   int64_t problem_stride, row_stride, column_stride, element_size;
 };
 
-// The columns from `first` on of a dense matrix [N * R, row_size]. If `data` is null, the result is
-// dropped.
+// The columns from `first` on of a dense matrix [N * R, row_size]. If `data` is null, nothing is
+// stored.
 struct GatherOutput {
   void* data;
   int64_t row_size, first, element_size;

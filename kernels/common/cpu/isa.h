@@ -1,5 +1,5 @@
-// Instruction sets. Every source in a folder cpu/ is compiled once for each of them, in a namespace
-// with its name. The first call of isa() chooses one for the process.
+// Instruction sets. Every source in a folder cpu/ is compiled once for each set, in a namespace of
+// the same name. The first call of isa() chooses one set for the process.
 // TREADLE_CPU_CAPABILITY=portable|avx2|avx512 caps the choice, like ATEN_CPU_CAPABILITY for torch.
 #pragma once
 

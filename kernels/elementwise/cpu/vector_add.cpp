@@ -5,7 +5,7 @@
 
 namespace treadle::cpu::TREADLE_ISA {
 
-// Like torch's CPU code, but not its CUDA code, rounds a number to the dtype of the result first.
+// Rounds a number to the dtype of the result. torch's CPU code also does so, but not its CUDA code.
 template <class common_t>
 static acc_t<common_t> rounded(ScalarArg number) {
   using acc = acc_t<common_t>;

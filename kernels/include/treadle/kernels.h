@@ -3,8 +3,8 @@
  *
  * Every function returns a status. If it is not TREADLE_OK, treadle_error_text() gives the reason
  * in one sentence. A call that returns TREADLE_INVALID or TREADLE_UNSUPPORTED has written and
- * launched nothing; after any other error the outputs may hold anything. All functions may be
- * called from any thread. The library copies no array and keeps no pointer: arrays, workspaces and
+ * launched nothing; after any other error the outputs are undefined. All functions may be called
+ * from any thread. The library copies no array and keeps no pointer: arrays, workspaces and
  * streams belong to the caller. A call on CUDA returns when its kernels are in the stream.
  */
 #ifndef TREADLE_KERNELS_H
@@ -23,8 +23,8 @@ extern "C" {
 #define TREADLE_API
 #endif
 
-/* Increases when a struct gets a field or the library a function; existing functions keep their
- * meaning. */
+/* Increases when a struct gets a new field or the library a new function. Existing functions keep
+ * their meaning. */
 #define TREADLE_KERNELS_VERSION 1
 
 /* ---- status */
@@ -33,7 +33,7 @@ enum {
   TREADLE_OK = 0,
   TREADLE_INVALID = 1,     /* an argument breaks a rule of this header */
   TREADLE_UNSUPPORTED = 2, /* these arguments, on this device or in this build, have no kernel */
-  TREADLE_CUDA_ERROR = 3,  /* CUDA refused the launch */
+  TREADLE_CUDA_ERROR = 3,  /* CUDA reported an error */
   TREADLE_NO_MEMORY = 4
 };
 
@@ -153,7 +153,7 @@ TREADLE_API int treadle_lltm_cell_backward(const treadle_device* device, const t
 
 /* ---- the pointwise part of a sine layer, output = sin(omega (product + bias))
  *
- * R rows, O columns. All arrays are contiguous, and have output's dtype unless another is named:
+ * R rows, O columns. All arrays are contiguous, and have output's dtype unless stated otherwise:
  *   product [R, O]  x W^T, in float32 if output has a half type
  *   bias [O]        or NULL
  *   phase [R, O]    written for the backward call, which reads it and output: int16, but float64 if
@@ -179,19 +179,19 @@ TREADLE_API int treadle_sine_linear_backward(const treadle_device* device,
  *   TREADLE_GRU   G 4: n (of h) r z n (of input)  Gi 3, Gh 3
  *   TREADLE_RNN_TANH, TREADLE_RNN_RELU  G 1     Gi 1, Gh 1
  * Weights and biases are torch's: W_ih [Gi H, I], W_hh [Gh H, H], for GRU in the order r z n. All
- * arrays are contiguous, have `dtype` unless another is named, and are aligned to 16 bytes on CUDA.
+ * arrays are contiguous, have `dtype` unless stated otherwise, and are aligned to 16 bytes on CUDA.
  * An output must not share memory with any other array of the call.
  *
  * The caller computes the products over all steps, with any BLAS. Before the forward call:
  *   products = input W_ih^T
- * After the backward call, with h_before [D, T, B, H] the h before each step:
+ * After the backward call, where h_before [D, T, B, H] is the h before each step:
  *   grad_input = grad_gates[last Gi] W_ih     grad_W_ih = grad_gates[last Gi]^T input
  *   grad_W_hh = grad_gates[first Gh]^T h_before, for GRU in the order n r z
  *   and the gradients of the biases are sums of grad_gates over T and B
  *
  * CPU: float32 and float64. CUDA: float16, bfloat16 and float32 on GPUs of sm_90 and later, H a
  * multiple of 8, if the weights fit on the chip (docs/recurrent.md). For any other layer all these
- * functions return TREADLE_UNSUPPORTED, treadle_recurrent_workspace() included.
+ * functions, including treadle_recurrent_workspace(), return TREADLE_UNSUPPORTED.
  */
 
 enum {
@@ -212,8 +212,8 @@ typedef struct treadle_recurrent {
   int64_t steps, batch, hidden;
 } treadle_recurrent;
 
-/* Writes how many bytes of workspace a forward (0) or a backward (1) call needs. A workspace is
- * aligned to 256 bytes, and its contents do not matter between calls. */
+/* Writes to *bytes the size of the workspace that a forward call (backward = 0) or a backward call
+ * (1) needs. A workspace is aligned to 256 bytes; its contents do not matter between calls. */
 TREADLE_API int treadle_recurrent_workspace(const treadle_device* device,
                                             const treadle_recurrent* layer, int backward,
                                             size_t* bytes);

@@ -2,7 +2,7 @@
 // candidate, r, z, and the input's part of the candidate. As in torch.nn.GRU, the reset gate
 // multiplies only h's part:
 //   r = sigmoid(g1), z = sigmoid(g2), n = tanh(g3 + r g0); new_h = (1 - z) n + z old_h
-// and the backward pass. h's product has the first three gates and the input's the last three, so
+// and the backward pass. h W_hh^T adds to the first three gates and x W_ih^T to the last three, so
 // that the gates of each product are adjacent. The cell state is h itself before rounding to its
 // dtype. Twin in plain PyTorch: treadle.reference.gru_cell.
 #pragma once

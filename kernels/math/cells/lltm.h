@@ -2,7 +2,7 @@
 //   i = sigmoid(g0), o = sigmoid(g1), z = elu(g2); new_cell = old_cell + z i,
 //   new_h = tanh(new_cell) o
 // and the backward pass. Twin in plain PyTorch: treadle.reference.lltm_cell. The composition
-// computes the state in state_t, the dtype of old_cell. We compute it in acc_t, at least float.
+// computes the state in state_t, the dtype of old_cell. This code uses acc_t, at least float.
 // With a half state, the composition rounds some gates to exactly 0 or 1, and 0 * inf is NaN. So
 // where a factor is infinite, we round gates likewise, and NaN appears in the same places. Where
 // all are finite, gates are not rounded.

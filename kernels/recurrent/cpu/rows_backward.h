@@ -49,8 +49,7 @@ class BackwardRows {
   const RecurrenceBackward& a_;
   const acc* panels_;
   int64_t begin_, count_, padded_;
-  // c after each row's step. It is read from memory, so that tanh(c) need not wait for the
-  // gates.
+  // c after each row's step, read from memory so that tanh(c) need not wait for the gates.
   Scratch<acc> new_c_;
 
   acc* grad_h(int64_t b) const {

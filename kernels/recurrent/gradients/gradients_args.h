@@ -1,5 +1,5 @@
-// Arguments of the kernels of gradients.cu. For the host and CUDA, without torch. Shapes are as in
-// step_args.h.
+// Arguments of the kernels of gradients.cu, for the host and CUDA, without torch. step_args.h
+// explains the shapes.
 #pragma once
 
 #include <cstdint>

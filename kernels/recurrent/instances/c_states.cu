@@ -1,4 +1,4 @@
-// The instance of kernels/recurrent/scan/c_states.cuh.
+// Instances of kernels/recurrent/scan/c_states.cuh.
 #include "kernels/recurrent/instances/cell.h"
 #include "kernels/recurrent/scan/c_states.cuh"
 

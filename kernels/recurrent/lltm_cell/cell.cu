@@ -37,7 +37,7 @@ struct Locate {
   }
 };
 
-// kWidth > 1 promises a column stride of 1 and 16-byte alignment.
+// kWidth > 1 requires a column stride of 1 and 16-byte alignment.
 template <class T, int kWidth>
 __device__ __forceinline__ void load(const LltmView& view, const Position& at, int64_t column,
                                      acc_t<T> (&into)[kWidth]) {
@@ -67,7 +67,7 @@ __device__ __forceinline__ void store(void* data, int64_t element, const acc (&f
   *reinterpret_cast<Vector<T, kWidth>*>(static_cast<T*>(data) + element) = stored;
 }
 
-// The three gates of kWidth units, bias added.
+// Loads the three gates of kWidth units and adds the bias.
 template <class T, int kWidth, class acc>
 __device__ __forceinline__ void load_gates(const LltmView& gates, const LltmView& bias,
                                            const Position& at, int64_t hidden,

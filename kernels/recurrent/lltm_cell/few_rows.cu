@@ -1,6 +1,6 @@
-// The LLTM cell of few rows on CUDA: its whole forward pass in one launch, and all products and
-// sums of its backward pass in another. Separate matrix products of so few rows would be launches
-// of few blocks, with copies between them. Shapes: N problems of B rows, H units and I inputs.
+// The LLTM cell for few rows on CUDA. One launch computes the whole forward pass; another computes
+// all products and sums of the backward pass. Separate matrix products of so few rows would need
+// launches of few blocks, and copies between them. Shapes: N problems of B rows, H units, I inputs.
 #include "kernels/common/convert.cuh"
 #include "kernels/common/launch.cuh"
 #include "kernels/math/cells/lltm.h"
@@ -23,7 +23,7 @@ __device__ __forceinline__ acc_t<T> element_of(const LltmView& view, int64_t pro
   return widen(row_of<T>(view, problem, row)[column * view.column_stride]);
 }
 
-// ---- forward: four warps multiply a unit's weights by eight rows, as warp_forward does
+// ---- forward: four warps multiply a unit's weights by eight rows, like warp_forward
 
 template <class T, class cell_t, int n>
 __global__ void __launch_bounds__(kWarpUnits * kWarps * kLanes)
@@ -90,7 +90,7 @@ __device__ __forceinline__ acc_t<T> state_of(const LltmGradients& args, int64_t 
                          : element_of<T>(args.input, problem, row, column - hidden);
 }
 
-// Sums over the rows. A warp takes one gate, and each lane a column of x.
+// Sums over the rows. A warp computes one gate, and each lane one column of x.
 template <class T>
 __device__ __forceinline__ void weight_gradients(const LltmGradients& args, int64_t problem,
                                                  int64_t gate, int64_t column) {
@@ -117,7 +117,7 @@ __device__ __forceinline__ void weight_gradients(const LltmGradients& args, int6
   }
 }
 
-// Sums over the gates, for eight rows. A warp takes every 32nd gate, and each lane a column of x.
+// Sums over the gates, for eight rows. A warp adds every 32nd gate, each lane for one column of x.
 template <class T>
 __device__ __forceinline__ void state_gradients(const LltmGradients& args, int64_t problem,
                                                 int64_t first, int64_t column) {

@@ -1,4 +1,4 @@
-// The LLTM cell's pointwise part on CUDA, as csrc/recurrent/lltm_cell/cuda/cell.cpp calls it.
+// Launches the LLTM cell's kernels on CUDA, for csrc/recurrent/lltm_cell/cuda/cell.cpp.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,5 +1,5 @@
-// Kernels around the LLTM cell's matrix products: x = [old_h, input], and the bias gradient, the
-// sum of grad_gates over the rows.
+// Kernels that run before and after the LLTM cell's matrix products. lltm_pack packs x = [old_h,
+// input]. lltm_bias_grad computes the bias gradient, the sum of grad_gates over the rows.
 #include "kernels/common/column_sum.cuh"
 #include "kernels/common/convert.cuh"
 #include "kernels/common/fast_divide.cuh"

@@ -1,7 +1,7 @@
 // affine_scan on CUDA, in one launch: a chunked scan over time, like scan/c_states.cuh. Each warp
 // composes the maps of its own steps. The block applies the maps of all warps in order, which gives
 // each warp the result before its own steps, and then each warp runs its steps. A block has 32
-// units (lanes) and up to 16 warps, which take consecutive parts of the steps.
+// units (lanes) and up to 16 warps, which compute consecutive parts of the steps.
 #include "kernels/common/launch.cuh"
 #include "kernels/recurrent/launchers.h"
 #include "kernels/recurrent/scan/affine_scan.h"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kWarps = 16, kUnits = 32;
 
-// The number of steps that a thread holds at a time.
+// The number of steps that a thread has in registers at a time.
 template <class T>
 constexpr int kSteps = sizeof(T) == 4 ? 8 : 4;
 
@@ -59,7 +59,8 @@ __global__ void __launch_bounds__(kWarps* kUnits, 2)
     }
 #pragma unroll
     for (int i = 0; i < kSteps<T>; ++i) all = all.then(map[i]);
-    // Two buffers: the next round may write while other warps still read this round's.
+    // There are two buffers, because the next round may write while other warps still read the
+    // buffer of this round.
     totals[parity][warp][lane] = all;
     __syncthreads();
     T own = c;

@@ -8,7 +8,7 @@
 
 namespace treadle {
 
-// All contiguous.
+// All arrays are contiguous.
 struct AffineScan {
   Dtype dtype;                   // float or double
   int64_t steps, rows, columns;  // a unit is a row and column

@@ -1,9 +1,10 @@
-// c before each step from the saved gates, for any cell, in one launch; the backward pass reads it.
-// Chunked exclusive scan over time: a step is an affine map c -> keep * c + add; each warp composes
-// the maps of its own steps, and applies them once it knows c before its first. A block has 32
-// units (lanes) and up to 16 warps, which take consecutive parts of the steps. Where a row resets
-// (step_args.h), the map is a constant. If there are enough units to fill the GPU, each thread
-// takes all steps of its units in sequence.
+// Recomputes c before each step from the saved gates, for the backward pass of any cell, in one
+// launch. It is a chunked exclusive scan over time. A step is an affine map c -> keep * c + add;
+// each warp composes the maps of its own steps, and applies them once it knows c before its first
+// step. A block has 32 units (lanes) and up to 16 warps, which compute consecutive parts of the
+// steps. Where a row resets (step_args.h), the map is a constant. But if there are enough units to
+// fill the GPU, or if steps are not affine, each thread computes all steps of its units in
+// sequence.
 #pragma once
 
 #include "kernels/common/convert.cuh"
@@ -19,14 +20,15 @@ namespace treadle {
 
 inline constexpr int kScanWarps = 16, kScanUnits = 32;
 
-// Steps whose gates a thread holds at a time.
+// The number of steps whose gates a thread has in registers at a time.
 template <class T>
 inline constexpr int kScanSteps = sizeof(T) == 2   ? 8
                                   : sizeof(T) == 4 ? 4
                                                    : 2;
 
-// Marks a map that drops c: a factor of 0 would not do, because NaN times 0 is NaN. The mark is a
-// keep of -0, which no step has, and which products with other factors preserve.
+// Returns a map that ignores its argument. keep = 0 would not suffice, because NaN times 0 is NaN.
+// So keep is -0. No step has this value, products with other factors preserve it, and apply() tests
+// for it.
 template <class Link, class acc>
 __device__ __forceinline__ Link forget(acc c) {
   return {acc(-0.0), c};
@@ -38,7 +40,7 @@ __device__ __forceinline__ acc apply(const Link& link, acc c) {
   return forgets ? link.add : link.keep * c + link.add;
 }
 
-// any_resets: a separate kernel, because the registers are full even without resets.
+// any_resets is a template parameter, because the registers are full even without resets.
 template <class Cell, class T, bool any_resets>
 __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
     recurrence_c_states(const __grid_constant__ PersistentCStates args, int64_t units) {
@@ -111,7 +113,8 @@ __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
         all = {one.keep * all.keep, one.keep * all.add + one.add};
       }
     }
-    // Two buffers: the next round may write while other warps still read this round's.
+    // There are two buffers, because the next round may write while other warps still read the
+    // buffer of this round.
     totals[parity][warp][lane] = all;
     __syncthreads();
     // Every warp applies all maps, so that every warp has c at the end of the round.
@@ -129,9 +132,9 @@ __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
   }
 }
 
-// With at least the first number of units, a thread takes kTurnWide adjacent units and has the
-// loads of kTurnSteps steps in flight; with at least the second, twice as many units and half as
-// many steps. Both were the fastest on an H200.
+// With at least kManyUnits units, a thread computes kTurnWide adjacent units and has the loads of
+// kTurnSteps steps in flight. With at least kMoreUnits, it computes twice as many units, with half
+// as many steps in flight. Both were the fastest on an H200.
 inline constexpr int64_t kManyUnits = int64_t{1} << 16, kMoreUnits = int64_t{1} << 18;
 template <class T>
 inline constexpr int kTurnWide = sizeof(T) == 2 ? 2 : 1;

@@ -1,7 +1,7 @@
 // The pointwise part of one step of a recurrent layer on CUDA, for any cell, after cuBLAS has
-// multiplied: a thread takes one unit (b, u) of the step's rows, or some units of a row. Defines
-// the step functions of cell_launchers.h. Twin: kernels/recurrent/cpu/rows_forward.h, which
-// describes a Cell.
+// computed the products. A thread computes one unit (b, u) of the step's rows, or some units of a
+// row. Defines the step functions of cell_launchers.h. Twin: kernels/recurrent/cpu/rows_forward.h.
+// kernels/math/cells/lltm.h describes the interface of a Cell.
 #pragma once
 
 #include "kernels/common/convert.cuh"
@@ -44,8 +44,8 @@ template <class Cell>
 inline constexpr bool kOneProduct =
     Cell::kInputGates == Cell::kGates && Cell::kStateGates == Cell::kGates;
 
-// The `each` units (b, u) of a flat index; a step has fewer than 2^31. b changes fastest if the
-// products are stored column by column, so that loads coalesce.
+// Locates the `each` units (b, u) of a flat index. A step has fewer than 2^31 units. b changes
+// fastest if the products are stored column by column, so that loads coalesce.
 struct UnitAt {
   int64_t b, u;
 };
@@ -68,7 +68,7 @@ struct LocateUnit {
   }
 };
 
-// The rows from which step.start counts: in the products, and in all other arrays.
+// The rows from which step.start counts: `product` in the products, `row` in all other arrays.
 struct RowBase {
   int64_t row, product;
 };
@@ -77,7 +77,7 @@ __device__ __forceinline__ RowBase row_base(const int64_t* base) {
   return base == nullptr ? RowBase{0, 0} : RowBase{__ldg(base), __ldg(base + 1)};
 }
 
-// Gate k of some units of a row before activation, from the products and biases.
+// Computes gate k of some units of a row before activation, from the products and biases.
 template <class Cell, class T, int n, class acc = acc_t<T>>
 __device__ __forceinline__ void load_gate(const RecurrenceForward& args, int k, const UnitAt& at,
                                           int64_t product_row, acc (&gate)[n]) {
@@ -101,7 +101,7 @@ __device__ __forceinline__ void load_gate(const RecurrenceForward& args, int k, 
   }
 }
 
-// Replaces the state before the next step if the row resets.
+// Replaces the state of a row that resets before the next step.
 template <class T, int n, int parts, class acc = acc_t<T>>
 __device__ __forceinline__ void replace_units(const RecurrenceResets& resets, int64_t row,
                                               int64_t hidden, int64_t u, acc (&h)[n],
@@ -255,7 +255,7 @@ using StepForwardKernel = void (*)(RecurrenceForward, RecurrenceStep, Recurrence
                                    StepGroup);
 using StepBackwardKernel = void (*)(RecurrenceBackward, RecurrenceStep, LocateUnit, StepGroup);
 
-// With at least this many units, threads that take vectors fill the GPU.
+// With at least this many units, threads that compute vectors of units fill the GPU.
 inline constexpr int64_t kVectors = int64_t{1} << 15;
 
 inline bool in_vectors(const void* data, int64_t stride, int n) {

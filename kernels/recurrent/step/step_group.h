@@ -1,5 +1,5 @@
-// The pointwise part of a step that is launched repeatedly, as part of a graph. Launchers for
-// csrc/recurrent/cuda/step_groups.cpp.
+// The pointwise part of a step in a StepGraph, which is launched repeatedly
+// (csrc/recurrent/cuda/step_groups.h).
 #pragma once
 
 #ifndef __CUDACC_RTC__
@@ -11,8 +11,8 @@
 
 namespace treadle {
 
-// The position of such a launch, on the device: rows of steps[0] are counted from base[0], those of
-// its products from base[1]. Null: from 0.
+// The position of such a launch, in device memory: rows of steps[0] are counted from base[0], and
+// those of its products from base[1]. If base is null, both are counted from 0.
 struct StepGroup {
   const int64_t* base = nullptr;
   // Backward: [rows, GH], a second copy of the gradients of the gates of steps[0]; or null.
@@ -20,7 +20,7 @@ struct StepGroup {
 };
 
 #ifndef __CUDACC_RTC__
-// Forward, every cell passes args.state_products, so args.products is only read.
+// The forward pass has args.state_products for every cell, so args.products is only read.
 
 cudaError_t launch_grouped_forward(const RecurrenceForward& args, const StepGroup& group,
                                    cudaStream_t stream) TREADLE_EXPORTED(launch_grouped_forward);

@@ -1,5 +1,5 @@
-// Algorithm "tiles", forward, for any cell (tiles/tiles.cuh): a step in one launch. A slice is 64
-// or 32 units with all gates. Twin: kernels/recurrent/cpu/rows_forward.h.
+// The forward pass of algorithm "tiles" (tiles/tiles.cuh) for any cell, with one launch per step. A
+// slice is 64 or 32 units with all gates. Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
 #include "kernels/recurrent/tiles/tiles.cuh"
@@ -70,7 +70,7 @@ __device__ __forceinline__ void finish_units(const FusedForward& args, int64_t b
     }
   }
   store_columns<T, true>(layer.output, row * layer.output_stride + unit, lanes, h);
-  // The state before the next step.
+  // A row that resets before the next step replaces its state.
   if (starts_anew(layer.resets, args.next, b)) {
     const int64_t from = reset_row(layer.resets, args.next, b) * hidden + unit;
 #pragma unroll
@@ -131,8 +131,8 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       float sums[kTileSums<Cell, Stages>];
       begin_gates<Cell, Stages>(args.layer, unit, sums);
       reader.template multiply<kFirstInput, Cell::kStateGates - kFirstInput>(tiles.of_input, sums);
-      // The sums of gates that only have h's product must not be set earlier, because wgmma
-      // would then wait each time.
+      // The sums of gates that have only the product of h must not be set before this point.
+      // Otherwise wgmma would wait each time.
       if constexpr (kFirstInput != 0) reader.finish();
       if (args.follows && tile == first) begin_kernel();
       // Loaded before the product, which hides the latency. Missing rows read the first row,
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
 #endif
 }
 
-// All steps.
+// Launches all steps.
 template <class Cell, class Stages>
 cudaError_t run_tile_steps(const FusedForward& args, int processors, cudaStream_t stream) {
   const RecurrenceForward& layer = args.layer;

@@ -1,5 +1,5 @@
-// Sizes of algorithm "tiles" (tiles/tiles.cuh), for its kernels and for the planner: no torch, no
-// CUDA.
+// Sizes of algorithm "tiles" (tiles/tiles.cuh), for its kernels and for the planner, without torch
+// or CUDA.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 namespace treadle {
 
 inline constexpr int kTileRows = 128;   // per block
-inline constexpr int kTileBlocks = 2;   // per cluster, with neighbouring rows
+inline constexpr int kTileBlocks = 2;   // per cluster, with adjacent rows
 inline constexpr int kTileHidden = 64;  // H is a multiple of it
 
 struct TilePlan {
@@ -15,12 +15,12 @@ struct TilePlan {
   double time;  // per step, in us
 };
 
-// The plan with `units` per block. Its time is that of one step: the blocks run in waves, and each
-// wave takes a matrix product and the cell's pointwise part. If the clusters of two launches fit on
-// the chip together, the next step's input product runs during this step and adds no time. A block
-// with 32 units takes more than half of the time of one with 64, but if there are few tiles, less
-// of the chip is idle. Fitted to times on an H200 with I = H. `words`: 16-bit words per element, 1
-// for half types, 2 for float32, whose products run at half the speed.
+// The plan for `units` units per block, with the time of one step. Blocks run in waves, each of
+// which computes a matrix product and the cell's pointwise part. If the clusters of two launches
+// fit on the chip together, the next step's input product runs during this step and adds no time. A
+// block with 32 units takes more than half of the time of one with 64, but if there are few tiles,
+// less of the chip is idle. Fitted to times on an H200 with I = H. `words` is the number of 16-bit
+// words per element: 1 for half types, 2 for float32, whose products run at half the speed.
 constexpr TilePlan plan_tiles_of(int units, int gates, int words, int64_t rows, int64_t hidden,
                                  int processors) {
   const int64_t each = int64_t{kTileRows} * kTileBlocks;

@@ -1,11 +1,11 @@
-// Algorithm "tiles", forward: one launch a step, in which tensor cores multiply tiles of rows of
-// the input by W_ih and of h by W_hh, and the cell follows in registers. It is for batches with so
-// many rows that weights in shared memory are reused often enough: half types and float32 that may
-// be rounded to tf32, H a multiple of 64, sm_90.
+// The forward pass of algorithm "tiles", with one launch per step. Tensor cores multiply tiles of
+// rows of the input by W_ih and of h by W_hh; the cell is then computed from the sums in registers.
+// It is for batches with enough rows to reuse the weights in shared memory often. It needs sm_90, H
+// a multiple of 64, and half types or float32 that may be rounded to tf32.
 //
 // A tile is [128 rows] x [groups of 64 or 32 columns], with one group per gate. A producer thread
 // loads stages of both factors by TMA, which rounds floats to tf32; each of two warpgroups
-// multiplies 64 rows, and then computes the cell of its own sums. Two blocks with neighbouring rows
+// multiplies 64 rows, and then computes the cell from its own sums. Two blocks with adjacent rows
 // form a cluster, and each loads half of the weights for both. Rows of weights are loaded in a
 // permuted order that gives every thread eight consecutive columns of each 32. The input's product
 // comes first, because it does not depend on the previous step, whose launch may not have ended.
@@ -25,15 +25,15 @@ inline constexpr int kTileDepthBytes = 128;  // bytes of K in a stage, per row
 inline constexpr int kWarpgroup = 128, kTileConsumers = 2;
 inline constexpr int kTileThreads = (kTileConsumers + 1) * kWarpgroup;
 inline constexpr int kBoxColumns = 32;  // rows of weights per load
-inline constexpr int kLoaded = 8;       // consecutive columns of a box that a lane gets
+inline constexpr int kLoaded = 8;       // consecutive columns of a box that a lane has
 
-// Tiles of a launch: pairs of row tiles, one per cluster, times slices of the columns.
+// The tiles of a launch: pairs of row tiles, one pair per cluster, times slices of the columns.
 struct TileCounts {
   int row_pairs, slices;
   int of_input, of_h;  // stages of K
 };
 
-// Stages of elements T, with `groups_` groups of columns each.
+// Stages of elements of type T, with `groups_` groups of `columns_` columns each.
 template <class T, int groups_, int columns_>
 struct TileStages {
   using Element = T;
@@ -68,10 +68,10 @@ struct TileMemory {
   __device__ uint32_t empty(int stage) const { return full(stage) + 8; }
 };
 
-// The producer of one of a tile's products: loads `rows` from `row` on and the weights of this
-// cluster's tile, stage by stage. Without `any` rows it reads none, because filling with zeros by
-// TMA takes longer; their products are not stored. block_of(g): the index of the block of `columns`
-// rows of the weights that belongs to group g.
+// The producer of one of a tile's products. It loads `rows` from `row` on and the weights of this
+// cluster's tile, stage by stage. If `any` is false, the tile has no rows, and it loads only
+// weights, because TMA takes longer to fill with zeros; the products are not stored. block_of(g) is
+// the index of the block of `columns` rows of the weights that belongs to group g.
 template <class Stages, class BlockOf>
 __device__ __forceinline__ void load_stages(const TileMemory<Stages>& memory,
                                             ptx::Ring<Stages::kCount>& turn,
@@ -124,10 +124,10 @@ struct TileReader {
                           (first + from) * Stages::kSums>(sums, a, b + kFrom);
   }
 
-  // sums += a product, for 64 rows in this warpgroup, into the groups from `first` on. The sums are
-  // valid after finish(). The first `apart` groups of the stage and the others are separate
-  // products: any two products have either the same registers or none in common, because partly
-  // overlapping wgmma would wait for each other.
+  // Adds a product of this warpgroup's 64 rows to the sums of the groups from `first` on. The sums
+  // are valid after finish(). The first `apart` groups of the stage are multiplied separately from
+  // the others, so that any two wgmma have either the same registers or none in common. With partly
+  // overlapping registers they would wait for each other.
   template <int first, int apart, int registers>
   __device__ __forceinline__ void multiply(int count, float (&sums)[registers]) {
     for (int i = 0; i < count; ++i) {
@@ -169,7 +169,7 @@ __device__ __forceinline__ void init_tile_barriers(const TileMemory<Stages>& mem
   ptx::publish_barriers();
 }
 
-// A thread's piece: eight columns of one half of each group, in both of its rows.
+// A thread's piece: eight columns of one half of each group, in one of the thread's two rows.
 template <class Stages>
 constexpr __device__ int piece_row(int piece) {
   return piece / Stages::kHalves * 8;
@@ -185,7 +185,7 @@ constexpr __device__ int piece_sum(int group, int piece, int e) {
          2 * (piece / Stages::kHalves);
 }
 
-// `once`: not read again soon, so that the cache keeps h and c.
+// once: the data is not read again soon. The store then leaves h and c in the cache.
 template <bool once>
 __device__ __forceinline__ void store_chunk(void* at, const uint4& chunk) {
   if constexpr (once) {
@@ -196,9 +196,9 @@ __device__ __forceinline__ void store_chunk(void* at, const uint4& chunk) {
 }
 
 // Stores eight floats of each of four adjacent lanes, 64 bytes at a time; only `lanes` take part.
-// Stores that skipped every other 16 bytes took as long as everything else in a step. The lanes
-// hold chunks of four floats 0 1, 2 3, 4 5, 6 7; each sends one in each round, so that lane l ends
-// up with l and 4 + l.
+// Stores that skipped every other 16 bytes took as long as everything else in a step. At first the
+// four lanes have the chunks (of four floats) 0 1, 2 3, 4 5 and 6 7. Each lane sends one chunk in
+// each of two rounds, so that lane l ends up with chunks l and 4 + l.
 template <bool once>
 __device__ __forceinline__ void store_by_quads(void* data, int64_t at, unsigned lanes,
                                                const float (&from)[kLoaded]) {
@@ -235,7 +235,7 @@ __device__ __forceinline__ void store_columns(void* data, int64_t at, unsigned l
 
 // ---- host
 
-// A tensor map of rows [n, k], `stride` elements apart, in boxes of a tile.
+// Encodes a tensor map of rows [n, k], `stride` elements apart, in boxes of one tile.
 template <class Stages>
 bool encode_rows(CUtensorMap& map, Dtype dtype, const void* data, int64_t n, int64_t k,
                  int64_t stride) {
@@ -244,8 +244,8 @@ bool encode_rows(CUtensorMap& map, Dtype dtype, const void* data, int64_t n, int
                        {static_cast<cuuint64_t>(stride * kBytes)}, {Stages::kDepth, kTileRows});
 }
 
-// A tensor map of weights [32 n, k], contiguous, in boxes of 32 rows. Row 8 a + 2 b + c of a box is
-// loaded as row 8 b + 2 a + c.
+// Encodes a tensor map of contiguous weights [32 n, k], in boxes of 32 rows. Row 8 a + 2 b + c of a
+// box is loaded as row 8 b + 2 a + c.
 template <class Stages>
 bool encode_weights(CUtensorMap& map, Dtype dtype, const void* data, int64_t n, int64_t k) {
   const auto row = static_cast<cuuint64_t>(k) * sizeof(typename Stages::Element);

@@ -1,8 +1,8 @@
-// Algorithm "warp", forward, for any cell: a step in one launch, for few rows of a single step,
-// where keeping weights on the chip would not pay off and a matrix product would use few blocks.
-// Four warps multiply the weights of a unit, all its gates, by up to eight rows. Each thread sums
-// over a part of K; then these sums are added, and the cell is computed. A block takes four units,
-// which share the loads of the rows. Twin: kernels/recurrent/cpu/rows_forward.h.
+// The forward pass of algorithm "warp" for any cell, with one launch per step. It is for a single
+// step of few rows, where keeping weights on the chip would not pay off and a matrix product would
+// use few blocks. Four warps multiply the weights of all gates of a unit by up to eight rows. Each
+// thread sums over a part of K; then these sums are added, and the cell is computed. A block has
+// four units, which share the loads of the rows. Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
 #include "kernels/common/convert.cuh"
@@ -40,8 +40,8 @@ __device__ __forceinline__ void add_products(const T* const (&weights)[gates], c
   }
 }
 
-// Afterwards lane l has the sum of value l over the warp. Each round halves the number of values
-// and of lanes that remain to be summed.
+// Returns to lane l the sum of value l over the warp. Each round halves the number of values and of
+// lanes that remain to be summed.
 template <int half = kLanes / 2, class acc>
 __device__ __forceinline__ acc sum_to_lanes(acc (&values)[kLanes]) {
   const bool upper = (threadIdx.x & half) != 0;
@@ -81,7 +81,7 @@ __device__ __forceinline__ void finish_unit(const FusedForward& args, int64_t b,
   T h = Narrow<T>::from(next.new_h);
   acc c = next.new_cell;
   static_cast<T*>(layer.output)[row * layer.output_stride + unit] = h;
-  // The state before the next step.
+  // A row that resets before the next step replaces its state.
   if (starts_anew(layer.resets, args.next, b)) {
     const int64_t from = reset_row(layer.resets, args.next, b) * layer.hidden + unit;
     h = layer.resets.h != nullptr ? static_cast<const T*>(layer.resets.h)[from] : T{};
@@ -91,7 +91,7 @@ __device__ __forceinline__ void finish_unit(const FusedForward& args, int64_t b,
   static_cast<acc*>(layer.c)[state] = c;
 }
 
-// n: elements of a vector, if all rows consist of whole vectors.
+// n is the number of elements of a vector if all rows consist of whole vectors, and 1 otherwise.
 template <class Cell, class T, int n>
 __global__ void __launch_bounds__(kWarpUnits * kWarps * kLanes)
     warp_forward(const __grid_constant__ FusedForward args, uint32_t row_groups) {

@@ -40,7 +40,7 @@ struct Block {
     }
   }
 
-  // Forward, from u = omega z; phase may be null.
+  // Forward, from u = omega z; `kept` may be null.
   void from_argument(double omega, int64_t n, const acc* u, typename Layer::phase_t* kept) {
     alignas(64) acc cosine[kBlock];
     if constexpr (std::is_same_v<T, double>) {

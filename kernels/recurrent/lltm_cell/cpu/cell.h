@@ -1,7 +1,7 @@
-// The LLTM cell's pointwise part on the CPU, as csrc/recurrent/lltm_cell/cell.cpp calls it: raw
-// memory, no torch. Shapes: N independent cells of B rows and H units each; units are numbered over
-// the flat [N, B, H], and a call computes units begin .. end, so that a parallel loop may divide
-// them anywhere. Half types are computed in float. Formula: kernels/math/cells/lltm.h. Twin:
+// The LLTM cell's pointwise part on the CPU, for csrc/recurrent/lltm_cell/cell.cpp. The functions
+// use raw memory and no torch. There are N independent cells of B rows and H units each. Units are
+// numbered over [N, B, H], and a call computes units begin to end, so that a parallel loop can
+// divide them anywhere. Half types are computed in float. Formula: kernels/math/cells/lltm.h. Twin:
 // kernels/recurrent/lltm_cell/cell.cu.
 #pragma once
 
