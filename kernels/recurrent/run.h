@@ -36,8 +36,7 @@ BackwardArguments backward_arguments(const PersistentSizes& sizes, int64_t rows,
 
 // Bytes of the c states of all steps, rounded up to a multiple of 256.
 inline size_t c_states_bytes(const RecurrenceSizes& sizes, int64_t rows) {
-  const int64_t elements =
-      sizes.directions * rows * sizes.hidden * cell_info(sizes.cell).c_parts;
+  const int64_t elements = sizes.directions * rows * sizes.hidden * cell_info(sizes.cell).c_parts;
   return static_cast<size_t>((elements * acc_bytes(sizes.dtype) + 255) / 256 * 256);
 }
 

@@ -182,8 +182,8 @@ const CellFormula& formula_of(CellKind cell) {
   const auto backward = [&own, parts = info.c_parts](const Gates& gates, const Dual& old_c,
                                                      const Dual& grad_h,
                                                      const Dual& grad_c) -> CellGrads {
-    auto found = evaluated({gates, {{&old_c, parts}, {&grad_h, 1}, {&grad_c, parts}}},
-                           own.backward, own.backward_tangent);
+    auto found = evaluated({gates, {{&old_c, parts}, {&grad_h, 1}, {&grad_c, parts}}}, own.backward,
+                           own.backward_tangent);
     const Dual of_c = beside(found, gates.size());
     found.resize(gates.size());
     return {found, of_c};

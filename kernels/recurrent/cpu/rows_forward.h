@@ -207,7 +207,8 @@ class ForwardRows {
       std::fill_n(h, a_.hidden, acc(0));
       std::fill_n(c_ + r * kCParts * padded_, kCParts * padded_, acc(0));
       if (resets.h != nullptr) {
-        const char* from = static_cast<const char*>(resets.h) + row * a_.hidden * int64_t{sizeof(T)};
+        const char* from =
+            static_cast<const char*>(resets.h) + row * a_.hidden * int64_t{sizeof(T)};
         load_contiguous<T, acc>(from, h, a_.hidden);
         load_c(resets.c, row, r);
       }

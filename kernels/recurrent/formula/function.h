@@ -15,8 +15,9 @@ namespace treadle {
 template <class Cell>
 inline constexpr bool kFromFormula = false;
 template <class acc, int gates, int input_gates, int state_gates, int c_parts, bool half>
-inline constexpr bool kFromFormula<
-    math::FormulaRecurrence<acc, gates, input_gates, state_gates, c_parts, half>> = true;
+inline constexpr bool
+    kFromFormula<math::FormulaRecurrence<acc, gates, input_gates, state_gates, c_parts, half>> =
+        true;
 
 // The kernel's instance for these template arguments, of the cell that this thread's FormulaScope
 // names, as cudaKernel_t. Throws std::runtime_error if it cannot be compiled or loaded.

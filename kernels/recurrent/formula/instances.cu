@@ -27,7 +27,7 @@ namespace treadle {
   template cudaError_t launch_grouped_backward<__VA_ARGS__>(const RecurrenceBackward&,             \
                                                             const StepGroup&, cudaStream_t);
 
-#define TREADLE_ALL_GATES(c_parts)                  \
+#define TREADLE_ALL_GATES(c_parts)                   \
   TREADLE_INSTANCES(math::Formula<1, 1, 1, c_parts>) \
   TREADLE_INSTANCES(math::Formula<2, 2, 2, c_parts>) \
   TREADLE_INSTANCES(math::Formula<3, 2, 2, c_parts>) \

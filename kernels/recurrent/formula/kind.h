@@ -1,6 +1,6 @@
 // The functors of a cell that a formula gives, as the host knows them: the numbers of gates and of
-// parts of c, which decide the layouts of the kernels. The kernels themselves are compiled at run time, where
-// functors.h defines the same names with the user's formula.
+// parts of c, which decide the layouts of the kernels. The kernels themselves are compiled at run
+// time, where functors.h defines the same names with the user's formula.
 #pragma once
 
 #include <cstdlib>

@@ -54,7 +54,7 @@ class CellFront(Front):
             lengths=options.lengths,
         )
         if len(self.cell.states) < 2:
-            return found  # type: ignore[no-any-return]
+            return found
         output, h, c = found
         return (output, h, *c.chunk(len(self.cell.states), -1))
 

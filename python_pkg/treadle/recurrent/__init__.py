@@ -32,7 +32,8 @@ def lstm(*args: Any, **kwargs: Any) -> Any:
         hx: (h0, c0), each [num_layers * D, B, H]: h0 of input's dtype; c0 of input's dtype, or
             float32 with half-precision inputs.
         params: for each layer and each of its directions, weight_ih [4H, I] ([4H, D*H] after the
-            first layer), weight_hh [4H, H] and, if ``has_biases``, bias_ih and bias_hh [4H].
+            first layer), weight_hh [4H, H] (block-diagonal: [4H, H/n] with n blocks) and, if
+            ``has_biases``, bias_ih and bias_hh [4H].
         has_biases: whether ``params`` has biases.
         num_layers: each layer after the first reads the output of the previous one.
         dropout: the probability of dropping an element between two layers, if ``train``.
@@ -44,8 +45,7 @@ def lstm(*args: Any, **kwargs: Any) -> Any:
             types, 40H in float64. If True it saves only the output (4H, 2H, 8H bytes), and the
             backward pass computes one more matrix product.
         reset: [T, B] ([B, T] if ``batch_first``; [S] of a packed batch), bool on input's device:
-            where it is true a row resets, as if its sequence began with that step. Several
-            sequences can share a row without padding and without a second call. The second
+            where it is true a row resets, as if its sequence began with that step. The second
             direction, which reads from the end, resets before step t where step t + 1 is marked.
         reset_hx: the state that a row resets to instead of zeros: like ``hx``, or one for each
             step, [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``;
@@ -70,12 +70,10 @@ def lstm(*args: Any, **kwargs: Any) -> Any:
         if c0 is, as in torch.
 
     Raises:
-        TypeError: input is not a tensor, hx is not a pair, params is not a list, or return_cells is
-            not a bool.
+        TypeError: input is no tensor, hx no pair, params no list, or return_cells no bool.
         RuntimeError: shapes, dtypes, devices or counts are invalid.
 
-    Source: csrc/recurrent/lists, csrc/recurrent/run/forward.cpp, kernels/recurrent/plan/plan.cpp,
-    kernels/math/cells/lstm.h.
+    Source: csrc/recurrent/lists, kernels/recurrent/plan/plan.cpp, kernels/math/cells/lstm.h.
     """
     return _lstm(args, kwargs)
 

@@ -15,10 +15,11 @@ def _of_state(old_h: Tensor, weight_hh: Tensor, bias_hh: Tensor | None) -> Tenso
     hidden, own = old_h.shape[-1], weight_hh.shape[-1]
     if hidden == own:
         return F.linear(old_h, weight_hh, bias_hh)
-    blocks = weight_hh.unflatten(0, (-1, hidden // own, own)).unbind(1)  # [G, H / n, H / n] each
+    count = hidden // own
+    blocks = weight_hh.reshape(-1, count, own, own).unbind(1)  # [G, H / n, H / n] each
     parts = [
-        F.linear(h, block.flatten(0, 1)).unflatten(-1, (-1, own))
-        for h, block in zip(old_h.split(own, -1), blocks, strict=True)
+        F.linear(h, block.flatten(0, 1)).reshape(*h.shape[:-1], -1, own)
+        for h, block in zip(old_h.chunk(count, -1), blocks, strict=True)
     ]
     found = torch.cat(parts, -1).flatten(-2)
     return found if bias_hh is None else found + bias_hh
