@@ -172,15 +172,38 @@ def test_a_packed_batch_is_refused() -> None:
             return treadle.lstm(data, sizes, (h, h), *rest)[0]
 
     args = torch.randn(5, INPUTS), torch.tensor([2, 2, 1]), torch.randn(1, 2, H)
-    with pytest.raises(torch.onnx.OnnxExporterError) as raised:
-        exported(Packed(), args)
-    cause: BaseException = raised.value
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
-    assert str(cause) == (
+    assert refusal(Packed(), args) == (
         "lstm: input must be padded for ONNX, got a packed batch: pass lengths=, the number of "
         "steps of each row"
     )
+
+
+def refusal(model: nn.Module, args: tuple[Tensor, ...]) -> str:
+    with pytest.raises(torch.onnx.OnnxExporterError) as raised:
+        exported(model, args)
+    cause: BaseException = raised.value
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    return str(cause)
+
+
+def test_formulas_and_block_diagonal_weights_are_refused() -> None:
+    args = (torch.randn(5, 2, INPUTS),)
+    words = refusal(treadle.nn.LiGRU(INPUTS, H), args)
+    assert words.startswith("LiGRU_") and "got a formula: export a loop over its steps" in words
+
+    class Blocks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w_ih, self.w_hh = nn.Parameter(torch.randn(4 * H, INPUTS)), torch.randn(4 * H, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            zeros = x.new_zeros(1, x.shape[1], H)
+            rest = [self.w_ih, self.w_hh], False, 1, 0.0, False, False, False
+            return treadle.lstm(x, (zeros, zeros), *rest)[0]
+
+    words = "lstm: weight_hh must be a whole matrix for ONNX, got a block-diagonal one"
+    assert refusal(Blocks(), args) == words
 
 
 class Relu(nn.Module):

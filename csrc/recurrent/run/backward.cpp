@@ -171,7 +171,7 @@ static LayerGrads backward_in_groups(const RecurrenceBackend& backend,
       backward(backend,
                {grads, given, call.output, gates, call.recompute, call.algorithm, call.mask});
   found = map_units(found, cell, [&](const Tensor& t, int64_t blocks, int64_t dim) {
-    return from_groups(t, groups, blocks, dim).contiguous();
+    return contiguous(from_groups(t, groups, blocks, dim));
   });
   const auto parameter = [&](const Tensor& t) {
     return t.defined() && a.one_direction() ? t.squeeze(0) : t;

@@ -262,6 +262,15 @@ def recurrent_layer(
             f"{cell}: input must be padded for ONNX, got a packed batch: pass lengths=, the number "
             "of steps of each row"
         )
+    if cell != "lltm" and cell not in ORDERS:
+        raise NotImplementedError(
+            f"{cell}: the cell must be one that ONNX has (lstm, gru, rnn_tanh, rnn_relu) or lltm, "
+            "got a formula: export a loop over its steps"
+        )
+    if weight_hh.shape[-1] != h0.shape[-1]:
+        raise NotImplementedError(
+            f"{cell}: weight_hh must be a whole matrix for ONNX, got a block-diagonal one"
+        )
     # onnxruntime's LSTM and GRU raise for float64.
     by_steps = cell == "lltm" or reset is not None or input.dtype == ir.DataType.DOUBLE
     # ONNX 18's nodes have no bfloat16, and their c must have the dtype of everything else.
