@@ -83,7 +83,7 @@ def test_a_package_has_what_compiles_a_cell(
     try:
         assert disk.include_folder() == packaged / "include"
         source = _sources[LIGRU.key]
-        assert cxx.functions(source.functors, source.gates, "ligru", 8)
+        assert cxx.functions(source.functors, source.counts, "ligru", 8)
     finally:
         monkeypatch.setattr(disk, "FOLDER", ours)
         disk.include_folder.cache_clear()

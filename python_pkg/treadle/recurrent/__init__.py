@@ -165,7 +165,7 @@ def rnn_relu(*args: Any, **kwargs: Any) -> Any:
     num_layers, dropout, train, bidirectional)``, is :func:`rnn_tanh` with
     ``h = relu(x W_ih^T + b_ih + h W_hh^T + b_hh)``.
 
-    Arguments and errors are those of :func:`rnn_tanh`.
+    Arguments and errors: :func:`rnn_tanh`.
 
     Returns:
         ``output`` and ``h_n`` as in :func:`rnn_tanh`.

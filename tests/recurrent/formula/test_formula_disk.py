@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -186,8 +187,12 @@ def test_an_interrupt_while_a_cell_compiles(folder: Path, monkeypatch: pytest.Mo
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cxx, "_compiled", interrupt)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a program
     cell = treadle.Cell("interrupted", gates=("a",), forward=lambda a, h: torch.cos(a) + 0.5 * h)
     layer = treadle.nn.Recurrent(cell, 2, 3)
     with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="KeyboardInterrupt"):
-        layer(torch.ones(4, 2, 2))
-        time.sleep(10)  # the interrupt comes after the call
+        try:
+            layer(torch.ones(4, 2, 2))
+            time.sleep(10)  # the interrupt comes after the call
+        finally:
+            signal.signal(signal.SIGINT, before)
