@@ -122,8 +122,8 @@ def run_jax() -> int:
 def run_algorithms() -> int:
     """Runs layers of a few steps by each algorithm, with H large enough that each of its kernels
     runs: all cells, rows of one or several lengths, and resets. float32 also runs with TF32."""
-    from tests.recurrent import persistent_calls as calls
-    from tests.recurrent import persistent_resets as resets
+    from tests.recurrent.kernels import persistent_calls as calls
+    from tests.recurrent.kernels import persistent_resets as resets
     from tests.recurrent.support.layer_cases import CELLS
 
     count = 0

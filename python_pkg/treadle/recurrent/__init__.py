@@ -35,7 +35,7 @@ def lstm(*args: Any, **kwargs: Any) -> Any:
             first layer), weight_hh [4H, H] (block-diagonal: [4H, H/n] with n blocks) and, if
             ``has_biases``, bias_ih and bias_hh [4H].
         has_biases: whether ``params`` has biases.
-        num_layers: each layer after the first reads the output of the previous one.
+        num_layers: the number of layers. Each reads the output of the previous one.
         dropout: the probability of dropping an element between two layers, if ``train``.
         train: False turns dropout off.
         bidirectional: a second direction in each layer reads the sequence from its end.
@@ -49,7 +49,7 @@ def lstm(*args: Any, **kwargs: Any) -> Any:
             direction, which reads from the end, resets before step t where step t + 1 is marked.
         reset_hx: the state that a row resets to instead of zeros: like ``hx``, or one for each
             step, [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``;
-            [num_layers * D, S, H] of a packed batch). Gradients stop at a reset and flow into it.
+            [num_layers * D, S, H] of a packed batch). Gradients flow into it, not across a reset.
         lengths: [B], int64 or int32 on input's device, instead of packing: row b has lengths[b]
             steps, and the second direction begins at its last one. Padding values, NaN included,
             do not affect results and get zero gradients. The host does not wait for the lengths,
