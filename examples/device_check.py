@@ -18,7 +18,7 @@ def pick_device() -> torch.device:
     try:
         treadle.scale(torch.ones(1, device="cuda"), 1.0)
     except RuntimeError as error:
-        print(f"There is a GPU, but it is left alone: {error}")
+        print(f"There is a GPU, but it is not used: {error}")
         return torch.device("cpu")
     return torch.device("cuda")
 

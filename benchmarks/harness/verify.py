@@ -126,7 +126,7 @@ def verify(
                 raise Refused(f"{op}: {what} is {value.dtype} {list(value.shape)}")
             worst = max(worst, compare(f"{op}: {what}", value, other, truth, index < count))
             if bits and index < count and not torch.equal(value, other):
-                raise Refused(f"{op}: {what} has not the bits of torch's")
+                raise Refused(f"{op}: {what} differs from torch's in some bits")
     return worst
 
 

@@ -56,7 +56,9 @@ def launch_info(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list
     function = ops.get(op) if isinstance(op, str) else op
     if not callable(function):
         names = ", ".join(sorted(ops))
-        raise ValueError(f"launch_info: op must be one of {names}, or what is called, got {op!r}")
+        raise ValueError(
+            f"launch_info: op must be one of {names}, or the function itself, got {op!r}"
+        )
     bindings = _build.bindings()
     bindings.take_launches()
     bindings.record_launches(True)

@@ -107,6 +107,6 @@ def sine_linear_jet(
 def _refuse_grad(op: str, omega: object) -> None:
     if isinstance(omega, Tensor) and omega.requires_grad:
         raise TypeError(
-            f"{op}: omega must be a number, for it is not differentiable, got a tensor that "
+            f"{op}: omega must be a number, because it is not differentiable, got a tensor that "
             "requires grad"
         )

@@ -161,8 +161,8 @@ def test_a_factor_that_requires_grad() -> None:
         ),
         (
             lambda x: treadle.vector_add(x, x, alpha=torch.tensor(2.0, requires_grad=True)),
-            "vector_add: alpha must be a number, for it is not differentiable, got a tensor that "
-            "requires grad",
+            "vector_add: alpha must be a number, because it is not differentiable, got a tensor "
+            "that requires grad",
         ),
     ],
 )

@@ -92,7 +92,7 @@ def refused() -> None:
     part = DTensor.from_local(torch.ones(4, 3), mesh, [SUM])
     for call, words in (
         (lambda: treadle.vector_add(cut, torch.ones(3)), "b must be a DTensor as others are, got"),
-        (lambda: treadle.sine_(part), "sine_: x must be held as the result is, got P"),
+        (lambda: treadle.sine_(part), "sine_: x must have the placements of the result, got P"),
         (lambda: treadle.sine(cut, out=cut), "sine: out must not be given, got a DTensor"),
     ):
         try:

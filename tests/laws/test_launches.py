@@ -240,7 +240,7 @@ def test_launch_info_says_how_a_layer_is_run(lengths: tuple[int, ...] | None, ce
     new_enough = torch.cuda.get_device_capability() >= (8, 0)
     none = "no algorithm keeps such weights on the chip"
     of_block = "one block keeps the weights on the chip"
-    alone = "few rows of one step are a launch"
+    alone = "a few rows of one step take a single launch"
     for dtype, steps, reason in (
         (torch.float32, 4, of_block if new_enough else none),
         (torch.bfloat16, 4, of_block if new_enough else none),

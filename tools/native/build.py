@@ -53,7 +53,7 @@ def build_for(torch: host.Torch, pythons: list[host.Python], package: Path, vers
         what += ", compiled for checking"
     print(f"treadle: torch {torch.version}, {what}, {jobs} at once", flush=True)
     if run_ninja(ninja_file, jobs):
-        raise host.BuildError("the compilation failed; the compiler's words are above")
+        raise host.BuildError("the compilation failed; see the compiler's messages above")
     for source, target in laid(graph, package).items():
         target.parent.mkdir(parents=True, exist_ok=True)
         _lay(source, target)

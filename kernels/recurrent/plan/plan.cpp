@@ -43,7 +43,7 @@ RecurrencePlan fastest(const RecurrenceSizes& sizes, const RecurrenceDevice& dev
     if (found.time < best.time) best = found;
   }
   if (best.plan.by_steps() && !on_chip) {
-    best.plan.reason = one ? "one step does not pay for weights on the chip"
+    best.plan.reason = one ? "for one step, loading weights onto the chip takes too long"
                            : "no algorithm keeps such weights on the chip";
   }
   return best.plan;

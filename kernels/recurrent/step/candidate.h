@@ -25,7 +25,7 @@ inline Candidate step_candidate(const RecurrenceSizes& sizes, const RecurrenceDe
   found.exists = true;
   found.time = launched_time(sizes, device, backward);
   found.plan.kernel = KernelId::kStep;
-  found.plan.reason = "so many rows are faster by a product a step";
+  found.plan.reason = "for this many rows, one product per step is faster";
   found.plan.weight_by_columns =
       sizes.dtype == Dtype::kFloat && !device.tf32 && !backward && by_columns(sizes);
   return found;
@@ -37,7 +37,7 @@ inline Candidate warp_candidate(const RecurrenceSizes& sizes, const RecurrenceDe
   Candidate found;
   found.exists = !backward && !is_formula(sizes.cell);
   found.plan.kernel = KernelId::kWarp;
-  found.plan.reason = "few rows of one step are a launch";
+  found.plan.reason = "a few rows of one step take a single launch";
   const bool few = sizes.batch <= kFewUnits / std::max<int64_t>(sizes.hidden, 1);
   if (found.exists && sizes.steps <= kFewSteps && few) found.time = 0;
   return found;

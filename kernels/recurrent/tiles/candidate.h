@@ -25,7 +25,7 @@ inline Candidate tiles_candidate(const RecurrenceSizes& sizes, const RecurrenceD
   Candidate found;
   found.exists = !backward && in_tiles(sizes, device);
   found.plan.kernel = KernelId::kTiles;
-  found.plan.reason = "so many rows fill tiles of tensor cores";
+  found.plan.reason = "this many rows fill the tiles of the tensor cores";
   if (found.exists && sizes.batch >= kTilesLeastRows) found.time = tiles_time(sizes, device);
   return found;
 }

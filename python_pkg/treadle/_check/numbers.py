@@ -31,7 +31,7 @@ def as_number(op: str, name: str, value: Any, *, real: bool = False) -> int | fl
     if isinstance(value, Tensor):
         if value.dim() == 0 and not value.requires_grad:
             return value.item()
-        why = ", for it is not differentiable" if value.requires_grad else ""
+        why = ", because it is not differentiable" if value.requires_grad else ""
         raise TypeError(f"{op}: {name} must be a number{why}, got {_described(value)}") from None
     # A caller that passes a NumPy scalar has imported NumPy.
     numpy = sys.modules.get("numpy")

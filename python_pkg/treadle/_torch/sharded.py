@@ -93,8 +93,8 @@ def _choose(op: str, ways: list[Way], tensors: Tensors, dim: int, written: set[s
     if moved(best)[0] == float("inf"):
         name = next(name for name in here if name in written)
         raise RuntimeError(
-            f"{op}: {name} must be held as the result is, got {here[name]} in dimension {dim} of "
-            "the mesh"
+            f"{op}: {name} must have the placements of the result, got {here[name]} in "
+            f"dimension {dim} of the mesh"
         )
     return best
 

@@ -105,8 +105,9 @@ class Modules:
         for own, name, p, address, frozen in self._parameters:
             if own.get(name) is not p or p.data_ptr() != address:
                 raise RuntimeError(
-                    f"training_step: {name} must lie where it lay when the step was made, got "
-                    "other memory: call make_training_step again after .to() or an assignment"
+                    f"training_step: {name} must stay in the memory that it had when the step "
+                    "was made, got other memory: call make_training_step again after .to() or an "
+                    "assignment"
                 )
             if frozen and p.requires_grad:
                 raise RuntimeError(

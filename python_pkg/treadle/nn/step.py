@@ -255,8 +255,8 @@ class Step:
             found = parameters.get(name)
             if found is None or found.data_ptr() != place:
                 raise RuntimeError(
-                    f"step: {name} must lie where it lay when the step was made, got other memory: "
-                    "call make_step again after .to() or an assignment"
+                    f"step: {name} must stay in the memory that it had when the step was made, "
+                    "got other memory: call make_step again after .to() or an assignment"
                 )
 
     def _check_device(self, name: str, t: Tensor) -> None:

@@ -228,8 +228,8 @@ def test_parameters_that_moved(device: str, name: str) -> None:
     change(layer)
     with raises(
         RuntimeError,
-        f"step: {parameter} must lie where it lay when the step was made, got other memory: call "
-        "make_step again after .to() or an assignment",
+        f"step: {parameter} must stay in the memory that it had when the step was made, got "
+        "other memory: call make_step again after .to() or an assignment",
     ):
         step(x[0])
 

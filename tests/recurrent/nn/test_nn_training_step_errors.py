@@ -239,8 +239,8 @@ def test_parameters_that_moved(device: str, change: Callable[[Any], None]) -> No
     change(net)
     with raises(
         RuntimeError,
-        "training_step: weight must lie where it lay when the step was made, got other memory: "
-        "call make_training_step again after .to() or an assignment",
+        "training_step: weight must stay in the memory that it had when the step was made, got "
+        "other memory: call make_training_step again after .to() or an assignment",
     ):
         step(x[0], h)
 

@@ -38,8 +38,8 @@ FLOAT_SHAPES = {
 SPLIT_SHAPES = FLOAT_SHAPES | {(32, 8): 10, (32, 16): 10}
 Sizes = tuple[int, int, int, int]
 MANY_ROWS = (
-    ("step", "so many rows are faster by a product a step"),
-    ("tiles", "so many rows fill tiles of tensor cores"),
+    ("step", "for this many rows, one product per step is faster"),
+    ("tiles", "this many rows fill the tiles of the tensor cores"),
 )
 
 
@@ -167,7 +167,7 @@ def chosen(one: Any, can: set[str], sizes: Sizes, backward: bool, architecture: 
     # float32 backward pass; otherwise the one with the lower predicted time.
     narrow = architecture >= 90 and hidden <= 256 and not (backward and element == 4)
     worth = {"cluster"} if "cluster" in can and narrow else can - {"step"} or {"step"}
-    why = "few rows of one step are a launch" if worth == {"warp"} else "on the chip"
+    why = "a few rows of one step take a single launch" if worth == {"warp"} else "on the chip"
     assert many or (one.algorithm in worth and why in one.reason)
     assert batch > 16 or not many
 
