@@ -130,7 +130,7 @@ def check_hx(
         if not isinstance(hx, (tuple, list)) or len(hx) != len(names):
             count = f" of length {len(hx)}" if isinstance(hx, (tuple, list)) else ""
             raise _wrong_count(hx, len(names), () if projection else shape)(
-                f"{module}: hx must be a pair of tensors ({', '.join(names)}), "
+                f"{module}: hx must be {_several(names)} ({', '.join(names)}), "
                 f"got {type(hx).__name__}{count}"
             )
         states = tuple(hx)
@@ -145,6 +145,10 @@ def check_hx(
                 f"{module}: {name} must have shape {form} = {list(wanted)}, got {list(state.shape)}"
             )
     return states  # type: ignore[no-any-return]
+
+
+def _several(names: tuple[str, ...]) -> str:
+    return "a pair of tensors" if len(names) == 2 else f"a tuple of {len(names)} tensors"
 
 
 def _wrong_count(hx: object, count: int, shape: tuple[int, ...]) -> type[Exception]:
@@ -178,7 +182,8 @@ def check_resets(
     states = (reset_hx,) if len(names) == 1 else reset_hx
     if not isinstance(states, (tuple, list)) or len(states) != len(names):
         raise TypeError(
-            f"{module}: reset_hx must be a pair of tensors (h, c), got {type(reset_hx).__name__}"
+            f"{module}: reset_hx must be {_several(names)} "
+            f"({', '.join(name[:-1] for name in names)}), got {type(reset_hx).__name__}"
         )
     for state in states:
         if not isinstance(state, Tensor):

@@ -317,6 +317,19 @@ def test_slstm_as_without_its_stabilizer(heads: int, device: str) -> None:
     agree(gradients(output, leaves), gradients(expected, leaves), 1e-10)
 
 
+def test_four_states_are_one_tuple() -> None:
+    layer = treadle.nn.SLSTM(3, 4)
+    x = torch.randn(5, 2, 3)
+    output, states = layer(x)
+    assert len(states) == 4 and not torch.equal(layer(x, states)[0], output)
+    words = r"SLSTM: hx must be a tuple of 4 tensors \(h0, c0, n0, m0\), got tuple of length 3"
+    with pytest.raises(IndexError, match=words):
+        layer(x, states[:3])
+    words = r"SLSTM: reset_hx must be a tuple of 4 tensors \(h, c, n, m\), got Tensor"
+    with pytest.raises(TypeError, match=words):
+        layer(x, reset=torch.zeros(5, 2, dtype=torch.bool), reset_hx=states[0])
+
+
 @EACH_DEVICE
 def test_slstm_does_not_overflow(device: str) -> None:
     """exp(i) is infinite in float32, and in the first steps 0."""
