@@ -83,8 +83,11 @@ class Recurrent(SequenceLayers, nn.Module):
 
     Parameters, for each layer and direction, as torch.nn.LSTM names them: ``weight_ih_l0`` [G_i H,
     I] and ``bias_ih_l0`` [G_i H], a block of H rows for each gate with a product of the input, and
-    ``weight_hh_l0`` [G_h H, H] and ``bias_hh_l0`` [G_h H] for those with a product of h, in the
-    order of ``cell.gates``. Their initial values are uniform in +-1 / sqrt(H).
+    ``weight_hh_l0`` [G_h H, H / groups] and ``bias_hh_l0`` [G_h H] for those with a product of h,
+    in the order of ``cell.gates``. Their initial values are uniform in +-1 / sqrt(H).
+
+    A call takes and returns ``h`` or, if the cell has other states, the tuple of h and these states,
+    each [num_layers * D, B, H], where D is 2 if bidirectional, else 1.
 
     Raises:
         TypeError, ValueError: an argument is not as above.
