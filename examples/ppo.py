@@ -1,4 +1,4 @@
-"""Proximal policy optimisation for policies with a memory, shared by the examples with agents.
+"""Proximal policy optimization (PPO) for recurrent policies, shared by the examples of agents.
 
 Rows of a batch are sequences, because a policy with a memory learns from sequences. Each row begins
 with a given state, and the policy resets where an episode begins in the middle of the row.
@@ -46,7 +46,7 @@ def advantages(played: Played, value: Tensor, rules: Rules) -> Tensor:
 
 
 def loss(choice: Categorical, value: Tensor, part: Played, rules: Rules) -> Tensor:
-    """The clipped surrogate loss, the error of the values, and an entropy bonus."""
+    """The clipped surrogate loss, plus the error of the values, minus an entropy bonus."""
     ratio = (choice.log_prob(part["action"]) - part["chance"]).exp()
     gain = (part["advantage"] - part["advantage"].mean()) / (part["advantage"].std() + 1e-8)
     better = torch.min(ratio * gain, ratio.clamp(1 - rules.clip, 1 + rules.clip) * gain)

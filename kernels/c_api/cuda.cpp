@@ -49,8 +49,8 @@ void check_pointer(const char* name, const char* field, const void* pointer, int
 
 namespace {
 
-// Recent drivers accept a stream of any GPU, and run kernels on that GPU. During the capture of a
-// stream, a query of its GPU would end the capture.
+// Recent drivers accept a stream that belongs to a GPU other than the current one, and run kernels
+// on the stream's GPU. Querying the GPU of a stream that is being captured would end the capture.
 void check_stream(const treadle_device& device) {
 #if CUDART_VERSION >= 12080
   const cudaStream_t stream = stream_of(device);

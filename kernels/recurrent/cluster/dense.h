@@ -1,7 +1,7 @@
-// The layouts of a block's shared memory in the dense cluster kernels. These kernels compute
-// batches in which all rows have all steps, with or without resets, if H is a multiple of 8. The
-// number of rows of a tile (`stride`), which cluster/{forward,backward}.cuh read at run time, is a
-// template argument. Like engine/shapes.h, this header needs neither torch nor CUDA.
+// The layouts of a block's shared memory in the dense cluster kernels. These kernels compute dense
+// batches, with or without resets, if H is a multiple of 8. The number of rows in a tile (`stride`)
+// is a template argument here; the general kernels in cluster/{forward,backward}.cuh read it at run
+// time. Like engine/shapes.h, this header needs neither torch nor CUDA.
 #pragma once
 
 #include "kernels/recurrent/engine/shapes.h"
@@ -15,7 +15,8 @@ constexpr int kept_fragments(int warps, int reserve, int fragments) {
   return kept < fragments ? kept : fragments;
 }
 
-// With resets: the marks of 64 steps, and their addresses (cluster/dense_resets.cuh).
+// The extra bytes with resets: the marks of 64 steps, and where to load them from
+// (cluster/dense_resets.cuh).
 inline constexpr int kDenseMarksBytes = 64 * 4 + 32;
 
 // Forward. A warp computes the products of a group of 16 units over one of kSplits slices of K, as
@@ -27,9 +28,9 @@ struct DenseForward {
   static constexpr int kHidden = units * blocks, kRows = stride * tiles;
   static constexpr int kGroups = units / 16, kSplits = units >= 64 ? 2 : 4;
   static constexpr int kWarps = kGroups * kSplits, kThreads = kWarp * kWarps;
-  static constexpr int kChunks = kHidden / 16 / kSplits;  // of 16 k, per warp
-  // Sums of 16 units are stored in the order of the accumulator registers of the lanes, in kPairs
-  // pairs of rows. A slot is 32 of these sums, one per lane. A warp finishes at most kItems slots.
+  static constexpr int kChunks = kHidden / 16 / kSplits;  // of 16 along K, per warp
+  // The sums for 16 units are stored lane by lane in accumulator order, as kPairs pairs of rows. A
+  // slot is 32 of these sums, one per lane. A warp runs the epilogue of at most kItems slots.
   static constexpr int kPairs = (stride + 1) / 2, kSumBytes = 8 * kPairs * 16;
   static constexpr int kSlots = tiles * kPairs, kItems = shapes::ceil_div(kSlots, kSplits);
   // kSends: 16-byte pieces to send. kFetches: 16-byte pieces of products to prefetch, and of gates
@@ -44,7 +45,8 @@ struct DenseForward {
   static constexpr int kKept = kept_fragments(kWarps, kReserve, kFragments);
   static constexpr int kDepth = tiles == 1 ? 8 : 4, kAhead = kDepth - 2;  // stages of the input
 
-  // In bytes. For each parity: h of all units, h of the block's own units, barriers.
+  // In bytes. Two copies, for even and odd steps, of: h of all units, h of the block's own units,
+  // barriers.
   static constexpr int kTileBytes = 32 * stride;  // of 16 units
   static constexpr int kState = 0, kOutgoing = kHidden * kRows * 2;
   static constexpr int kOwnBytes = units * kRows * 2;
@@ -72,7 +74,7 @@ struct DenseBackward {
   static constexpr int kGroups = units / 16;
   static constexpr int kWarps = units == 16 ? 4 : units == 48 ? 12 : 8;
   static constexpr int kThreads = kWarp * kWarps;
-  static constexpr int kChunks = state_gates * kGroups;  // of 16 k
+  static constexpr int kChunks = state_gates * kGroups;  // of 16 along K
   static constexpr int kWide = kHidden / 16 / kWarps;    // tiles of 16 units per warp
   // As in forward; all warps share the slots.
   static constexpr int kPairs = (stride + 1) / 2, kSumBytes = 8 * kPairs * 16;
@@ -92,8 +94,8 @@ struct DenseBackward {
   // Stages of saved values.
   static constexpr int kDepth = tiles > 1 ? 4 : units == 48 ? 6 : 8, kAhead = kDepth - 2;
 
-  // In bytes. For each parity: the sums of the block's own units, by sending block; the gradients
-  // of its own gates; a barrier.
+  // In bytes. Two copies, for even and odd steps, of: the sums of the block's own units, by sending
+  // block; the gradients of its own gates; a barrier.
   static constexpr int kTileBytes = 32 * stride;  // gradients of a gate of 16 units
   static constexpr int kBlockSums = kGroups * tiles * kSumBytes;
   static constexpr int kState = 0, kStateBytes = blocks * kBlockSums, kOutgoing = kStateBytes;

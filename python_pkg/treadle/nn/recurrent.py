@@ -86,8 +86,8 @@ class Recurrent(SequenceLayers, nn.Module):
     ``weight_hh_l0`` [G_h H, H / groups] and ``bias_hh_l0`` [G_h H] for those with a product of h,
     in the order of ``cell.gates``. Their initial values are uniform in +-1 / sqrt(H).
 
-    A call takes and returns ``h`` or, if the cell has other states, the tuple of h and these states,
-    each [num_layers * D, B, H], where D is 2 if bidirectional, else 1.
+    A call takes and returns ``h`` or, if the cell has other states, a tuple of h and these states.
+    Each is [num_layers * D, B, H], where D is 2 if bidirectional, else 1.
 
     Raises:
         TypeError, ValueError: an argument is not as above.
