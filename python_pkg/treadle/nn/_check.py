@@ -181,9 +181,10 @@ def check_resets(
         raise TypeError(f"{module}: reset_hx must come with reset, got it alone")
     states = (reset_hx,) if len(names) == 1 else reset_hx
     if not isinstance(states, (tuple, list)) or len(states) != len(names):
+        count = f" of length {len(reset_hx)}" if isinstance(reset_hx, (tuple, list)) else ""
         raise TypeError(
             f"{module}: reset_hx must be {_several(names)} "
-            f"({', '.join(name[:-1] for name in names)}), got {type(reset_hx).__name__}"
+            f"({', '.join(name[:-1] for name in names)}), got {type(reset_hx).__name__}{count}"
         )
     for state in states:
         if not isinstance(state, Tensor):

@@ -321,13 +321,17 @@ def test_four_states_are_one_tuple() -> None:
     layer = treadle.nn.SLSTM(3, 4)
     x = torch.randn(5, 2, 3)
     output, states = layer(x)
-    assert len(states) == 4 and not torch.equal(layer(x, states)[0], output)
+    _, half = layer(x[:2])
+    rest, last = layer(x[2:], half)  # in two parts
+    agree((rest, last), (output[2:], states), 1e-6)
     words = r"SLSTM: hx must be a tuple of 4 tensors \(h0, c0, n0, m0\), got tuple of length 3"
     with pytest.raises(IndexError, match=words):
         layer(x, states[:3])
     words = r"SLSTM: reset_hx must be a tuple of 4 tensors \(h, c, n, m\), got Tensor"
     with pytest.raises(TypeError, match=words):
         layer(x, reset=torch.zeros(5, 2, dtype=torch.bool), reset_hx=states[0])
+    with pytest.raises(TypeError, match="got tuple of length 3"):
+        layer(x, reset=torch.zeros(5, 2, dtype=torch.bool), reset_hx=states[:3])
 
 
 @EACH_DEVICE
