@@ -36,7 +36,7 @@ def test_parameters(page: dict[str, Any]) -> None:
     vectors = {"bias_ih_l0": (2 * 32,), "bias_hh_l0": (2 * 32,)}
     assert shapes == {"weight_ih_l0": (2 * 32, 1), "weight_hh_l0": (2 * 32, 32), **vectors}
     assert page["layer"].cell.gates == ("z", "a")
-    text = re.search(r'`forward` may also be text: `"(.*)"`', TEXT)
+    text = re.search(r'`forward` may also be a\s+string: `"(.*)"`', TEXT)
     assert text is not None
     treadle.Cell("text", gates=("z", "a"), forward=text[1])
 

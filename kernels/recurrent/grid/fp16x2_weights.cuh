@@ -48,7 +48,8 @@ struct GridSplitWeights {
     }
   }
 
-  // Returns fragment f. Each fragment in shared memory is loaded kAhead such fragments before it is used.
+  // Returns fragment f. Each fragment in shared memory is loaded kAhead such fragments before it is
+  // used.
   __device__ __forceinline__ uint4 take(int f) {
     if constexpr (Layout::kInShared > 0) {
       if (shared(f)) {
