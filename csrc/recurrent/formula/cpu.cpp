@@ -51,7 +51,8 @@ void push_parts(std::vector<Tensor>& values, const Tensor& c, int64_t count) {
 
 // Results from `first` on, side by side.
 Tensor beside(const std::vector<Tensor>& results, int64_t first) {
-  return at::cat(at::TensorList(results).slice(first), 1);
+  const at::TensorList parts = at::TensorList(results).slice(first);
+  return parts.size() == 1 ? parts[0] : at::cat(parts, 1);
 }
 
 // Replaces the states of rows that reset before the step.

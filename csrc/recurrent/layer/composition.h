@@ -302,13 +302,6 @@ class LayerComposition {
   LayerSteps steps_;
   std::vector<LayerDirection> directions_;
 
-  template <class F>
-  static void each_parameter(LayerArguments& a, F f) {
-    for (Tensor* t : {&a.weight_ih, &a.weight_hh, &a.bias_ih, &a.bias_hh}) {
-      if (t->defined()) *t = f(*t);
-    }
-  }
-
   // The arguments, or their tangents, in the dtype of derivatives, with dimension D, with blocks in
   // the order of the gates, and in groups.
   LayerArguments ordered(const LayerArguments& a) const {

@@ -53,11 +53,7 @@ LayerArguments map_units(const LayerArguments& a, const CellInfo& cell, const F&
 // The arguments as the kernels see them.
 inline LayerArguments in_groups(const LayerArguments& a, int64_t groups) {
   LayerArguments given = a;
-  if (a.one_direction()) {
-    for (Tensor* t : {&given.weight_ih, &given.weight_hh, &given.bias_ih, &given.bias_hh}) {
-      if (t->defined()) *t = t->unsqueeze(0);
-    }
-  }
+  if (a.one_direction()) each_parameter(given, [](const Tensor& t) { return t.unsqueeze(0); });
   LayerArguments found = map_units(
       given, cell_info(a.cell),
       [&](const Tensor& t, int64_t k, int64_t dim) { return in_groups(t, groups, k, dim); });

@@ -96,6 +96,14 @@ inline Tensor parameter_of(const LayerArguments& layer, const Tensor& t, int64_t
   return layer.one_direction() ? t : of_direction(t, d);
 }
 
+// Replaces each defined weight and bias t by f(t).
+template <class F>
+void each_parameter(LayerArguments& a, const F& f) {
+  for (Tensor* t : {&a.weight_ih, &a.weight_hh, &a.bias_ih, &a.bias_hh}) {
+    if (t->defined()) *t = f(*t);
+  }
+}
+
 // weight_hh or bias_hh, with its blocks of `hidden` rows along `dim` rolled from torch's order to
 // the order of the gates.
 inline Tensor in_gate_order(const Tensor& t, CellKind cell, const c10::SymInt& hidden,

@@ -173,18 +173,9 @@ static LayerGrads backward_in_groups(const RecurrenceBackend& backend,
   found = map_units(found, cell, [&](const Tensor& t, int64_t blocks, int64_t dim) {
     return contiguous(from_groups(t, groups, blocks, dim));
   });
-  const auto parameter = [&](const Tensor& t) {
-    return t.defined() && a.one_direction() ? t.squeeze(0) : t;
-  };
-  return {found.input,
-          found.h0,
-          found.c0,
-          parameter(found.weight_ih),
-          parameter(found.weight_hh),
-          parameter(found.bias_ih),
-          parameter(found.bias_hh),
-          found.reset_h,
-          found.reset_c};
+  if (a.one_direction()) each_parameter(found, [](const Tensor& t) { return t.squeeze(0); });
+  return {found.input,   found.h0,      found.c0,      found.weight_ih, found.weight_hh,
+          found.bias_ih, found.bias_hh, found.reset_h, found.reset_c};
 }
 
 LayerGrads recurrent_layer_backward_kernel(const RecurrenceBackend& backend,
