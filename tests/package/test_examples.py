@@ -77,7 +77,7 @@ def test_device_check_falls_back_when_kernels_do_not_run(
     monkeypatch.setattr(torch, "ones", lambda *_, **__: None)
     monkeypatch.setattr(treadle, "scale", refuse)
     assert example("device_check").pick_device() == torch.device("cpu")
-    assert "left alone: scale: the build must have CUDA" in capsys.readouterr().out
+    assert "is not used: scale: the build must have CUDA" in capsys.readouterr().out
 
 
 def test_numpy_in_place(example, device: str) -> None:

@@ -167,7 +167,7 @@ def chosen(one: Any, can: set[str], sizes: Sizes, backward: bool, architecture: 
     # float32 backward pass; otherwise the one with the lower predicted time.
     narrow = architecture >= 90 and hidden <= 256 and not (backward and element == 4)
     worth = {"cluster"} if "cluster" in can and narrow else can - {"step"} or {"step"}
-    why = "a few rows of one step take a single launch" if worth == {"warp"} else "on the chip"
+    why = "a few rows of one step take a single launch" if worth == {"warp"} else "the chip"
     assert many or (one.algorithm in worth and why in one.reason)
     assert batch > 16 or not many
 
