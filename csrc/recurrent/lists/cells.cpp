@@ -2,18 +2,19 @@
 
 #include <ATen/OpMathType.h>
 
+#include "recurrent/layer/groups.h"
 #include "recurrent/lists/lengths.h"
 #include "recurrent/run/affine_scan.h"
 
 namespace treadle {
-namespace {
 
-// t [T, B, X] shifted by one step: at each step, the entry of the previous step of the direction.
-Tensor before(const Tensor& t, const Tensor& first, int64_t direction) {
+Tensor steps_before(const Tensor& t, const Tensor& first, int64_t direction) {
   const Tensor row = first.unsqueeze(0);
   const Tensor all = direction == 0 ? at::cat({row, t}) : at::cat({t, row});
   return all.narrow_symint(0, direction, t.sym_size(0));
 }
+
+namespace {
 
 // `other`, but where a row is marked, the direction's part of `states` [D, B, H] or [D, T, B, H],
 // or zeros if these are undefined.
@@ -84,17 +85,19 @@ Tensor packed_cells(const LayerArguments& a, const Tensor& output) {
   return cells.flatten(0, 1).index_select(0, places.to_packed);
 }
 
-}  // namespace
-
-Tensor direction_cells(const LayerArguments& a, const Tensor& output, int64_t d) {
+// c of direction d of a layer, whose directions may be groups of units (layer/groups.h).
+Tensor group_cells(const LayerArguments& a, const Tensor& output, int64_t d) {
   // Autocast must not change the dtype of the products, which is the layer's.
   const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
   const ScalarType dtype = output.scalar_type(), wide = at::toOpMathType(dtype);
   const c10::SymInt hidden = a.h0.sym_size(-1);
+  const int64_t time = a.time_direction(d);
   const Tensor own = output.narrow_symint(-1, hidden * d, hidden);
-  Tensor h = before(own, a.h0.select(0, d).to(dtype), d), marks = a.reset;
+  Tensor h = steps_before(own, a.h0.select(0, d).to(dtype), time), marks = a.reset;
   if (marks.defined()) {
-    if (d == 1) marks = before(marks, at::zeros_symint({a.h0.sym_size(1), 1}, marks.options()), 1);
+    if (time == 1) {
+      marks = steps_before(marks, at::zeros_symint({a.h0.sym_size(1), 1}, marks.options()), 1);
+    }
     h = replaced(marks, a.reset_h, d, h);
   }
   // c does not depend on the output gate, which is the last gate of an LSTM.
@@ -111,7 +114,18 @@ Tensor direction_cells(const LayerArguments& a, const Tensor& output, int64_t d)
     const Tensor none = at::zeros_like(steps.add);
     steps.add = steps.add + steps.keep * replaced(marks, a.reset_c, d, none);
   }
-  return affine_scan(steps.keep, steps.add, a.c0.select(0, d).to(wide), marks, d == 1);
+  return affine_scan(steps.keep, steps.add, a.c0.select(0, d).to(wide), marks, time == 1);
+}
+
+}  // namespace
+
+Tensor direction_cells(const LayerArguments& a, const Tensor& output, int64_t d) {
+  const int64_t groups = groups_of(a);
+  if (groups == 1) return group_cells(a, output, d);
+  const LayerArguments own = in_groups(a, groups);
+  std::vector<Tensor> found;
+  for (int64_t j = 0; j < groups; ++j) found.push_back(group_cells(own, output, d * groups + j));
+  return at::cat(found, -1);
 }
 
 Tensor layer_cells(const LayerArguments& a, const Tensor& output) {

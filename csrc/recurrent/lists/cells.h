@@ -8,7 +8,11 @@
 
 namespace treadle {
 
-// c of one direction of a dense layer: [T, B, H], in float32 or float64.
+// t [T, B, X] shifted by one step: at each step, the entry of the previous step of the direction;
+// `first` [B, X] at its first step.
+Tensor steps_before(const Tensor& t, const Tensor& first, int64_t direction);
+
+// c of one direction of time of a dense layer: [T, B, H], in float32 or float64.
 Tensor direction_cells(const LayerArguments& layer, const Tensor& output, int64_t direction);
 
 // c of all directions, dense or packed: [T, B, D*H] or [S, D*H], in float32 or float64.

@@ -7,6 +7,7 @@
 
 #include "common/check.h"
 #include "recurrent/layer/autocast.h"
+#include "recurrent/lists/aligned.h"
 #include "recurrent/lists/cells.h"
 #include "recurrent/lists/lengths.h"
 #include "recurrent/lists/stack.h"
@@ -44,6 +45,10 @@ LayersResults run_layer(const LayerArguments& given, bool recompute, bool cells,
   // Checked before the arguments are changed. Not under autocast: the dtypes may still differ.
   if (!autocast_dtype(given.cell, /*packed=*/false, given.c0)) {
     check_layer(layer_op_name(), given);
+  }
+  if (is_formula(given.cell) && treadle::has_c(given.cell)) {
+    return run_aligned(given, lengths,
+                       [&](const LayerArguments& a) { return call_layer(a, recompute); });
   }
   const LayerArguments a = with_lengths(given, lengths);
   const bool has_c = treadle::has_c(given.cell), both = given.h0.sym_size(0) == 2;
@@ -123,13 +128,6 @@ LayersResults run(const Tensor& input, const OptionalTensor& batch_sizes, const 
   return run_dispatched(input, batch_sizes, from_zeros);
 }
 
-// Raises for a block-diagonal weight_hh where gates or c of all steps are computed here.
-void check_one_block(const Layers& a, const char* option) {
-  const Tensor& weight = a.params[1];
-  TORCH_CHECK(weight.dim() < 2 || hidden_size(a) == weight.sym_size(-1), a.op(), ": ", option,
-              " must not be given with a block-diagonal weight_hh");
-}
-
 LayersResults run_input(const Tensor& input, bool batch_first, Layers a) {
   TORCH_CHECK(input.dim() == 3, a.op(), ": input must have shape ",
               batch_first ? "[B, T, I]" : "[T, B, I]", ", got ", input.sym_sizes());
@@ -138,7 +136,6 @@ LayersResults run_input(const Tensor& input, bool batch_first, Layers a) {
   }
   const Tensor x = batch_first ? input.transpose(0, 1) : input;
   if (a.lengths) check_lengths(a.op(), *a.lengths, x);
-  if (a.lengths && a.has_c()) check_one_block(a, "lengths");
   if (!batch_first) return run(x, std::nullopt, a);
   if (a.reset) a.reset = a.reset->transpose(0, 1);
   std::vector<Tensor> reset_hx = a.reset_hx.vec();
@@ -240,7 +237,6 @@ std::vector<Tensor> layers_from_zeros(const Tensor& input, const OptionalTensor&
                  cells,
                  /*zeros=*/true};
   TORCH_CHECK(!cells || a.has_c(), a.op(), ": cells must be False, got True: this cell has none");
-  if (cells) check_one_block(a, "cells");
   const LayersResults found =
       batch_sizes ? run_data(input, *batch_sizes, a) : run_input(input, batch_first, a);
   std::vector<Tensor> results{found.output, found.h_n};

@@ -37,15 +37,20 @@ void check_lengths(const char* op, const Tensor& lengths, const Tensor& input) {
 
 RowLengths::RowLengths(const Tensor& lengths, const c10::SymInt& steps) {
   t_ = at::arange(Scalar(steps), lengths.options().dtype(at::kLong)).unsqueeze(1);
-  stop_ = lengths.clamp_max(Scalar(steps));
+  stop_ = lengths.to(at::kLong).clamp_min(0).clamp_max(Scalar(steps));
   padding = t_.ge(stop_).unsqueeze(-1);
   last = t_.add(1).eq(stop_).unsqueeze(-1);
   empty = stop_.le(0).unsqueeze(-1);
 }
 
-// A reset state [D, B, H] or [D, T, B, H], in a shape that broadcasts over steps; zeros if it is
-// undefined.
-static Tensor of_steps(const Tensor& t, const Tensor& state) {
+Tensor RowLengths::rolled(const Tensor& t, const Tensor& by) const {
+  const c10::SymInt steps = t.sym_size(0), rows = t.sym_size(1);
+  const Tensor row = at::arange(Scalar(rows), by.options());
+  const Tensor from = (t_ + by).remainder(Scalar(steps.max(1))) * Scalar(rows) + row;
+  return t.flatten(0, 1).index_select(0, from.flatten()).unflatten_symint(0, {steps, rows});
+}
+
+Tensor of_steps(const Tensor& t, const Tensor& state) {
   if (!t.defined()) return at::zeros_like(state).unsqueeze(1);
   return t.dim() == 3 ? t.unsqueeze(1) : t;
 }

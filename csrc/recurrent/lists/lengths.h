@@ -21,6 +21,12 @@ struct RowLengths {
 
   // [T, B, 1] bool: the step after the last, if there is one. Used by a second direction.
   Tensor first_after() const { return t_.eq(stop_).unsqueeze(-1); }
+  // [T, 1, 1] bool: the first step.
+  Tensor first() const { return t_.eq(0).unsqueeze(-1); }
+  // [T, B, ...] with every row moved so that it ends at the last step, and the padding comes first;
+  // and the inverse.
+  Tensor at_the_end(const Tensor& t) const { return rolled(t, stop_); }
+  Tensor from_the_end(const Tensor& t) const { return rolled(t, stop_.neg()); }
   // Zeros in the padding of [T, B, ...].
   Tensor without_padding(const Tensor& t) const { return t.masked_fill(padding, 0); }
   // [B, ...] from [T, B, ...]: the values at the last steps, 0 for rows without steps. Computed as
@@ -28,8 +34,15 @@ struct RowLengths {
   Tensor at_last(const Tensor& t) const { return t.masked_fill(last.logical_not(), 0).sum(0); }
 
  private:
-  Tensor t_, stop_;  // [T, 1] steps; [B] lengths, at most T
+  Tensor t_, stop_;  // [T, 1] steps; [B] lengths, from 0 to T
+
+  // Step t of row b is step (t + by[b]) mod T of the argument.
+  Tensor rolled(const Tensor& t, const Tensor& by) const;
 };
+
+// A reset state [D, B, X] or [D, T, B, X], in a shape that broadcasts over steps; zeros like
+// `state` [D, B, X] if it is undefined.
+Tensor of_steps(const Tensor& t, const Tensor& state);
 
 // Checks lengths [B] against input [T, B, I]. Checks their values only if TREADLE_CHECK_LENGTHS is
 // 1.

@@ -44,6 +44,13 @@ def check_count(module: str, name: str, count: object, least: int = 1) -> int:
     return int(count)
 
 
+def check_groups(module: str, groups: object, hidden_size: int) -> int:
+    found = check_count(module, "groups", groups)
+    if hidden_size % found != 0:
+        raise ValueError(f"{module}: groups must divide hidden_size, {hidden_size}, got {found}")
+    return found
+
+
 def check_probability(module: str, name: str, value: object) -> float:
     if not isinstance(value, Real) or isinstance(value, bool) or not 0 <= float(value) <= 1:
         raise ValueError(f"{module}: {name} must be a number between 0 and 1, got {value!r}")

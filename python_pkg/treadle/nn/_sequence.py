@@ -290,7 +290,9 @@ def load(
     """Calls ``own`` to load the entries below ``prefix``, unless they are another cell's."""
     # state_dict is a copy made by load_state_dict, so it may be changed.
     with hooks_run(layer, state_dict, prefix, metadata, *args):
-        why = wrong_cell(front.name, front.name, state_dict, prefix, metadata)
+        why = None
+        if getattr(layer, "groups", 1) == 1:  # otherwise shapes do not tell gates from groups
+            why = wrong_cell(front.name, front.name, state_dict, prefix, metadata)
         why = why or front.rename_entries(layer, state_dict, prefix)
         if why:
             args[-1].append(why)  # replaces torch's list of names and sizes

@@ -43,6 +43,11 @@ class TorchFront(Front):
         # Checks the input first, because nn.utils.parametrize may compute a weight at each access.
         if not (isinstance(data, Tensor) and data.is_complex() and layer.weight_ih_l0.is_complex()):
             return super().called(layer, input, hx, *options)
+        if getattr(layer, "groups", 1) != 1:
+            raise ValueError(
+                f"{self.name}: groups must be 1 in a layer of {dtype_name(data.dtype)}, which "
+                f"torch runs, got {layer.groups}"
+            )
         if any(option is not None and option is not False for option in options):
             raise ValueError(
                 f"{self.name}: a layer of {dtype_name(data.dtype)}, which torch runs, must be "
@@ -87,18 +92,29 @@ class TorchFront(Front):
         exports = is_tracing() or torch.compiler.is_exporting()
         if exports and states is not None and torch.onnx.is_in_onnx_export():
             arguments = (*input, self.given(states), *net, *rest)
-            found = self._to_onnx(self.op_of(layer).__name__, arguments, options)
+            found = self._to_onnx(layer, arguments, options)
             if found is not None:
                 return found
         return super().run(layer, input, states, net, rest, options)
 
     def _to_onnx(
-        self, op: str, arguments: tuple[Any, ...], options: Options
+        self, layer: Any, arguments: tuple[Any, ...], options: Options
     ) -> tuple[Tensor, ...] | None:
         """Calls ops that torch.onnx.export can translate without a table, or returns None."""
+        op, groups = self.op_of(layer).__name__, getattr(layer, "groups", 1)
         torchs: Op = getattr(torch, op)
-        plain = options.reset is None and options.lengths is None and not options.return_cells
+        plain = (
+            groups == 1
+            and options.reset is None
+            and options.lengths is None
+            and not options.return_cells
+        )
         if is_tracing():  # dynamo=False, which accepts no table
+            if groups > 1:
+                raise RuntimeError(
+                    f"{self.name}: groups must be 1 for ONNX, which has no such layers, got "
+                    f"{groups}"
+                )
             if not plain:
                 raise RuntimeError(
                     f"{self.name}: calls with reset, lengths or return_cells must be exported by "

@@ -49,6 +49,7 @@ def differs(found: object, wanted: object) -> bool:
 
 def _refuse_script(module: nn.Module) -> NoReturn:
     torchs = isinstance(module, (nn.LSTM, nn.GRU, nn.RNN, nn.RNNCellBase))
+    torchs = torchs and getattr(module, "groups", 1) == 1
     way = ", or scripted after treadle.nn.restore(model)" if torchs else ""
     raise RuntimeError(
         f"{type(module).__name__}: the model must be exported by torch.export or traced by "

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import operator
-from typing import Any, SupportsIndex
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .._formula.cell import Cell
-from ._check import check_bool, check_dtype
+from ._check import check_bool, check_count, check_dtype, check_groups, check_probability
 from ._sequence import Front, Options, SequenceLayers, States
 
 __all__ = ["Recurrent"]
@@ -35,11 +34,6 @@ class CellFront(Front):
     ) -> tuple[Tensor, ...]:
         if options.return_cells:
             raise ValueError(f"{self.name}: return_cells must be False, got True: not of a Cell")
-        if options.lengths is not None and self.cell.states:
-            raise ValueError(
-                f"{self.name}: lengths must be None where a cell has states besides h: pack the "
-                "sequences by torch.nn.utils.rnn.pack_padded_sequence"
-            )
         data, batch_sizes = input if len(input) == 2 else (*input, None)
         found = self.op(
             data,
@@ -62,12 +56,6 @@ class CellFront(Front):
 def _for_op(states: States) -> list[Tensor]:
     """h and c, which has the other states side by side: [L*D, B, count * H]."""
     return list(states) if len(states) < 3 else [states[0], torch.cat(states[1:], -1)]
-
-
-def _size(label: str, size: Any) -> int:
-    if isinstance(size, bool) or not isinstance(size, SupportsIndex) or operator.index(size) < 1:
-        raise ValueError(f"Recurrent: {label} must be a positive integer, got {size!r}")
-    return operator.index(size)
 
 
 class Recurrent(SequenceLayers, nn.Module):
@@ -113,18 +101,12 @@ class Recurrent(SequenceLayers, nn.Module):
         if not isinstance(cell, Cell):
             raise TypeError(f"Recurrent: cell must be a treadle.Cell, got {type(cell).__name__}")
         self.cell = cell
-        self.input_size = _size("input_size", input_size)
-        self.hidden_size = _size("hidden_size", hidden_size)
-        self.num_layers = _size("num_layers", num_layers)
-        self.groups = _size("groups", groups)
-        if hidden_size % groups != 0:
-            raise ValueError(
-                f"Recurrent: groups must divide hidden_size, {hidden_size}, got {groups}"
-            )
-        if not 0 <= dropout <= 1:
-            raise ValueError(f"Recurrent: dropout must be from 0 to 1, got {dropout}")
+        self.input_size = check_count("Recurrent", "input_size", input_size)
+        self.hidden_size = check_count("Recurrent", "hidden_size", hidden_size)
+        self.num_layers = check_count("Recurrent", "num_layers", num_layers)
+        self.groups = check_groups("Recurrent", groups, self.hidden_size)
         check_dtype("Recurrent", dtype)
-        self.dropout = float(dropout)
+        self.dropout = check_probability("Recurrent", "dropout", dropout)
         self.bias = check_bool("Recurrent", "bias", bias)
         self.batch_first = check_bool("Recurrent", "batch_first", batch_first)
         self.bidirectional = check_bool("Recurrent", "bidirectional", bidirectional)

@@ -135,6 +135,9 @@ def restore(model: nn.Module) -> Replaced:
     """
     replaced, left = [], {}
     for name, module in _modules(model, "restore"):
+        if getattr(module, "groups", 1) != 1 and isinstance(module, _OURS):
+            left[name] = "torch has no layers with groups"
+            continue
         if type(module) in _TORCHS:
             module.__class__ = _TORCHS[type(module)]
         elif is_forward_ours(module):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from ._check import check_bool, check_dtype
+from ._check import check_bool, check_dtype, check_groups
 from ._methods import Replaceable
 from ._sequence import CellLayers, SequenceLayers
 from ._torch_front import GRU_FRONT, LSTM_FRONT, RNN_FRONT
@@ -21,8 +21,9 @@ __all__ = ["GRU", "LSTM", "RNN"]
 class _TorchLayers(SequenceLayers):
     """The interface of torch.nn.RNNBase, with the forward pass of SequenceLayers."""
 
-    # The default for torch's modules whose __class__ was set to this class.
+    # The defaults for torch's modules whose __class__ was set to this class.
     recompute = False
+    groups = 1
 
     def __init__(
         self,
@@ -36,6 +37,7 @@ class _TorchLayers(SequenceLayers):
         device: torch.device | str | int | None,
         dtype: torch.dtype | None,
         recompute: bool,
+        groups: int,
         **kind: Any,
     ) -> None:
         name = self._front.name
@@ -56,6 +58,24 @@ class _TorchLayers(SequenceLayers):
         )
         self.bidirectional = check_bool(name, "bidirectional", bidirectional)
         self.recompute = check_bool(name, "recompute", recompute)
+        self.groups = check_groups(name, groups, self.hidden_size)
+        if self.groups > 1:
+            self._keep_blocks()
+
+    def _keep_blocks(self) -> None:
+        """Gives weight_hh the columns of one block, and draws all parameters again."""
+        layer: Any = self
+        if layer.proj_size:
+            raise ValueError(
+                f"{self._front.name}: groups must be 1 with proj_size, got {self.groups}"
+            )
+        for name in layer._flat_weights_names:
+            if name.startswith("weight_hh"):
+                whole = getattr(self, name)
+                own = whole.new_empty(whole.size(0), self.hidden_size // self.groups)
+                setattr(self, name, nn.Parameter(own))
+        layer._init_flat_weights()
+        layer.reset_parameters()
 
     def __setattr__(self, name: str, value: object) -> None:
         if name == "qconfig":  # what torch.ao.quantization sets on every module of a model
@@ -72,6 +92,7 @@ class _TorchLayers(SequenceLayers):
 
     def extra_repr(self) -> str:
         words: str = super().extra_repr()  # type: ignore[misc]
+        words += f", groups={self.groups}" if self.groups > 1 else ""
         return f"{words}, recompute=True" if self.recompute else words
 
 
@@ -90,11 +111,15 @@ class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
             ``weight_hr_l0 @ (o * tanh(c))``, of size P. The layer runs as one without projections,
             with the recurrent weight ``weight_hh_l0 @ weight_hr_l0``, and one product computes h of
             all steps. On a CPU it runs torch.lstm where that is faster.
+        groups: the number of diagonal blocks of each gate's part of W_hh, a divisor of hidden_size.
+            A hidden unit then sees only the h of its group of H / groups adjacent units, and
+            ``weight_hh_l0`` is [4H, H / groups]. It must be 1 with projections.
         recompute: save less for the backward pass, which then recomputes the rest;
             :func:`treadle.lstm` lists the bytes.
 
     Raises:
-        The errors of torch.nn.LSTM; TypeError: ``recompute`` is not a bool.
+        The errors of torch.nn.LSTM; TypeError, ValueError: ``groups`` or ``recompute`` is
+        not as above.
 
     Example::
 
@@ -117,6 +142,7 @@ class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
         *,
+        groups: int = 1,
         recompute: bool = False,
     ) -> None:
         if not isinstance(proj_size, Integral) or isinstance(proj_size, bool):
@@ -132,6 +158,7 @@ class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
             device,
             dtype,
             recompute,
+            groups,
             proj_size=int(proj_size),
         )
 
@@ -184,12 +211,16 @@ class GRU(_LayersOfH, nn.GRU, metaclass=Replaceable):
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
             dtype: as in torch.nn.GRU.
+        groups: the number of diagonal blocks of each gate's part of W_hh, a divisor of hidden_size.
+            A hidden unit then sees only the h of its group of H / groups adjacent units, and
+            ``weight_hh_l0`` is [3H, H / groups].
         recompute: save less for the backward pass, which then recomputes the rest;
             :func:`treadle.gru` lists the bytes.
         proj_size: must not be given, as in torch.nn.GRU.
 
     Raises:
-        The errors of torch.nn.GRU; TypeError: ``recompute`` is not a bool.
+        The errors of torch.nn.GRU; TypeError, ValueError: ``groups`` or ``recompute`` is
+        not as above.
 
     Example::
 
@@ -211,6 +242,7 @@ class GRU(_LayersOfH, nn.GRU, metaclass=Replaceable):
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
         *,
+        groups: int = 1,
         recompute: bool = False,
         proj_size: None = None,
     ) -> None:
@@ -226,6 +258,7 @@ class GRU(_LayersOfH, nn.GRU, metaclass=Replaceable):
             device,
             dtype,
             recompute,
+            groups,
         )
 
 
@@ -240,12 +273,16 @@ class RNN(_LayersOfH, nn.RNN, metaclass=Replaceable):
     Args:
         input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout,
             bidirectional, device, dtype: as in torch.nn.RNN.
+        groups: the number of diagonal blocks of each gate's part of W_hh, a divisor of hidden_size.
+            A hidden unit then sees only the h of its group of H / groups adjacent units, and
+            ``weight_hh_l0`` is [H, H / groups].
         recompute: save less for the backward pass, which then recomputes the rest;
             :func:`treadle.rnn_tanh` lists the bytes.
         proj_size: must not be given, as in torch.nn.RNN.
 
     Raises:
-        The errors of torch.nn.RNN; TypeError: ``recompute`` is not a bool.
+        The errors of torch.nn.RNN; TypeError, ValueError: ``groups`` or ``recompute`` is
+        not as above.
 
     Example::
 
@@ -268,6 +305,7 @@ class RNN(_LayersOfH, nn.RNN, metaclass=Replaceable):
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
         *,
+        groups: int = 1,
         recompute: bool = False,
         proj_size: None = None,
     ) -> None:
@@ -283,5 +321,6 @@ class RNN(_LayersOfH, nn.RNN, metaclass=Replaceable):
             device,
             dtype,
             recompute,
+            groups,
             nonlinearity=nonlinearity,
         )

@@ -293,14 +293,14 @@ LAYERS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "input_size": (
         {"input_size": 0},
         ValueError,
-        "Recurrent: input_size must be a positive integer, got 0",
+        "Recurrent: input_size must be an integer of at least 1, got 0",
     ),
     "hidden_size": (
         {"hidden_size": 2.0},
-        ValueError,
-        "Recurrent: hidden_size must be a positive integer, got 2.0",
+        TypeError,
+        "Recurrent: hidden_size must be an integer of at least 1, got 2.0",
     ),
-    "dropout": ({"dropout": 2}, ValueError, "Recurrent: dropout must be from 0 to 1, got 2"),
+    "dropout": ({"dropout": 2}, ValueError, "Recurrent: dropout must be a number between 0 and 1"),
     "bias": ({"bias": 1}, TypeError, "Recurrent: bias must be a bool, got int"),
     "dtype": ({"dtype": torch.int32}, Exception, "Recurrent: dtype must be float64, float32"),
 }
@@ -325,10 +325,6 @@ def test_calls() -> None:
             "ligru: h0 must have shape [num_layers * D, B, H] = [1, 2, 5], got [1, 3, 5]",
         ),
         (lambda: layer(x, return_cells=True), "ligru: return_cells must be False, got True"),
-        (
-            lambda: wide(x, lengths=torch.tensor([4, 2])),
-            "coupled: lengths must be None where a cell has states besides h",
-        ),
         (lambda: wide(x, torch.zeros(1, 2, 5)), "coupled: "),
     ):
         with pytest.raises((RuntimeError, ValueError, TypeError), match=re.escape(message)):

@@ -130,16 +130,103 @@ def test_resets(cell: Cell, device: str, learned: bool) -> None:
     agree(gradients(output, leaves), gradients(theirs, leaves))
 
 
+LENGTHS = (6, 2, 0, 5)
+
+
+def with_lengths(
+    layer: treadle.nn.Recurrent, form: str, device: str
+) -> tuple[list[Tensor], dict[str, Any]]:
+    """x, the initial states and the replacement states, which are inf where they must not be used,
+    and options of the call."""
+    torch.manual_seed(5)
+    empty, beyond = LENGTHS.index(0), torch.arange(6).unsqueeze(1) >= torch.tensor(LENGTHS)
+    x = torch.randn(6, 4, 3, **DOUBLE).masked_fill(beyond.unsqueeze(-1), float("inf"))
+    d, states = 2 if layer.bidirectional else 1, ("h", *layer.cell.states)
+    given = [x, *(torch.rand(d, 4, layer.hidden_size, **DOUBLE) for _ in states)]
+    options: dict[str, Any] = {"lengths": torch.tensor(LENGTHS, device=device)}
+    if form:
+        options["reset"] = (torch.rand(6, 4) < 0.4).to(device)
+    if form in ("rows", "steps"):
+        steps = (6, 4) if form == "steps" else (4,)
+        starts = [torch.rand(d, *steps, layer.hidden_size, **DOUBLE) for _ in states]
+        if form == "steps":
+            for start in starts:
+                start[:, beyond] = float("inf")
+        given += starts
+    for state in given[1 : 1 + len(states)]:
+        state[:, empty] = 0
+    return [t.to(device).requires_grad_() for t in given], options
+
+
+def called(layer: treadle.nn.Recurrent, tensors: list[Tensor], options: dict[str, Any]) -> Any:
+    """Output and states as one list."""
+    count = 1 + len(layer.cell.states)
+    x, states, starts = tensors[0], tensors[1 : 1 + count], tensors[1 + count :]
+
+    def form(states: list[Tensor]) -> Any:
+        return tuple(states) if count > 1 else states[0]
+
+    output, last = layer(x, form(states), **options, reset_hx=form(starts) if starts else None)
+    return [output, *(last if count > 1 else [last])]
+
+
 @EACH_DEVICE
-def test_lengths(device: str) -> None:
-    layer = treadle.nn.Recurrent(cells.LIGRU, 3, 5, device=device, **DOUBLE)
-    x, lengths = torch.randn(6, 4, 3, device=device, **DOUBLE), torch.tensor([6, 2, 0, 5])
-    output, h_n = layer(x, lengths=lengths.to(device))
-    for row, n in enumerate(lengths.tolist()):
-        alone, h = layer(x[:n, row : row + 1])
-        agree(output[:n, row], alone[:, 0])
-        assert not output[n:, row].any()
-        agree(h_n[:, row], h[:, 0])
+@EACH_CELL
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("form", ["", "zeros", "rows", "steps"])
+def test_lengths(cell: Cell, form: str, bidirectional: bool, device: str) -> None:
+    """As each row alone, values and gradients."""
+    layer = treadle.nn.Recurrent(cell, 3, 6, bidirectional=bidirectional, groups=2, device=device)
+    layer.double()
+    tensors, options = with_lengths(layer, form, device)
+    found = called(layer, tensors, options)
+    rows = []
+    for row, n in enumerate(LENGTHS):
+        own = [t[:, row : row + 1] for t in tensors]
+        own[0] = own[0][:n]
+        own = [t[:, :, row : row + 1][:, :n] if t.dim() == 4 else t for t in own[:1]] + [
+            tensors[k][:, :n, row : row + 1] if tensors[k].dim() == 4 else own[k]
+            for k in range(1, len(own))
+        ]
+        alone = {"reset": options["reset"][:n, row : row + 1]} if form else {}
+        output, *last = called(layer, own, alone)
+        rows.append([torch.nn.functional.pad(output, (0, 0, 0, 0, 0, 6 - n)), *last])
+    expected = [torch.cat(parts, 1) for parts in zip(*rows, strict=True)]
+    agree(found, expected)
+    leaves = [*tensors, *layer.parameters()]
+    agree(gradients(found, leaves), gradients(expected, leaves))
+
+
+@EACH_DEVICE
+@EACH_CELL
+def test_lengths_with_transforms(cell: Cell, device: str, fresh_compile: None) -> None:
+    """Second derivatives, forward mode, vmap over the lengths, and torch.compile."""
+    layer = treadle.nn.Recurrent(cell, 3, 4, bidirectional=True, device=device, **DOUBLE)
+    tensors, options = with_lengths(layer, "steps", device)
+    with torch.no_grad():
+        for t in tensors:
+            t.nan_to_num_(posinf=0.5)
+
+    def run(*tensors: Tensor) -> Any:
+        return tuple(called(layer, list(tensors), options))
+
+    fast = {"fast_mode": True, "check_forward_ad": True, "check_batched_grad": True}
+    assert torch.autograd.gradcheck(run, tensors, **fast)
+    assert torch.autograd.gradgradcheck(run, tensors, fast_mode=True)
+    several = torch.tensor([LENGTHS, (1, 6, 3, 0)], device=device)
+
+    def of(lengths: Tensor) -> Any:
+        return tuple(called(layer, tensors, options | {"lengths": lengths}))
+
+    found = torch.vmap(of)(several)
+    for n, lengths in enumerate(several):
+        agree([t[n] for t in found], list(of(lengths)))
+    if cell is not cells.SLSTM:
+        return
+    x, lengths = tensors[0].detach(), options["lengths"]
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager")
+    agree(compiled(x, lengths=lengths), layer(x, lengths=lengths))
+    agree(compiled(x[:0], lengths=lengths), layer(x[:0], lengths=lengths))
 
 
 @EACH_DEVICE
@@ -285,7 +372,7 @@ def test_layers_of_formulas(name: str, device: str) -> None:
     torch.save(layer, file)
     file.seek(0)
     assert torch.equal(torch.load(file, weights_only=False)(x)[0], output)
-    with pytest.raises(ValueError, match="hidden_size must be a positive integer, got 0"):
+    with pytest.raises(ValueError, match="hidden_size must be an integer of at least 1, got 0"):
         getattr(treadle.nn, name)(3, 0)
 
 

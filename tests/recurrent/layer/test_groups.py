@@ -229,6 +229,51 @@ def test_lists_of_layers(device: str) -> None:
         torch.testing.assert_close(ours, theirs)
 
 
+@EACH_DEVICE
+@pytest.mark.parametrize("cell", ["lltm", "lstm", "gru", "rnn_relu"])
+def test_lengths_and_cells(cell: str, device: str) -> None:
+    """Of stacks: as the whole matrix, with all gradients."""
+    function, states = getattr(treadle, cell), 2 if cell in ("lltm", "lstm") else 1
+    gates, biases, hidden = BLOCKS[cell], 1 if cell == "lltm" else 2, 12
+    kind: dict[str, Any] = {"device": device, "dtype": torch.float64, "requires_grad": True}
+    for bidirectional, groups in ((False, 3), (True, 2)):
+        d = 2 if bidirectional else 1
+        x = torch.randn(5, 4, 3, **kind)
+        hx = [torch.randn(2 * d, 4, hidden, **kind) for _ in range(states)]
+        params = []
+        for features in (3, 12 * d):
+            for _ in range(d):
+                params += [
+                    torch.randn(gates * hidden, features, **kind),
+                    torch.randn(gates * hidden, hidden // groups, **kind),
+                    *(torch.randn(gates * hidden, **kind) for _ in range(biases)),
+                ]
+        full = [
+            whole(p[None], gates)[0] if n % (2 + biases) == 1 else p for n, p in enumerate(params)
+        ]
+        given: list[dict[str, Any]] = [{"lengths": torch.tensor([5, 0, 3, 1], device=device)}]
+        if states == 2:
+            reset = torch.rand(5, 4, device=device) < 0.3
+            given += [{"return_cells": True, "reset": reset}, given[0] | {"return_cells": True}]
+        forms: list[tuple[Tensor, ...]] = [(x,)] * len(given)
+        if states == 2:
+            sizes = torch.tensor([4, 3, 1])
+            forms.append((x.flatten(0, 1)[:8], sizes))
+            given.append({"return_cells": True, "reset": reset.flatten()[:8]})
+        for input, options in zip(forms, given, strict=True):
+            last = () if len(input) == 2 else (False,)
+            rest = (True, 2, 0.0, False, bidirectional, *last)
+            state: Any = hx if states == 2 else hx[0]
+            ours = function(*input, state, params, *rest, **options)
+            theirs = function(*input, state, full, *rest, **options)
+            agree(list(ours), list(theirs), 1e-12)
+            leaves = [x, *hx, *params]
+            loss = [sum((t * t).sum() for t in results) for results in (ours, theirs)]
+            grads = [torch.autograd.grad(each, leaves, retain_graph=True) for each in loss]
+            for a, b in zip(*grads, strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
 def test_compiled(fresh_compile: None) -> None:
     layer = treadle.nn.Recurrent(LEAKY, 3, 12, groups=3)
     x = torch.randn(5, 2, 3)
@@ -243,14 +288,10 @@ def test_compiled(fresh_compile: None) -> None:
 def test_errors() -> None:
     with pytest.raises(ValueError, match="groups must divide hidden_size, 12, got 5"):
         treadle.nn.Recurrent(LEAKY, 3, 12, groups=5)
-    with pytest.raises(ValueError, match="groups must be a positive integer, got 0"):
+    with pytest.raises(ValueError, match="groups must be an integer of at least 1, got 0"):
         treadle.nn.Recurrent(LEAKY, 3, 12, groups=0)
     x, states = torch.randn(5, 2, 3), (torch.zeros(1, 2, 12),) * 2
     params = [torch.randn(48, 3), torch.randn(48, 5), torch.randn(48), torch.randn(48)]
     options = (True, 1, 0.0, False, False, False)
     with pytest.raises(RuntimeError, match=r"weight_hh must have shape \[4H, H\] = \[48, 12\]"):
         treadle.lstm(x, states, params, *options)
-    params[1] = torch.randn(48, 4)
-    message = "lengths must not be given with a block-diagonal weight_hh"
-    with pytest.raises(RuntimeError, match=message):
-        treadle.lstm(x, states, params, *options, lengths=torch.tensor([5, 3]))

@@ -1,0 +1,17 @@
+// Rows of variable length (`lengths`) of a cell whose c cannot be kept in the padding: a formula's.
+// Each direction runs on rows that all end at the last step, so the states after that step are the
+// last states. The padding is in front, where every step starts from the row's initial state.
+#pragma once
+
+#include <c10/util/FunctionRef.h>
+
+#include "recurrent/lists/layers.h"
+#include "recurrent/lists/lengths.h"
+
+namespace treadle {
+
+// `run` runs a layer of one direction, without lengths.
+LayersResults run_aligned(const LayerArguments& layer, const RowLengths& lengths,
+                          c10::function_ref<LayersResults(const LayerArguments&)> run);
+
+}  // namespace treadle
