@@ -28,7 +28,7 @@ STATES = [(d, d) for d in FLOATING] + [(d, torch.float32) for d in HALVES]
 
 
 def kind(t: Tensor) -> Tensor:
-    """0 finite, 1 inf, 2 -inf, 3 NaN."""
+    """0 for finite numbers, 1 for inf, 2 for -inf, 3 for NaN."""
     return t.isnan() * 3 + (t == INF) * 1 + (t == -INF) * 2
 
 

@@ -45,14 +45,14 @@ LONGEST = 180.0  # seconds for a mutant's tests, which need less unless a kernel
 
 
 def judge(copy: Copy, mutant: Mutant, libraries: Libraries, unchanged: Copy) -> str:
-    """`killed by ...`, `built`, or an error."""
+    """Tests one mutant, or only builds it. Returns `killed by ...`, `built`, or an error."""
     try:
         copy.plant(mutant)
     except MutantError as error:
         print(error)
         return "DOES NOT FIT"
     try:
-        # Needed even if only Python changed: the library may be that of the previous mutant.
+        # Even if only Python changed, the copy may still contain the previous mutant's library.
         if not libraries.put(copy, mutant.name):
             return "DOES NOT COMPILE"
         if libraries.keep is not None:

@@ -49,7 +49,7 @@ def test_it_learns(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     _, record = find.learn(find.Settings(**sizes, learning_rate=8e-3), sheets)
     assert record["eye"] > 0.95
     found = {who: entry["success"] for who, entry in record["success"].items()}
-    # Guessing finds one of four; to find more, the agent must see and remember.
+    # Guessing succeeds in one of four episodes. To do better, the agent must see and remember.
     assert found["agent"] > 0.4 and found["agent"] > found["random"] + 0.15
     assert max(found["random"], found["cue forgotten"], found["eyes shut"]) < 0.33
     lengths = [entry["steps"] for entry in record["success"].values()]
@@ -205,7 +205,7 @@ def walk(world: Any, to: torch.Tensor, side: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("right", [True, False])
 def test_who_knows_the_corner_finds_it(load: Load, right: bool) -> None:
-    """Four steps always lead to the corner, and only the right corner gives a reward of 1."""
+    """Four steps always lead to the corner, and only the correct corner gives a reward of 1."""
     module, loop = load("agent_world"), started(load, "cpu")
     world, lengths = loop.world, set()
     for _ in range(40):

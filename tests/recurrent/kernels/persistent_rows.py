@@ -19,7 +19,7 @@ from treadle import reference
 ROW = 6  # the row with a bad value; in a packed batch it ends early
 LENGTHS = (6, 6, 5, 5, 4, 4, 3, 3, 3, 2, 2, 2, 1, 1, 1, 1, 1, 0, 0)
 BATCH = len(LENGTHS)
-# The bits of the values. In some kernels all ones mean "not written yet".
+# The bits of the bad values. In some kernels all ones mean "not written yet".
 VALUES = {
     "ones": {"float16": -1, "bfloat16": -1, "float32": -1},
     "nan": {"float16": 0x7E00, "bfloat16": 0x7FC0, "float32": 0x7FC00000},
@@ -116,7 +116,7 @@ def other_rows(found: list[Tensor], row: Row) -> list[Tensor]:
 
 
 def kind(t: Tensor) -> Tensor:
-    """0 finite, 1 inf, 2 -inf, 3 NaN."""
+    """0 for finite numbers, 1 for inf, 2 for -inf, 3 for NaN."""
     return t.isnan() * 3 + t.isposinf() * 1 + t.isneginf() * 2
 
 

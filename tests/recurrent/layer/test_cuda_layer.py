@@ -29,7 +29,7 @@ Run = Callable[[], list[Tensor]]
 
 
 def runner(call: Call, **options: Any) -> Run:
-    """A function that runs forward and backward; data from the CPU is prepared in advance."""
+    """Prepares all data from the CPU, and returns a function that runs forward and backward."""
     leaves = call.map(lambda t: t.detach().requires_grad_())
     sizes, inputs = batch_sizes(call.args[1]), [leaves.args[i] for i in TENSORS]
     options = {**call.kwargs, **options}

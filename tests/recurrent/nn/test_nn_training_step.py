@@ -124,8 +124,8 @@ def test_gradients_are_new_tensors(device: str) -> None:
 
 
 def test_calls_outside_of_one_chain(device: str) -> None:
-    """Calls that do not depend on each other, one of which the loss does not use, and other uses of
-    a parameter."""
+    """The calls do not depend on each other, and the loss uses only two of the three. It also uses
+    a parameter directly."""
     net, x, h = made(device)
     step = make_training_step(net, (x[0], h), calls=3)
 

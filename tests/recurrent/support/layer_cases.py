@@ -23,13 +23,13 @@ ARGUMENTS = {cell: TENSORS if cell == "lltm" else (*TENSORS, 7) for cell in CELL
 GATES = {"lltm": 3, "lstm": 4, "gru": 4, "rnn_tanh": 1, "rnn_relu": 1}
 BLOCKS = {"lltm": 3, "lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 FORMULAS: dict[str, Cell] = {}  # by name in the op; formula_cases.py adds cells
-C_PARTS: dict[str, int] = {}  # of those whose c has several
+C_PARTS: dict[str, int] = {}  # for formulas: the number of their states besides h, at least 1
 EACH_CELL = pytest.mark.parametrize("cell", CELLS)
 WIDE = (torch.float64, torch.float32)
 Lengths = tuple[int, ...] | None
 
-# T, B, I, H. Zeros, ones, odd sizes, widths that are not multiples of a vector. Long sequences
-# have small H, because the reference is slow.
+# T, B, I, H, with zeros, ones, odd sizes, and widths that are not multiples of a vector. Long
+# sequences have small H, because the reference is slow.
 SIZES = (
     (2, 2, 2, 2),
     (0, 3, 5, 4),
