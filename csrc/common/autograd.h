@@ -2,8 +2,8 @@
 // that call ops below autograd.
 //   struct ScaleBackward : OpNode<ScaleBackward, Scalar> { kName; static backward(grads, need,
 //   factor); };
-// It works eagerly and under compiled autograd, with the std::shared_ptr Nodes of torch 2.11 and
-// the c10::intrusive_ptr Nodes of torch 2.15.
+// An OpNode works eagerly and under compiled autograd, with the std::shared_ptr Nodes of torch 2.11
+// and the c10::intrusive_ptr Nodes of torch 2.15.
 #pragma once
 
 #include <ATen/TensorOperators.h>
@@ -69,7 +69,7 @@ struct Slot<Output> {
 template <class T>
 auto make_node() {
   if constexpr (std::is_same_v<NodePtr, std::shared_ptr<Node>>) {
-    // Unqualified, so that this also compiles with newer torch, which has no deleteNode.
+    // deleteNode is not qualified, so that this also compiles with newer torch, which lacks it.
     return std::shared_ptr<T>(new T(), [](T* node) { deleteNode(node); });
   } else {
     return c10::make_intrusive<T>();

@@ -62,7 +62,7 @@ inline void check_storage_if_any(const char* op, const char* argument,
   if (has(t)) check_storage(op, argument, *t);
 }
 
-// The same for several arguments; undefined ones are skipped.
+// check_storages calls check_storage for several arguments; undefined ones are skipped.
 struct NamedTensor {
   const char* name;
   const Tensor& tensor;

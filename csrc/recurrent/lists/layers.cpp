@@ -38,10 +38,11 @@ LayersResults run_layer(const LayerArguments& a, bool recompute, bool cells) {
   return found;
 }
 
-// The same for rows of variable length.
+// run_layer for rows of variable length.
 LayersResults run_layer(const LayerArguments& given, bool recompute, bool cells,
                         const RowLengths& lengths) {
-  // Checked before the arguments are changed. Not under autocast: the dtypes may still differ.
+  // The arguments are checked before they are changed. Under autocast they are checked only later,
+  // because their dtypes may still differ.
   if (!autocast_dtype(given.cell, /*packed=*/false, given.c0)) {
     check_layer(layer_op_name(), given);
   }
@@ -123,7 +124,8 @@ LayersResults run(const Tensor& input, const OptionalTensor& batch_sizes, const 
   return run_dispatched(input, batch_sizes, from_zeros);
 }
 
-// Raises for a block-diagonal weight_hh where gates or c of all steps are computed here.
+// Raises if weight_hh is block-diagonal. For callers that compute gates or c of all steps, which is
+// not implemented for such a weight.
 void check_one_block(const Layers& a, const char* option) {
   const Tensor& weight = a.params[1];
   TORCH_CHECK(weight.dim() < 2 || hidden_size(a) == weight.sym_size(-1), a.op(), ": ", option,
@@ -303,7 +305,7 @@ void register_layers(torch::Library& m) {
 
 TORCH_LIBRARY_IMPL(treadle, CompositeImplicitAutograd, m) { register_layers(m); }
 
-// vmap only decomposes the ops if they are registered for this key.
+// vmap decomposes the ops only if they are registered for this key.
 TORCH_LIBRARY_IMPL(treadle, FuncTorchBatchedDecomposition, m) { register_layers(m); }
 
 }  // namespace treadle

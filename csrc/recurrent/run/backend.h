@@ -22,9 +22,9 @@ struct Sequence {
   // Without batch_sizes, input is [T, B, I].
   Sequence(const Tensor& input, const Tensor& batch_sizes);
 
-  // The steps in the order of direction `d` (1 runs backward in time) or, if `reversed`, of its
-  // backward pass, with the marks of rows that reset before each step. The last entry is a step
-  // without rows.
+  // The steps in the order of direction `d` (1 runs backward in time), with the marks of rows that
+  // reset before each step. If `reversed`, the order is that of the direction's backward pass. The
+  // last entry is a step without rows.
   std::vector<RecurrenceStep> in_order(int64_t d, bool reversed = false) const;
 
   // [S, H]: h before each row's step, from h0 [B, H] and output [S, H] of one direction.
@@ -54,7 +54,7 @@ struct StateGradients {
 };
 
 struct RecurrenceBackend {
-  // Whether half types are multiplied as floats, to which the host converts them once.
+  // Whether half types are converted to float before they are multiplied; the host does this once.
   bool widens_half;
   // The plan of a forward or a backward pass; raises for an `algorithm` that cannot run. Sets
   // `tf32` if float32 products use another setting than torch's matrix products.

@@ -1,5 +1,5 @@
-// recurrent_layer_backward on all devices: the steps compute the gradients of all gates; products
-// and sums over all steps then give those of input, weights and bias. Twin: forward.cpp.
+// recurrent_layer_backward on all devices. The steps compute the gradients of all gates. Products
+// and sums over all steps then give the gradients of input, weights and bias. Twin: forward.cpp.
 #include <ATen/Functions.h>
 
 #include "common/flush.h"
@@ -84,7 +84,7 @@ Tensor of_replaced(const LayerRun& run, const Tensor& grad, const Tensor& model)
 
 }  // namespace
 
-// All h are known, so that one product computes the gates of all steps.
+// All h are known, so one product computes the gates of all steps.
 Tensor BackwardPass::recompute_gates(int64_t d, const Tensor& previous_h) const {
   const LayerArguments& a = run.arguments;
   const auto work = [&](const Tensor& t) { return cast(parameter_of(a, t, d), run.work); };
@@ -155,7 +155,7 @@ static LayerGrads backward(const RecurrenceBackend& backend, const LayerBackward
           of_replaced(run, states.reset_c, arguments.reset_c)};
 }
 
-// The same for a block-diagonal W_hh.
+// The backward pass of a layer whose W_hh is block-diagonal.
 static LayerGrads backward_in_groups(const RecurrenceBackend& backend,
                                      const LayerBackwardCall& call, int64_t groups) {
   const LayerArguments& a = call.arguments;
