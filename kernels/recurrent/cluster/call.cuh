@@ -1,5 +1,5 @@
-// Launches cluster kernels, and declares the functions that select one for a cell. Each of these
-// functions is defined next to its kernels and instantiated in a translation unit of its own.
+// Launches cluster kernels, and declares the functions that select the kernel for a cell. Each of
+// these functions is defined next to its kernels, and has its own translation unit.
 #pragma once
 
 #include "kernels/math/h_bound.h"

@@ -15,11 +15,11 @@ inline int64_t clusters_at_once(int blocks, const RecurrenceDevice& device) {
   return std::max<int64_t>(device.multiprocessors * of_132 / 132, 1);
 }
 
-// The kernels of one shape that can compute a batch.
+// Which kernels of one shape can compute a batch.
 struct ShapeCandidates {
   ClusterShape shape;
-  int any_rows;     // the most rows of the kernel for any batch; 0: no such kernel
-  RowCounts dense;  // the rows per tile of each kernel for dense batches
+  int any_rows;     // most rows of the kernel for any batch; 0: there is none
+  RowCounts dense;  // rows per tile of each kernel for dense batches
 
   int most_rows() const { return std::max(any_rows, dense.most() * shape.tiles); }
   // The rows per tile of the dense kernel for `rows` rows; 0: there is none.
@@ -53,7 +53,7 @@ inline ShapeCandidates candidates_of(const RecurrenceSizes& sizes, size_t index,
   return found;
 }
 
-// The time of a step if clusters have `rows` rows, with a dense kernel if there is one.
+// The time of a step with `rows` rows per cluster. A dense kernel is used if there is one.
 inline double step_time(const RecurrenceSizes& sizes, const ShapeCandidates& kernels, int rows,
                         bool backward) {
   const int gates = cell_info(sizes.cell).state_gates, dense = kernels.dense_rows(rows);
@@ -99,7 +99,7 @@ inline Candidate cluster_candidate(const RecurrenceSizes& sizes, const Recurrenc
       on_chip(sizes, device, most_hidden_of_clusters(sizes, device, sizes.dtype, backward));
   const bool half = is_half(sizes.dtype), any_clusters = device.clusters() && one_c(sizes);
   // In the backward pass, clusters of several blocks are faster than a single block with many
-  // units, unless rows would have to be copied to pad them to whole chunks.
+  // units, unless rows would have to be copied to pad them to 16-byte chunks.
   const bool alone = sizes.hidden <= 32 || sizes.hidden % 8 != 0;
   for (size_t i = 0; i < kShapes && best.exists; ++i) {
     const ClusterShape& shape = kClusterShapes[i];
@@ -110,7 +110,7 @@ inline Candidate cluster_candidate(const RecurrenceSizes& sizes, const Recurrenc
       const int64_t waves =
           std::max<int64_t>(ceil_div(count, clusters_at_once(shape.blocks, device)), 1);
       // In half types, single blocks that would need several waves are skipped in favour of
-      // clusters of several blocks. In float32 they are not, although several waves of them took
+      // clusters of several blocks. In float32 they are kept, although several waves of them took
       // longer than waves * time when measured.
       if (half && shape.blocks == 1 && any_clusters && (waves > 1 || (backward && !alone))) {
         continue;

@@ -5,10 +5,11 @@
 // gradients are complete. All threads copy while sums travel. `rows_each` is the number of rows per
 // cluster. Twin: kernels/recurrent/cpu/rows_backward.h.
 //
-// Two buffers of sums, by the parity of the step, are enough: a block sends sums for step s + 2
-// only after it has received those of all blocks for step s + 1. The others sent these after the
-// barrier of step s, before which their threads had read the sums of step s. For the same reason it
-// is enough to arm the mbarrier for step s + 2 before the barrier of step s.
+// The sums for step s + 2 overwrite those for step s. Two such buffers of sums are enough, because
+// a block sends sums for step s + 2 only after it has received those for step s + 1 from all
+// blocks. These were sent after the barrier of step s, and before that barrier the threads of the
+// sender had read the sums for step s. For the same reason it is enough to arm the mbarrier for
+// step s + 2 before the barrier of step s.
 #pragma once
 
 #include <cstring>
@@ -19,8 +20,8 @@
 
 namespace treadle {
 
-// A word that depends on all slopes. Storing it keeps the compiler from computing slopes later,
-// because it cannot move a store past a wait for a barrier.
+// A word that depends on all slopes. Storing it forces the compiler to compute the slopes before
+// the next wait for a barrier, because it cannot move a store past the wait.
 template <class Slopes>
 __device__ __forceinline__ uint32_t bits_of_all(const Slopes& slopes) {
   constexpr int kWords = sizeof(Slopes) / 4;

@@ -1,13 +1,14 @@
-// Float32 products on tensor cores. A float is represented by two float16 numbers, as high + 2^-11
-// low times a power of two. A product is then high high + 2^-11 (high low + low high), and tensor
-// cores round none of these terms.
+// Float32 products on tensor cores. A float is represented by two float16 numbers, high and low, as
+// (high + 2^-11 low) times a power of two. The product of two floats is computed as high high +
+// 2^-11 (high low + low high), without low low. Tensor cores do not round products of float16
+// numbers.
 #pragma once
 
 #include "kernels/recurrent/engine/persistent.cuh"
 
 namespace treadle {
 
-// The weights of a row of W_hh are multiplied by the power of two that puts the largest magnitude
+// The weights of a row of W_hh are multiplied by the power of two that brings the largest magnitude
 // between 2^14 and 2^15. Then the float16 rounding of lows loses at most 2^-50 of the largest
 // weight. If the exponent of the largest weight is not between kSplitLeast and kSplitMost, or the
 // weight is not finite, the row is multiplied by fma.
@@ -20,7 +21,7 @@ inline constexpr float kSplitLargest = 15.0f;
 // 2^n, n between -126 and 127.
 __device__ __forceinline__ float power_of_two(int n) { return __int_as_float((n + 127) << 23); }
 
-// x = high + 2^-11 low, both float16. |x| is below 2^16, or x is NaN.
+// x = high + 2^-11 low, both float16. |x| must be below 2^16, unless x is NaN.
 struct SplitFloat {
   uint16_t high, low;
 
@@ -56,7 +57,7 @@ __device__ __forceinline__ uint32_t larger(uint32_t most, float x) {
   return magnitude > most ? magnitude : most;
 }
 
-// The fp16x2 terms of four floats: highs and lows.
+// The highs and lows of four floats.
 struct SplitFour {
   uint2 high, low;
 
