@@ -26,7 +26,7 @@ __all__ = [
     "vector_add_",
 ]
 
-# Looked up once: a call of torch.ops.treadle.scale would try its overloads in order.
+# These overloads are looked up once. A call of torch.ops.treadle.scale would try each overload.
 _add = torch.ops.treadle.vector_add.default
 _add_number = torch.ops.treadle.vector_add.Scalar
 _add_out = torch.ops.treadle.vector_add.out
@@ -52,7 +52,7 @@ def vector_add(
         a: [...] of any integer or floating-point dtype (not bool, not complex).
         b: [...], broadcast against ``a``, or a number. dtypes promote as in ``torch.add``.
         alpha: a number; an integer if the result has an integer dtype. ``alpha`` and ``b`` may be
-            NumPy numbers. A 0-dim tensor is read on the host, which waits for its GPU.
+            NumPy numbers. If ``alpha`` is a 0-dim tensor, the host reads it and waits for its GPU.
         out: the output tensor, resized if its shape does not match. Not differentiable.
 
     Returns:
@@ -87,8 +87,8 @@ def _are_plain(b: Tensor | float, alpha: float) -> bool:
     return (isinstance(b, Tensor) or is_plain(b)) and is_plain(alpha)
 
 
-# Called within `except`. The checks run after the block, so that torch's long error is not their
-# context.
+# This is called within `except`. The checks that raise run after that block; within it, torch's
+# long error would be shown as the context of theirs.
 def _are_tensors(first: Any, out: Any = None) -> bool:
     return bool(is_tensor_like(first) and (out is None or is_tensor_like(out)))  # type: ignore[no-untyped-call]
 
@@ -100,7 +100,7 @@ def _check_tensors(op: str, name: str, first: Any, out: Any = None) -> None:
 
 
 def _numbers(op: str, b: Tensor | float, alpha: float) -> tuple[Any, Any]:
-    """b and alpha in the form that ops accept: NumPy's numbers and a 0-dim alpha become Python
+    """b and alpha in the form that ops accept. NumPy's numbers and a 0-dim alpha become Python
     numbers."""
     number = b if isinstance(b, Tensor) else as_number(op, "b", b)
     return number, as_number(op, "alpha", alpha)
@@ -158,7 +158,7 @@ def scale(x: Tensor, factor: Tensor | float, *, out: Tensor | None = None) -> Te
     Source: csrc/elementwise/scale.cpp, kernels/elementwise/scale.cu.
     """
     kind = type(factor)
-    # Checked before the call, because torch.compile cannot catch the call's error.
+    # Tensors are found before the call, because torch.compile cannot catch the call's error.
     if kind is not float and kind is not int and isinstance(factor, Tensor):
         return torch.mul(x, _scalar("scale", x, factor), out=out)
     try:
