@@ -3,8 +3,8 @@
 
 namespace treadle {
 
-// Whether the host may read the byte. Checked only if CUDA's driver is loaded; otherwise the caller
-// is responsible for every address.
+// Whether the host may read the byte. This is checked only if CUDA's driver is loaded; otherwise
+// the caller is responsible for every address.
 bool readable(const char* address);
 
 }  // namespace treadle

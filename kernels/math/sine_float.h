@@ -40,7 +40,7 @@ TREADLE_HD float resolved(Flip flip) { return from_bits(bits_of(flip.value) ^ fl
 
 namespace detail {
 
-// Adding it rounds to an integer and puts its parity in the lowest bit.
+// Adding this constant rounds a number to an integer and puts its parity in the lowest bit.
 template <class T>
 inline constexpr T kRound = sizeof(T) == 4 ? T(0x1.8p+23) : T(0x1.8p+52);
 
@@ -118,7 +118,8 @@ TREADLE_HD T polynomial(T q, T c, Rest... rest) {
   }
 }
 
-// sin(r) as r + r^3 p(r^2). If r is -0, r^2 r + 0 is +0, so that the last sum is r.
+// sin(r) as r + r^3 p(r^2). Adding 0 to the cube makes it +0 if r is -0; then the result is -0,
+// too.
 template <class scalar_t>
 TREADLE_HD Flip sine_of(Flip angle) {
   const float r = angle.value, q = mul_rn(r, r);

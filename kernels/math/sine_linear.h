@@ -85,9 +85,9 @@ TREADLE_HD SineAndCosine waves_of(Quarter angle) {
           from_bits(bits_of(cosine) ^ ((angle.k + 1) & 2) << 30)};
 }
 
-// Where cos(u)^2 is below kSmall, the bits are cos(u) in units of 2^-24, a range of 2^-9. The root
-// at the threshold is 0.95 of 2^-9. There it is off by 5e-5 if y is off by 1.6 ulp. The correction,
-// 15 bits in units of 2^-28, covers that.
+// Where cos(u)^2 is below kSmall, the bits are cos(u) in units of 2^-24, which reach up to 2^-9. At
+// the threshold the root is 0.95 of 2^-9. There it is off by 5e-5 if y is off by 1.6 ulp. The
+// correction, 15 bits in units of 2^-28, covers that.
 inline constexpr float kSmall = 0.9025f * 0x1p-18f;
 inline constexpr float kUnit = 0x1p-24f, kFineUnit = 0x1p-28f;
 

@@ -126,7 +126,7 @@ inline LaunchShape sine_linear_shape(int64_t numel, int width) {
   return {static_cast<unsigned>(grid), 1, 1, kBlockSize, 0, width, width};
 }
 
-// Below this many elements the GPU is not full, and more threads beat wider accesses.
+// Below this many elements the GPU is not full, and more threads are faster than wider accesses.
 inline constexpr int64_t kWideFrom = int64_t{1} << 17;
 
 }  // namespace treadle

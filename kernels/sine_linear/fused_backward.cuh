@@ -83,8 +83,9 @@ struct Memory {
   __device__ uint32_t input_empty(int stage) const { return input_full(kInputStages + stage); }
 };
 
-// The cosines of the 2 n phases in n words, in units of 2^-16 turn. __cosf is within 2^-20 and
-// needs a third of the instructions of Waves, which would be the bottleneck of this kernel.
+// The cosines of the 2 n phases in n words; phases are in units of 2^-16 turn. __cosf is within
+// 2^-20 and needs a third of the instructions of Waves, which would be the bottleneck of this
+// kernel.
 template <int n>
 __device__ __forceinline__ void cosines(const uint32_t (&words)[n], float (&cosine)[2 * n]) {
   uint32_t least = words[0];

@@ -130,8 +130,8 @@ void long_rows(const Tile2d& tile, const SnakeForm& form) {
   }
 }
 
-// Computes several rows in a block, or a part of one, with factors for each element. The factors
-// depend on the channel. They are computed once per row, or once per column for all rows.
+// Computes blocks of several rows, or of a part of one row. Each element has its own factors, which
+// depend only on the channel: they are computed once per row, or once per column for all rows.
 template <class scalar_t>
 class SnakeBlocks {
  public:
