@@ -1,4 +1,4 @@
-"""Add two vectors and explain the launch: how blocks and threads share the elements."""
+"""Add two vectors, and explain the kernel launch: how blocks and threads divide the elements."""
 
 from __future__ import annotations
 
