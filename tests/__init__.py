@@ -2,6 +2,6 @@
 
 import torch
 
-# Torch's recurrent layers round float32 products to tf32 unless told otherwise, and so do LSTM and
-# GRU. Tests compare with exact products; those that need tf32 use conftest.py's allow_tf32.
+# By default torch's recurrent layers round float32 products to TF32, and so do treadle's LSTM and
+# GRU. Tests compare with exact products. Those that need TF32 use conftest.py's allow_tf32.
 torch.backends.cudnn.allow_tf32 = False

@@ -1,5 +1,6 @@
 """Two users of the kernels in one process: torch, through its ops, and a framework without torch,
-through kernels.h. Both must get the same bits one after the other, interleaved and in two threads.
+through kernels.h. Both must get the same bits, whether they run one after the other, interleaved or
+in two threads.
 
 Run as a program, it uses CUDA, in a process that can be killed if kernels wait for each other:
 python -m tests.c_api.two_users CELL DTYPE HIDDEN.

@@ -57,7 +57,8 @@ def words(document: str) -> Iterator[str]:
 
 
 def exists(name: str, document: str) -> bool:
-    """Whether the file exists below the root or next to the document, or is the end of a path."""
+    """Whether the file exists in the root or next to the document, or anywhere below the folders of
+    sources and pages."""
     if (ROOT / name).exists() or (ROOT / document).parent.joinpath(name).exists():
         return True
     folders = ("benchmarks", "csrc", "docs", "kernels", "python_pkg", "tests")

@@ -1,4 +1,4 @@
-"""Losses of derivatives that SIRENs are trained with: eikonal, Poisson and Helmholtz."""
+"""Losses that contain derivatives, with which SIRENs are trained: eikonal, Poisson, Helmholtz."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_as_plain_pytorch_in_float64(name: str, device: str) -> None:
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_by_the_rule(name: str, dtype: torch.dtype, device: str) -> None:
-    """Parameters and points are first rounded to the dtype, also for the float64 truth."""
+    """Parameters and points are rounded to the dtype first, even for the float64 reference."""
     runs = []
     for layer, cast in (
         (treadle.sine_linear, dtype),

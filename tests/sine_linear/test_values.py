@@ -65,7 +65,7 @@ def test_gradients_that_are_not_finite(dtype: torch.dtype, grad: float, device: 
 @pytest.mark.parametrize("inputs", [3, 64])
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_saved_bytes(dtype: torch.dtype, inputs: int, device: str) -> None:
-    """The layer saves arguments and result, and 2 more bytes per element (8 in float64)."""
+    """The layer saves its arguments and its result, and 2 more bytes per element (8 in float64)."""
     call = sine_arguments(Make("saved", device, dtype), (4, 50), (inputs, 32))
     leaves = [t.requires_grad_() for t in call.args[:3]]
     kept: dict[int, int] = {}
@@ -132,7 +132,7 @@ def test_more_rows_than_one_product_takes(dtype: torch.dtype, device: str) -> No
     """The op computes products for chunks of rows; results and phases of all chunks are right."""
     args = sine_arguments(Make("rows", device, dtype), (9001,), (8, 1024)).args
     y, phase = forward(*args)
-    # In the first chunk; after its end, in every dtype; at the end of the last chunk.
+    # Rows in the first chunk, rows after its end (in every dtype), and the last rows.
     for part in (slice(0, 100), slice(4000, 4900), slice(-100, None)):
         alone, alone_phase = forward(args[0][part], *args[1:])
         torch.testing.assert_close(alone, y[part])

@@ -99,7 +99,7 @@ def test_near_quarter_turns(dtype: torch.dtype, second: str, omega: float, devic
 def test_first_parts_alone_near_quarter_turns(dtype: torch.dtype, device: str) -> None:
     """The loss depends only on the derivative y_1. So the gradient of the value needs z_1, which is
     computed as y_1 / (omega c) although the cosine c is almost 0. Some of these phases are saved as
-    an exact quarter turn, or as a cosine of 0."""
+    exactly pi / 2 or 3 pi / 2, or as a cosine of 0."""
     distance = torch.linspace(-3e-4, 3e-4, 1001, dtype=torch.float64)
     u = torch.cat([0.5 * math.pi + distance, 1.5 * math.pi + distance])
     # Rounding u to a half type may change it by 5e-4, so a second input adds the difference.

@@ -80,7 +80,7 @@ def run(cases: Cases) -> list[str]:
 
 
 def main(group: str, arguments: list[Any]) -> int:
-    # Prints where the process hangs.
+    # If the process hangs, this prints a traceback before the test kills it.
     faulthandler.dump_traceback_later(SECONDS - 20)
     return 1 if run(GROUPS[group](*arguments)) else 0
 

@@ -1,6 +1,6 @@
 """The pointwise loops of the CPU's row kernels are compiled to vector instructions.
 
-A single branch in a formula prevents that, which halves the speed.
+A single branch in a formula prevents vectorisation, which halves the speed.
 """
 
 from __future__ import annotations

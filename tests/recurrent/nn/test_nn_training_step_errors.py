@@ -147,7 +147,7 @@ def test_too_many_calls(device: str) -> None:
 @WAYS_WITH_GRAPHS
 @pytest.mark.parametrize("calls", [1, 2])
 def test_a_second_backward_pass(calls: int, device: str) -> None:
-    """It works until `calls` later calls have overwritten the memory."""
+    """A second backward pass works until `calls` later calls have overwritten the memory."""
     net, x, h = made(device)
     step = make_training_step(net, (x[0], h), calls=calls)
     loss = step(x[0], h)[1].sum()
