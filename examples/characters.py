@@ -224,7 +224,7 @@ def train(training: Training, options: argparse.Namespace) -> None:
         if held_out < best:
             best, since = held_out, 0
         if since == PATIENCE:
-            print("The held-out text has gained nothing for a while: it learns by heart now.")
+            print("The held-out text has not improved for a while: the model only memorizes now.")
         if done or since == PATIENCE:
             return
 

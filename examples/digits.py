@@ -225,7 +225,7 @@ def show_table(histories: dict[str, Training], same: dict[str, int]) -> None:
         )
     Console().print(table)
     print(
-        f"A training step is one of the optimizer: {BATCH} digits of 8 rows, forward, backward and "
+        f"A training step is an optimizer step: {BATCH} digits of 8 rows, forward, backward and "
         "update.\nLayers take the rows in one call, cells row by row. With the weights of "
         f"treadle's cell,\nthe plain cell reads {same['plain cell']} of {TEST_DIGITS} the same, "
         f"the layer {same['layer']}."

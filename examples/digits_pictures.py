@@ -118,6 +118,6 @@ def draw_sheet(path: Path, images: np.ndarray, read: Sequence[int], truth: Seque
     count = sum(label == written for label, written in zip(read, truth, strict=True))
     axes.set_title(
         f"{count} of {len(truth)} test digits read right; "
-        "in red what was misread, with what was written in brackets"
+        "mistakes are red, with the right digit in brackets"
     )
     figure.savefig(path, dpi=120)

@@ -61,7 +61,7 @@ def summary(found: dict[str, Any]) -> str:
     apart = max(abs(a - b) / abs(a) for a, b in zip(*found["losses"].values(), strict=True))
     theirs, ours = (statistics.median(times) for times in found["seconds"].values())
     return (
-        f"Losses are at most {apart:.1e} of themselves apart; "
+        f"The relative difference of losses is at most {apart:.1e}; "
         f"a step takes {theirs:.3f} s with torch's layers, {ours:.3f} s with treadle's."
     )
 

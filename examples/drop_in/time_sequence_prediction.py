@@ -81,7 +81,7 @@ def main(given: list[str] | None = None) -> dict[str, Any]:
     found = compare(model, learn, chosen.steps)
     found["tested"] = dict(zip(found["losses"], tested, strict=True))
     for side, errors in found["tested"].items():
-        print(f"error on waves of the test, {side:7}: {'  '.join(f'{e:.2e}' for e in errors)}")
+        print(f"error on the test waves, {side:7}: {'  '.join(f'{e:.2e}' for e in errors)}")
     return keep(found, chosen)
 
 

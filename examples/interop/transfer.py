@@ -150,7 +150,7 @@ def main() -> None:
         for op in ("add", "sine", "gru")
         for way in WAYS[1:]
     ]
-    print(f"transfer: {gpu or 'no GPU'}; pays from so many elements on: {', '.join(sizes)}")
+    print(f"transfer: {gpu or 'no GPU'}; elements from which it is faster: {', '.join(sizes)}")
 
 
 if __name__ == "__main__":
