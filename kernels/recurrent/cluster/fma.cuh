@@ -19,7 +19,7 @@ template <int outputs, int each, int all_k, int units, int arrays, int outgoing>
 struct ClusterFp32 {
   static constexpr int kEach = each;
   static constexpr int kGroups = outputs / each, kSplits = kFp32Threads / kGroups;
-  static constexpr int kDepth = all_k / kSplits;                                // elements of K per thread
+  static constexpr int kDepth = all_k / kSplits;                                // K per thread
   static constexpr int kWidth = kDepth % 4 == 0 ? 4 : kDepth % 2 == 0 ? 2 : 1;  // floats per load
   static constexpr int kRows = fp32_cluster_rows(kDepth * each);                // at most
   // The elements of K per thread whose weights are in registers. If others are in shared memory,

@@ -12,7 +12,8 @@ struct RowStates {
   C c;
 };
 
-// t: the time of a step. It may also be -1 or `steps`, where no row resets.
+// The resets of one group. In its functions t is the time of a step. It may also be -1 or `steps`,
+// where no row resets.
 template <bool any>
 struct GroupResets {
   const RecurrenceResets& resets;
@@ -84,9 +85,9 @@ struct GroupResets {
     }
   }
 
-  // Stores one of the two gradients, which arrived in step p of the backward pass. The indices are
-  // hidden from the compiler. Otherwise it would compute addresses in every step, or keep them in
-  // registers, although few steps need them.
+  // Stores one of these two gradients, which arrived in step p of the backward pass. The indices
+  // are hidden from the compiler. Otherwise it would compute addresses in every step, or keep them
+  // in registers, although few steps need them.
   __device__ __forceinline__ void hand_over(void* grads, int p, int row, int unit,
                                             float grad) const {
     uint32_t s = p, r = row, u = unit;
@@ -161,10 +162,11 @@ struct GroupResets {
 };
 
 // The marks of a pass, which a warp reads in words. A word is a ballot: each lane votes with the
-// mark of one of `rows` rows in one of kSteps steps. A lane loads its mark one word ahead, so that
-// no step waits for memory. p counts steps in the order in which they are computed. Forward, a bit
-// means that the row resets before step p; backward, that it reset before the step whose gradients
-// arrive in step p. If `held`, addresses stay in registers and are not recomputed.
+// mark of one of `rows` rows in one of kSteps steps. A lane loads its mark for the next word while
+// the current word is in use, so that no step waits for memory. p counts steps in the order in
+// which they are computed. Forward, a bit means that the row resets before step p; backward, that
+// it reset before the step whose gradients arrive in step p. If `held`, addresses stay in registers
+// and are not recomputed.
 template <bool any, bool backward, int rows, bool held = false>
 struct PassMarks {
   static constexpr int kSteps = kWarp / rows;
@@ -231,10 +233,10 @@ struct PassMarks {
 };
 
 // The marks for all threads of a block. One warp loads them, two steps ahead, and writes a word for
-// each step to shared memory. Then each step needs only one more load, which waits for nothing. Any
-// other work between the send and the wait of a step would make the step longer. The lower half of
-// a word has a bit for each row that resets before the step, and the upper half has one for each
-// row that resets before the next step.
+// each step to shared memory. So each step needs only one load from shared memory for them, and
+// does not wait for it. More work between a step's send and its wait would make the step longer.
+// The lower half of a word has a bit for each row that resets before the step, and the upper half
+// has one for each row that resets before the next step.
 template <bool any>
 struct SharedMarks {
   uint32_t words, last;

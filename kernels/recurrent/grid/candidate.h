@@ -1,5 +1,5 @@
-// The planner's candidate for algorithm "grid": the number of RowGroups, and the rows that each of
-// them computes.
+// The planner's candidate for algorithm "grid": the number of RowGroups, and the number of rows
+// that each of them computes. A RowGroup is the blocks that together keep one copy of W_hh.
 #pragma once
 
 #include <algorithm>
@@ -77,8 +77,8 @@ inline Candidate grid_candidate(const RecurrenceSizes& sizes, const RecurrenceDe
   plan.groups = row_groups(sizes, device, backward);
   plan.setmaxnreg = device.setmaxnreg();
   plan.group_bytes = group_bytes(grid_shape_of(sizes, device, backward), plan.rows, backward);
-  // For small H, clusters are always preferred, because their modelled times are more accurate than
-  // those of the grid. The exception is float32 in the backward pass and for ragged batches: then
+  // For small H, clusters are preferred whatever the grid's time, because their modelled times are
+  // more accurate. The exception is float32 in the backward pass and for ragged batches. There
   // clusters multiply by fma, and are slower than the grid.
   const bool small = device.clusters() && sizes.hidden <= kGridFromHidden && one_c(sizes);
   const bool by_fma = !is_half(sizes.dtype) && (backward || sizes.ragged());

@@ -71,7 +71,7 @@ struct RecurrenceSizes {
   Dtype dtype;
   bool packed = false;  // some row has fewer steps than others
   bool resets = false;  // rows may reset
-  int groups = 1;       // of PersistentSizes
+  int groups = 1;       // as in PersistentSizes
 
   // Whether rows may lack steps, or start a step from a state other than the previous step's.
   bool ragged() const { return packed || resets; }
@@ -116,7 +116,7 @@ struct RecurrencePlan {
   bool tf32 = false;    // float32 products may use TF32
 
   // cluster and grid: the most rows of the batch that a cluster, or a RowGroup of the grid,
-  // computes.
+  // computes. A RowGroup is the blocks that together keep one copy of W_hh.
   int rows = 0;
   ClusterShape shape{};     // cluster
   int tile_rows = 0;        // cluster_dense, cluster_fp16x2: the rows per tile of the kernel
