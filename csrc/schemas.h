@@ -173,7 +173,7 @@ inline constexpr const char* kCompositeSchemas[] = {
     " bool batch_first, *, str cell, bool recompute=False, Tensor? reset=None,"
     " Tensor[]? reset_hx=None, Tensor? lengths=None) -> Tensor[]",
     // Gives the same results as the ops above with zeros for hx, but in inference the zeros need no
-    // memory. The modules call it. With batch_sizes, input is the data of a packed batch.
+    // memory. The modules call this op. With batch_sizes, input is the data of a packed batch.
     "layers_from_zeros(Tensor input, Tensor? batch_sizes, Tensor[] params, bool has_biases,"
     " int num_layers, float dropout, bool train, bool bidirectional, bool batch_first, *, str cell,"
     " bool recompute=False, Tensor? reset=None, Tensor[]? reset_hx=None, Tensor? lengths=None,"

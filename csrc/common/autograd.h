@@ -1,5 +1,5 @@
-// Shared by all autograd code: OpNode, a Node whose saved values are declared once, and functions
-// that call ops below autograd.
+// Shared by all autograd code: functions that call ops below autograd, and OpNode, a Node whose
+// saved values are declared once:
 //   struct ScaleBackward : OpNode<ScaleBackward, Scalar> { kName; static backward(grads, need,
 //   factor); };
 // An OpNode works eagerly and under compiled autograd, with the std::shared_ptr Nodes of torch 2.11

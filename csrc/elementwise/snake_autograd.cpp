@@ -1,7 +1,7 @@
 // Derivatives of snake. The backward pass is one fused op, snake_backward. If it may be
-// differentiated again, it is composed of differentiable ops instead. Tangents are always composed
-// of them. Both use the formulas of kernels/math/snake.h, in float32 for half types. With logscale,
-// they also differentiate exp.
+// differentiated again, it is composed of differentiable ops instead; tangents are always composed.
+// The compositions use the formulas of kernels/math/snake.h, in float32 for half types. With
+// logscale, they also differentiate exp.
 #include <ATen/ExpandUtils.h>
 #include <ATen/OpMathType.h>
 

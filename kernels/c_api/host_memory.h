@@ -1,4 +1,4 @@
-// Checks that an address is not one of GPU memory, which the host must not access.
+// Checks that an address is not in GPU memory, which the host must not access.
 #pragma once
 
 namespace treadle {

@@ -23,8 +23,8 @@ __device__ __forceinline__ void arrive_at(uint32_t barrier, uint32_t rank) {
                : "memory");
 }
 
-// The current one of n pipeline stages, and its round. A wait on the stage's barrier needs the
-// round's parity.
+// The current one of n pipeline stages, and the number of completed rounds through all stages. The
+// parity of that number is needed to wait on the stage's barrier.
 template <int n>
 struct Ring {
   int stage = 0;

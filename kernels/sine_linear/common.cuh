@@ -33,7 +33,7 @@ __device__ __forceinline__ void store_rounded(void* data, int64_t element,
   store_at(data, element, stored);
 }
 
-// Also true for NaN.
+// Whether any |u| exceeds kNearPhase or is NaN.
 template <class T, int kWidth>
 __device__ __forceinline__ bool any_far(const acc_t<T> (&u)[kWidth]) {
   bool near = true;

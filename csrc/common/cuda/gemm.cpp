@@ -20,7 +20,7 @@ static cudaDataType_t type_of(Dtype dtype) {
   return dtype == Dtype::kHalf ? CUDA_R_16F : CUDA_R_16BF;
 }
 
-// A factor as cuBLAS reads it: in column-major order, where a row-major matrix is its transpose.
+// A factor as cuBLAS reads it: in column-major order, so a row-major matrix appears transposed.
 struct Operand {
   cublasOperation_t op;
   const void* data;

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <tuple>
 
-// The library exports only these names.
+// The library exports only the names below.
 #pragma GCC visibility push(default)
 namespace treadle {
 
@@ -58,10 +58,9 @@ at::Tensor& snake_(at::Tensor& x, const at::Tensor& alpha,
                    const std::optional<at::Tensor>& beta = std::nullopt,
                    std::optional<double> eps = std::nullopt, bool logscale = false);
 
-// One step of the LLTM cell: (new_h [B, H], new_cell [B, H]) from input [B, I], weights
-// [3H, H+I], bias [3H] or [1, 3H] or none, old_h [B, H], old_cell [B, H] (in input's dtype, or
-// float32 with half types). If every tensor has a leading dimension N, computes N independent
-// cells.
+// One step of the LLTM cell. Returns new_h and new_cell [B, H]. input is [B, I], weights [3H, H+I],
+// bias [3H] or [1, 3H] or none, old_h and old_cell [B, H]. old_cell has input's dtype, or float32
+// with half types. If every tensor has a leading dimension N, computes N independent cells.
 std::tuple<at::Tensor, at::Tensor> lltm_cell(const at::Tensor& input, const at::Tensor& weights,
                                              const std::optional<at::Tensor>& bias,
                                              const at::Tensor& old_h, const at::Tensor& old_cell);
@@ -96,7 +95,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lltm(
     bool recompute = false, const std::optional<at::Tensor>& reset = std::nullopt,
     at::TensorList reset_hx = {}, const std::optional<at::Tensor>& lengths = std::nullopt);
 
-// For a packed batch: data [S, I] and batch_sizes [T], int64 on the CPU, with the sum S. output is
+// For a packed batch: data [S, I] and batch_sizes [T], int64 on the CPU, whose sum is S. output is
 // [S, D*H].
 std::tuple<at::Tensor, at::Tensor, at::Tensor> lltm(
     const at::Tensor& data, const at::Tensor& batch_sizes, at::TensorList hx, at::TensorList params,

@@ -73,7 +73,7 @@ Tensor products_of_all_steps(const LayerRun& run, int64_t width, const Tensor& g
       in_place ? gates : empty_words(run, {directions, rows, row}, a.input.options());
   Tensor weights = a.weight_ih;
   const int64_t blocks = run.cell.input_gates;
-  // A block of H rows is padded with rows of zeros. For `widened`, it is one long row.
+  // widened() treats each block of H rows as one long row, so that it appends rows of zeros.
   if (padded) weights = widened(run, weights, hidden * features, width * features);
   const Tensor x = with_matrix(a.input);
   weights = a.one_direction() && !padded ? with_matrix(weights) : weights.contiguous();

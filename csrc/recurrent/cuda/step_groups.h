@@ -55,7 +55,7 @@ class StepGroups {
   StepGroups(const StepGroups&) = delete;
   StepGroups& operator=(const StepGroups&) = delete;
 
-  // `products_row`: the row of S at which the memory of the input's products begins.
+  // `products_row`: the row of the sequence [S, ...] with which the input's products begin.
   void run(const RecurrenceStep* steps, int64_t count, int64_t products_row);
 
  private:

@@ -56,7 +56,7 @@ FormulaProgram::FormulaProgram(const std::string& text) {
     Line line;
     words >> line.op;
     if (line.op == "const") {
-      std::string number;  // streams cannot read every text that Python writes
+      std::string number;  // streams cannot read every number that Python writes
       words >> number;
       line.number = std::strtod(number.c_str(), nullptr);  // stod refuses subnormal numbers
     } else {

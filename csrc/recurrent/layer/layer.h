@@ -67,7 +67,7 @@ using LayerMask = std::array<bool, 9>;
 // ---- the dispatcher's types
 
 using LayerResults = Tensors3;  // output, h_n, c_n
-using LayerSaved = Tensors4;    // the same and gates
+using LayerSaved = Tensors4;    // output, h_n, c_n, gates
 using LayerGrads = Tensors9;    // in the order of LayerMask
 
 template <class Results>

@@ -1,6 +1,6 @@
-// lltm, lstm, gru, rnn_tanh and rnn_relu: layers of cells, with the arguments of torch's ops. They
-// unpack the lists, apply dropout between layers and call recurrent_layer, so they support the same
-// devices and derivatives.
+// lltm, lstm, gru, rnn_tanh and rnn_relu: layers of cells, with the arguments of torch's ops. These
+// ops unpack the lists, apply dropout between layers and call recurrent_layer, so they support the
+// same devices and derivatives.
 #include "recurrent/lists/layers.h"
 
 #include <ATen/Functions.h>
@@ -26,7 +26,7 @@ LayersResults call_layer(const LayerArguments& a, bool recompute) {
   return {output, h_n, c_n, Tensor()};
 }
 
-// c after the only step.
+// c of every step of a sequence that has one step.
 Tensor cells_of_one_step(const Tensor& c_n) { return c_n.transpose(0, 1).flatten(1).unsqueeze(0); }
 
 LayersResults run_layer(const LayerArguments& a, bool recompute, bool cells) {
@@ -124,8 +124,8 @@ LayersResults run(const Tensor& input, const OptionalTensor& batch_sizes, const 
   return run_dispatched(input, batch_sizes, from_zeros);
 }
 
-// Raises if weight_hh is block-diagonal. For callers that compute gates or c of all steps, which is
-// not implemented for such a weight.
+// Raises if weight_hh is block-diagonal. Called where gates or c of all steps are computed in this
+// file, which does not support such a weight.
 void check_one_block(const Layers& a, const char* option) {
   const Tensor& weight = a.params[1];
   TORCH_CHECK(weight.dim() < 2 || hidden_size(a) == weight.sym_size(-1), a.op(), ": ", option,

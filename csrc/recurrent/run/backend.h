@@ -57,10 +57,10 @@ struct RecurrenceBackend {
   // Whether half types are converted to float before they are multiplied; the host does this once.
   bool widens_half;
   // The plan of a forward or a backward pass; raises for an `algorithm` that cannot run. Sets
-  // `tf32` if float32 products use another setting than torch's matrix products.
+  // `tf32` if the TF32 setting of float32 products differs from that of torch's matrix products.
   RecurrencePlan (*plan)(const RecurrenceSizes& sizes, at::Device device,
                          std::string_view algorithm, bool backward, std::optional<bool>* tf32);
-  // a [m, k] times b [k, n], in acc_t.
+  // a [m, k] times b [k, n], in acc_t (float for half types).
   Tensor (*product)(const LayerRun& run, const Tensor& a, const Tensor& b);
   // The forward pass; gates are undefined unless `save`.
   LayerSaved (*forward)(const LayerRun& run, bool save);
@@ -76,7 +76,7 @@ inline std::string_view planned(std::string_view algorithm) {
   return algorithm == kCellAlgorithm ? "auto" : algorithm;
 }
 
-// plan_recurrence(), but raises for an algorithm that cannot run.
+// Like plan_recurrence(), but raises for an algorithm that cannot run.
 inline RecurrencePlan make_plan(const char* op, const RecurrenceSizes& sizes,
                                 const RecurrenceDevice& device, std::string_view algorithm,
                                 bool backward) {

@@ -10,7 +10,7 @@
 namespace treadle {
 namespace {
 
-// The gradient of a last state of direction d, with which the pass begins, [B, width] in acc.
+// The gradient of h_n or c_n of direction d, [B, width] in dtype acc, with which the pass begins.
 Tensor grad_of_state(const LayerRun& run, const Tensor& grad, int64_t d, int64_t width,
                      bool transposed) {
   const auto options = run.arguments.input.options().dtype(run.acc);

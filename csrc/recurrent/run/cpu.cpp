@@ -21,7 +21,7 @@ namespace {
 RecurrencePlan plan_cpu(const RecurrenceSizes& sizes, at::Device, std::string_view algorithm,
                         bool backward, std::optional<bool>*) {
   RecurrenceDevice device;
-  // Limits the size of an input product's chunks; larger ones are not faster.
+  // Limits the size of an input product's chunks; larger chunks are not faster.
   device.l2_bytes = 32 << 20;
   return make_plan(layer_op_name(), sizes, device, planned(algorithm), backward);
 }
@@ -134,7 +134,7 @@ void single_step_backward(const cpu::RowsFunctions& rows, const BackwardDirectio
   Tensor grad_h = direction.grad_h.narrow(0, 0, count);
   const Tensor gates = matrix_at(args.grad_gates, count, cell.gates * hidden, grad_h.options())
                            .narrow(1, cell.state_first * hidden, cell.state_gates * hidden);
-  // W_hh is in torch's order. With its blocks of rows rolled, they are in the order of the gates.
+  // W_hh's blocks of rows are in torch's order, which is the order of the gates, rolled.
   const int64_t moved = cell.torch_shift * hidden, rest = cell.state_gates * hidden - moved;
   at::mm_out(grad_h, gates.narrow(1, moved, rest), weight.narrow(0, 0, rest));
   if (moved > 0) grad_h.addmm_(gates.narrow(1, 0, moved), weight.narrow(0, rest, moved));

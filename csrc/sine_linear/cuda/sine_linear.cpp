@@ -35,7 +35,7 @@ static int processors_of_90(at::Device device) {
   return architecture_of(gpu->major, gpu->minor) == 90 ? gpu->multiProcessorCount : 0;
 }
 
-// Calls launch(processors, stream) if a fused kernel supports the GPU and, by `fit`, the arguments.
+// Calls launch(processors, stream) if a fused kernel supports the GPU and the arguments (`fit`).
 // Otherwise, or if the driver cannot encode tensor maps, does nothing and returns false.
 template <class Launch>
 static bool launch_fused(const char* op, at::Device device, bool fit, const Launch& launch) {

@@ -13,7 +13,8 @@
 
 namespace treadle::cpu::TREADLE_ISA {
 
-// Formulas compute whole groups of this many elements, so part of a block's tail is wasted work.
+// Formulas compute whole groups of this many elements. Results beyond the end of a block are
+// unused.
 inline constexpr int64_t kLanes = 16;
 
 // Computes n elements of dense outputs from dense inputs, in their stored types. n is a multiple of
