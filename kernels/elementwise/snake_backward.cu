@@ -10,8 +10,8 @@ namespace {
 
 constexpr int kWarp = 32;
 constexpr int64_t kVectorBytes = 16;
-// The vectors per thread if a row fills a block, and the number of blocks up to which the batch is
-// divided.
+// If a row fills a block, a thread computes kPerThread vectors of it. The batch is divided until
+// there are about kEnoughBlocks blocks.
 constexpr uint32_t kPerThread = 4;
 constexpr int64_t kEnoughBlocks = 4096;
 // Vectors in flight per thread, and resident blocks per multiprocessor. Among 1 or 2 vectors and 3

@@ -1,5 +1,6 @@
-// sine and cosine on the device, a vector at a time. Large arguments slow down only warps that have
-// some. Forward: sin(x) or cos(x). Backward: grad * wave(x) or -grad * wave(x).
+// sine and cosine on the device, a vector at a time. Large arguments slow down only the warps that
+// contain some. A wave is sin or cos. Forward: wave(x). Backward: grad * wave(x) or -grad *
+// wave(x).
 #pragma once
 
 #include "kernels/common/convert.cuh"

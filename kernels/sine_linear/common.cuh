@@ -42,7 +42,7 @@ __device__ __forceinline__ bool any_far(const acc_t<T> (&u)[kWidth]) {
   return !near;
 }
 
-// The saved values of kWidth elements: only those that the requested waves need.
+// The saved values of kWidth elements: only those that the requested waves (sine, cosine) need.
 template <class T, int kWidth, bool kSine, bool kCosine>
 struct Kept {
   using Layer = math::SineLinear<T>;

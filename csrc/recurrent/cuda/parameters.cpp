@@ -1,6 +1,6 @@
 // The gradients of the input and the parameters on CUDA, computed from those of the gates by cuBLAS
 // products and two kernels. Operands are pointers and strides: creating views of tensors would take
-// longer than the products of a short sequence.
+// longer than the products of a short sequence. layer/layer.h explains the sizes, such as S.
 #include <ATen/Functions.h>
 
 #include "common/cuda/gemm.h"

@@ -92,7 +92,7 @@ Tensor products_of_all_steps(const LayerRun& run, int64_t width, const Tensor& g
   return products;
 }
 
-// The first row of each step, on the device; undefined if these are multiples of the batch size.
+// The first row of each step, on the device; undefined unless the batch is packed.
 Tensor device_starts(const LayerRun& run, cudaStream_t stream) {
   const Sequence& sequence = run.sequence;
   const auto count = static_cast<int64_t>(sequence.steps.size());

@@ -1,5 +1,6 @@
 // How a recurrent layer of any cell is run: a backend's functions, and code that all backends
-// share. ATen computes products over all steps; the backend runs the steps.
+// share. ATen computes products over all steps; the backend runs the steps. layer/layer.h explains
+// the sizes, such as S.
 #pragma once
 
 #include <optional>
@@ -50,7 +51,7 @@ struct LayerGradients {
 // The gradients of initial states and of states after resets; each may be undefined.
 struct StateGradients {
   Tensor h0, c0;            // [D, B, H]
-  Tensor reset_h, reset_c;  // [D, S, H] acc; zeros where no row resets
+  Tensor reset_h, reset_c;  // [D, S, H] in LayerRun::acc; zeros where no row resets
 };
 
 struct RecurrenceBackend {

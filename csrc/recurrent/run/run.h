@@ -1,6 +1,7 @@
 // Runs recurrent_layer, forward or backward, on any backend. The op's kernel (forward.cpp,
 // backward.cpp) checks the arguments (check.cpp), makes a plan (plan/plan.cpp) and calls the
 // backend (cpu.cpp, cuda/layer.cpp). Passes that run step by step share the functions below.
+// layer/layer.h explains the sizes, such as S.
 #pragma once
 
 #include <ATen/OpMathType.h>

@@ -6,7 +6,7 @@
 namespace treadle::cpu::TREADLE_ISA {
 namespace {
 
-// Calls use(i, waves of t[i]) for i < n; n <= kBlock.
+// Calls use(i, waves) for i < n, where waves are the sine and cosine of t[i]; n <= kBlock.
 template <class scalar_t, bool kCosine, class T = acc_t<scalar_t>, class F>
 TREADLE_INLINE void for_waves(const T* t, int64_t n, const F& use) {
   if (any_beyond(t, n, math::kSnakeNear<scalar_t>)) {
