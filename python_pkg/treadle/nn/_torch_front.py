@@ -35,12 +35,13 @@ class TorchFront(Front):
         self, name: str, states: tuple[str, ...], op: Op, torchs: Callable[..., Any]
     ) -> None:
         super().__init__(name, states, op)
-        # The forward pass of torch's module. Some programs replace torch.nn.LSTM with ours later.
+        # The forward pass of torch's module, saved because some programs later replace
+        # torch.nn.LSTM by our class.
         self.torchs = torchs
 
     def called(self, layer: Any, input: object, hx: object, *options: object) -> tuple[Any, ...]:
         data = input.data if isinstance(input, PackedSequence) else input
-        # Checks the input first, because nn.utils.parametrize may compute a weight at each access.
+        # The input is read before the weight, which nn.utils.parametrize may compute at each read.
         if not (isinstance(data, Tensor) and data.is_complex() and layer.weight_ih_l0.is_complex()):
             return super().called(layer, input, hx, *options)
         if any(option is not None and option is not False for option in options):
@@ -95,10 +96,11 @@ class TorchFront(Front):
     def _to_onnx(
         self, op: str, arguments: tuple[Any, ...], options: Options
     ) -> tuple[Tensor, ...] | None:
-        """Calls ops that torch.onnx.export can translate without a table, or returns None."""
+        """Calls ops that torch.onnx.export can translate without a translation table, or returns
+        None if that is impossible."""
         torchs: Op = getattr(torch, op)
         plain = options.reset is None and options.lengths is None and not options.return_cells
-        if is_tracing():  # dynamo=False, which accepts no table
+        if is_tracing():  # the export has dynamo=False, which accepts no translation table
             if not plain:
                 raise RuntimeError(
                     f"{self.name}: calls with reset, lengths or return_cells must be exported by "
@@ -111,7 +113,7 @@ class TorchFront(Front):
         dtypes = {input.dtype, *(state.dtype for state in each)}
         if not plain or len(dtypes) > 1 or not dtypes <= _ONNX_DTYPES:
             return None
-        # torch.export would fix the number of steps of torch's op.
+        # In torch's op, torch.export would fix the number of steps.
         any_steps = isinstance(input.size(1 if arguments[-1] else 0), torch.SymInt)
         return onnx_layers(op, *arguments) if any_steps else torchs(*arguments)
 
@@ -126,8 +128,8 @@ class TorchFront(Front):
         return self._compared(layer)
 
     def _compared(self, layer: Any) -> list[Tensor]:
-        """The parameters; but _flat_weights if it was written to and no parameter was replaced
-        since the last call. This is torch.nn.RNNBase's rule."""
+        """The parameters, or _flat_weights if no parameter was replaced since the last call. A
+        program may have written to _flat_weights. torch.nn.RNNBase has the same rule."""
         found, own = super().parameters(layer), layer.__dict__
         flat: list[Tensor] = layer._flat_weights
         pairs = zip(layer._flat_weight_refs, found, strict=True)
