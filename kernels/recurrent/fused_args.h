@@ -1,5 +1,6 @@
 // Arguments of the algorithms that compute a whole step, products and cell, in one launch: "tiles"
-// (tiles/tiles.cuh) and "warp" (warp/forward.cuh). For the host and CUDA, without torch.
+// (tiles/tiles.cuh) and "warp" (warp/forward.cuh). This header is for the host and for CUDA, and
+// needs no torch.
 #pragma once
 
 #include "kernels/recurrent/step_args.h"

@@ -33,9 +33,9 @@ cudaError_t launch_step_backward(const RecurrenceBackward& args, cudaStream_t st
 cudaError_t launch_warp_forward(const FusedForward& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_warp_forward);
 
-// ---- tiles: one launch for each step, on `processors` multiprocessors. Only for sm_90, with half
-// types or with float32 rounded to tf32. The addresses of arrays, and the distances between rows of
-// the input and of weights, must be multiples of 16 bytes.
+// ---- tiles: one launch for each step, on `processors` multiprocessors. This is only for sm_90,
+// with half types or with float32 rounded to tf32. The addresses of arrays, and the distances
+// between rows of the input and of weights, must be multiples of 16 bytes.
 
 cudaError_t launch_tiles_forward(const FusedForward& args, int processors, cudaStream_t stream)
     TREADLE_EXPORTED(launch_tiles_forward);

@@ -17,8 +17,8 @@ constexpr bool block_has_code(bool sm90, bool half, int units) {
   return !sm90 || !half || units <= kHalfBlockUnits;
 }
 
-// `all_k`: K of the product; `sums`: its outputs per unit; `arrays`: the numbers that each thread
-// prefetches per step.
+// The layout of a block. `all_k` is K of the product, and `sums` is its number of outputs per unit.
+// `arrays` is how many numbers each thread prefetches per step.
 template <int units, int sums, int all_k, int arrays>
 struct Block {
   static constexpr int kThreads = 2 * units;
@@ -39,8 +39,8 @@ struct Block {
   static_assert(sums * kDepth <= kFp32Weights);
 };
 
-// The k of a thread's i-th weight, relative to its first. The two lanes of a unit alternate every
-// four k, so that together they read 32 contiguous bytes.
+// The position in K of a thread's i-th weight, relative to its first. The two lanes of a unit
+// alternate every four elements, so that together they read 32 contiguous bytes.
 __device__ __forceinline__ constexpr int block_k(int i) { return i / 4 * 8 + i % 4; }
 
 // Loads a number as float. The kernel must not write to this array.
@@ -143,7 +143,7 @@ struct RowIterator {
   }
 };
 
-// The product of W_hh with the state, for this thread's unit and row. Each sum has several
+// Computes the product of W_hh with the state, for this thread's unit and row. Each sum has several
 // independent chains of additions.
 template <class Layout>
 __device__ __forceinline__ void multiply_state(

@@ -49,7 +49,8 @@ class BackwardRows {
   const RecurrenceBackward& a_;
   const acc* panels_;
   int64_t begin_, count_, padded_;
-  // c after each row's step, read from memory so that tanh(c) need not wait for the gates.
+  // c after the current step of each row. It is in memory, so that tanh(c) need not wait for the
+  // gates.
   Scratch<acc> new_c_;
 
   acc* grad_h(int64_t b) const {

@@ -86,7 +86,7 @@ void pack_backward(const MatrixView& weight, int64_t hidden, acc* panels) {
   }
 }
 
-// Whether new h is a function of the gates and new c: Cell::output.
+// Whether the cell has output(), which computes h from the gates and the new c.
 template <class Cell, class = void>
 inline constexpr bool kHasOutput = false;
 template <class Cell>
@@ -134,7 +134,7 @@ class ForwardRows {
     for (int64_t s = 0; s < a_.step_count; ++s) {
       const RecurrenceStep& step = a_.steps[s];
       const int64_t rows = std::clamp(step.rows - begin_, int64_t{0}, count_);
-      // The rows that end before this step.
+      // Rows from `rows` to `active` have ended before this step.
       store_state(rows, active);
       active = rows;
       start_anew(step, rows);
@@ -246,7 +246,7 @@ class ForwardRows {
     }
   }
 
-  // Prefetches the input's products, whose stride is too large for the hardware prefetcher.
+  // Prefetches the input products, whose stride is too large for the hardware prefetcher.
   TREADLE_INLINE void fetch(int64_t row, int64_t count, int64_t column) const {
     const acc* from = static_cast<const acc*>(a_.products.data) + row * a_.products.row_stride;
     for (int64_t r = 0; r < count; ++r, from += a_.products.row_stride) {

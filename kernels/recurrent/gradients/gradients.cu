@@ -1,6 +1,6 @@
-// Kernels that run before or after a recurrent layer's steps. pad_rows pads rows to whole chunks.
-// previous_h (h before each step) and bias_sums (the gradients of the biases) run between the
-// products after the backward pass.
+// Kernels that run before or after a recurrent layer's steps. pad_rows pads rows with zeros to
+// whole 16-byte chunks. previous_h (h before each step) and bias_sums (the gradients of the biases)
+// run between the products after the backward pass.
 #include "kernels/common/column_sum.cuh"
 #include "kernels/common/convert.cuh"
 #include "kernels/common/fast_divide.cuh"

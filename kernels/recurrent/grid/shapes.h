@@ -59,7 +59,8 @@ struct GridForward {
                                                                            : 176;
   static constexpr int kFinishingRegisters =
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
-  static constexpr int kChunks = hidden / 32 / kMultiplyingWarps;  // per warp; 32 of K each
+  // The chunks of 32 elements of K that a warp multiplies.
+  static constexpr int kChunks = hidden / 32 / kMultiplyingWarps;
   // How many half-chunks of weights fit in registers next to packets, sums and addresses. The
   // others are in shared memory.
   static constexpr int kFree = (kMultiplyingRegisters - 40 - 4 * kChunks) / (4 * state_gates);
@@ -155,8 +156,9 @@ struct GridBackward {
                                                                             : 200;
   static constexpr int kFinishingRegisters =
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
-  static constexpr int kChunks = state_gates * hidden / 32 / kMultiplyingWarps;  // of 32 k
-  static constexpr int kTiles = kUnits / 16;                                     // of 16 units
+  // As in GridForward.
+  static constexpr int kChunks = state_gates * hidden / 32 / kMultiplyingWarps;
+  static constexpr int kTiles = kUnits / 16;  // of 16 units
   // How many of the 2 * kChunks half-chunks fit in registers next to packets, sums and addresses.
   static constexpr int kFree = (kMultiplyingRegisters - 40 - 4 * kChunks) / (4 * kTiles);
   static constexpr int kInRegisters = kFree < 2 * kChunks ? kFree : 2 * kChunks;

@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kWarpUnits * kWarps * kLanes)
     acc sum = 0;
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) sum += parts[in_block][w][m * kWarpRows + lane];
-    // Rounded, because the backward pass reads the rounded value.
+    // The sum is rounded first, because the backward pass reads the rounded value.
     const T stored = Narrow<T>::from(sum);
     static_cast<T*>(args.gates)[(flat * kCellGates + m) * hidden + unit] = stored;
     gates[m] = widen(stored);
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kWarpUnits * kWarps * kLanes)
 constexpr int kColumns = 32, kRowsOfWarps = 32;
 constexpr int kGradientThreads = kColumns * kRowsOfWarps;
 
-// x = [old_h, input].
+// Returns an element of x = [old_h, input].
 template <class T>
 __device__ __forceinline__ acc_t<T> state_of(const LltmGradients& args, int64_t problem,
                                              int64_t row, int64_t column) {
@@ -90,7 +90,8 @@ __device__ __forceinline__ acc_t<T> state_of(const LltmGradients& args, int64_t 
                          : element_of<T>(args.input, problem, row, column - hidden);
 }
 
-// Sums over the rows. A warp computes one gate, and each lane one column of x.
+// Computes grad_weights and grad_bias, which are sums over the rows. A warp computes one gate, and
+// each lane one column of x.
 template <class T>
 __device__ __forceinline__ void weight_gradients(const LltmGradients& args, int64_t problem,
                                                  int64_t gate, int64_t column) {
@@ -117,7 +118,8 @@ __device__ __forceinline__ void weight_gradients(const LltmGradients& args, int6
   }
 }
 
-// Sums over the gates, for eight rows. A warp adds every 32nd gate, each lane for one column of x.
+// Computes grad_old_h and grad_input of eight rows, which are sums over the gates. A warp adds
+// every 32nd gate, and each lane computes one column of x.
 template <class T>
 __device__ __forceinline__ void state_gradients(const LltmGradients& args, int64_t problem,
                                                 int64_t first, int64_t column) {

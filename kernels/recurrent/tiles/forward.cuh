@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       // Otherwise wgmma would wait each time.
       if constexpr (kFirstInput != 0) reader.finish();
       if (args.follows && tile == first) begin_kernel();
-      // Loaded before the product, which hides the latency. Missing rows read the first row,
+      // c is loaded before the product, which hides the latency. Missing rows read the first row,
       // because a conditional load would occupy its registers during all tiles.
       float c[Stages::kPieces][kLoaded];
 #pragma unroll

@@ -1,14 +1,15 @@
 // The forward pass of algorithm "tiles", with one launch per step. Tensor cores multiply tiles of
 // rows of the input by W_ih and of h by W_hh; the cell is then computed from the sums in registers.
-// It is for batches with enough rows to reuse the weights in shared memory often. It needs sm_90, H
-// a multiple of 64, and half types or float32 that may be rounded to tf32.
+// It is for batches with so many rows that weights in shared memory are reused often. It needs
+// sm_90, H a multiple of 64, and half types or float32 that may be rounded to tf32.
 //
-// A tile is [128 rows] x [groups of 64 or 32 columns], with one group per gate. A producer thread
-// loads stages of both factors by TMA, which rounds floats to tf32; each of two warpgroups
-// multiplies 64 rows, and then computes the cell from its own sums. Two blocks with adjacent rows
-// form a cluster, and each loads half of the weights for both. Rows of weights are loaded in a
-// permuted order that gives every thread eight consecutive columns of each 32. The input's product
-// comes first, because it does not depend on the previous step, whose launch may not have ended.
+// A tile is [128 rows] x [groups of 64 or 32 columns], with one group of columns per gate. A
+// producer thread loads stages of both factors by TMA, which rounds floats to tf32; each of two
+// warpgroups multiplies 64 rows, and then computes the cell from its own sums. Two blocks with
+// adjacent rows form a cluster, and each loads half of the weights for both. Rows of weights are
+// loaded in a permuted order that gives every thread eight consecutive columns of each 32. The
+// input product is computed first, because it does not depend on the previous step, whose launch
+// may still be running.
 #pragma once
 
 #include "kernels/common/convert.cuh"
@@ -33,7 +34,8 @@ struct TileCounts {
   int of_input, of_h;  // stages of K
 };
 
-// Stages of elements of type T, with `groups_` groups of `columns_` columns each.
+// The stages of shared memory that TMA fills with elements of type T: 128 rows of the input or of
+// h, and the weights of `groups_` groups of `columns_` columns.
 template <class T, int groups_, int columns_>
 struct TileStages {
   using Element = T;
@@ -68,10 +70,11 @@ struct TileMemory {
   __device__ uint32_t empty(int stage) const { return full(stage) + 8; }
 };
 
-// The producer of one of a tile's products. It loads `rows` from `row` on and the weights of this
-// cluster's tile, stage by stage. If `any` is false, the tile has no rows, and it loads only
-// weights, because TMA takes longer to fill with zeros; the products are not stored. block_of(g) is
-// the index of the block of `columns` rows of the weights that belongs to group g.
+// The producer's part of one of a tile's two products. It loads `rows` from `row` on and the
+// weights of this cluster's tile, stage by stage. If `any` is false, the tile has no rows, and its
+// sums are not stored. Then only weights are loaded, because TMA would take longer to fill the rows
+// with zeros. block_of(g) is the index of the block of `columns` rows of the weights that belongs
+// to group g.
 template <class Stages, class BlockOf>
 __device__ __forceinline__ void load_stages(const TileMemory<Stages>& memory,
                                             ptx::Ring<Stages::kCount>& turn,
@@ -116,7 +119,7 @@ struct TileReader {
     last = -1;
   }
 
-  // Multiplies groups `from` to `to` of a stage; b: the stage's weights.
+  // Multiplies groups `from` to `to` of a stage, whose weights are `b`.
   template <int first, int from, int to, int registers>
   __device__ __forceinline__ void add_groups(float (&sums)[registers], uint64_t a, uint64_t b) {
     constexpr uint64_t kFrom = from * Stages::kHalves * Stages::kBoxBytes >> 4;
@@ -185,7 +188,8 @@ constexpr __device__ int piece_sum(int group, int piece, int e) {
          2 * (piece / Stages::kHalves);
 }
 
-// once: the data is not read again soon. The store then leaves h and c in the cache.
+// `once` means that the data is not read again soon. It is then stored with a streaming hint, so
+// that h and c stay in the cache.
 template <bool once>
 __device__ __forceinline__ void store_chunk(void* at, const uint4& chunk) {
   if constexpr (once) {
