@@ -1,6 +1,6 @@
 // sine and cosine on the device, a vector at a time. Large arguments slow down only the warps that
-// contain some. A wave is sin or cos. Forward: wave(x). Backward: grad * wave(x) or -grad *
-// wave(x).
+// contain some. Forward: wave(x), where wave is sin or cos. Backward: grad * wave(x), or its
+// negative.
 #pragma once
 
 #include "kernels/common/convert.cuh"

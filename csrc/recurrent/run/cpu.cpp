@@ -38,8 +38,8 @@ Tensor empty_panels(const Tensor& weight_hh) {
 }
 
 // Calls f(begin, end) for ranges of rows of the batch, in whole blocks. If there is enough work for
-// several threads, each gets about the same number of steps, because rows of a packed batch differ
-// in length.
+// several threads, they get about equal numbers of steps instead of rows, because rows of a packed
+// batch differ in length.
 template <class Args, class F>
 void over_rows(const Args& args, int64_t step_work, const F& f) {
   // The minimum work of a thread: about 50 us of multiplications.
