@@ -226,7 +226,7 @@ inline Tensor tangent(const Tensor& t) { return isFwGradDefined(t) ? t._fw_grad(
 // is undefined.
 inline Tensor primal(const Tensor& t) { return isFwGradDefined(t) ? t._fw_primal(0) : t; }
 
-// In place, an existing tangent is overwritten rather than replaced, because views share it.
+// With `inplace`, an existing tangent is overwritten rather than replaced, because views share it.
 inline void set_tangent(const Tensor& out, const Tensor& value, bool inplace = false) {
   if (!value.defined()) return;
   const Tensor present = inplace ? tangent(out) : Tensor();

@@ -105,7 +105,7 @@ inline cudaLaunchAttribute overlapping_launch() {
   return attribute;
 }
 
-// No attribute, one, or two.
+// Up to two attributes.
 struct LaunchAttributes {
   cudaLaunchAttribute list[2] = {};
   unsigned count = 0;
