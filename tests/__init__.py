@@ -1,4 +1,4 @@
-"""The tests. laws/ has the invariants of every op, one file each, over the inputs in cases.py."""
+"""The tests. Each file in laws/ tests an invariant of all ops, with inputs of support/cases.py."""
 
 import torch
 

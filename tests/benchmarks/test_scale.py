@@ -63,7 +63,8 @@ def test_data_parallelism() -> None:
 
 def test_pipelines() -> None:
     assert layer_pipeline(LAYER, 1, AT_ONCE) == pytest.approx(3e-3)
-    # If a chunk takes as long as the whole, nothing is gained: the GPUs run one after the other.
+    # If a chunk takes as long as the whole sequence, nothing is gained, because the GPUs run one
+    # after the other.
     output = 2 * 64 * 256 * 1024 / (REACHED * NVLINK)
     send = BEGIN + WITHIN["ring"] + output
     assert layer_pipeline(LAYER, 4, LAYER) == pytest.approx(4 * 3e-3 + 6 * send)

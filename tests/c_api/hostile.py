@@ -1,5 +1,5 @@
-"""Ways to break a good call, derived from native.py, the mirror of kernels.h, and checks of the
-resulting errors.
+"""Ways to break a good call of kernels.h, and checks of the resulting errors. They are derived from
+native.py, the ctypes mirror of the header.
 
 A `Spoiler` changes one argument or field so that the function must refuse the call. Run as a
 program, this makes random calls, which may crash only its own process:

@@ -131,7 +131,7 @@ class Layer:
         return native.Recurrent(cell, s.directions, *dtypes, s.steps, s.batch, s.hidden)
 
     def products(self) -> Tensor:
-        """input W_ih^T, [D, T, B, Gi H]."""
+        """The products input W_ih^T, [D, T, B, Gi H]. kernels.h defines Gi."""
         return torch.stack([self.input @ w.t() for w in self.weight_ih])
 
     def empty(self, *shape: int, like: Tensor | None = None) -> Tensor:
@@ -226,7 +226,7 @@ def completed(layer: Layer, output: Tensor, found: list[Tensor]) -> list[np.ndar
     if layer.cell not in ("lltm", "lstm"):
         grad_h0, grad_c0 = grad_h0 + grad_c0, np.zeros_like(grad_c0)
     of_input, of_h = gates[..., -width:], gates[..., :width]
-    if layer.cell == "gru":  # from n r z to torch's r z n
+    if layer.cell == "gru":  # from the order n, r, z to torch's r, z, n
         of_h = np.roll(of_h, -s.hidden, axis=-1)
     x, weights = layer.input.numpy(), layer.weight_ih.numpy()
     before = h_before(layer, output)

@@ -49,7 +49,8 @@ def elementwise(op: Op, inputs: list[Tensor], arrays: list[native.Array]) -> Wor
 
 
 def recurrent(layer: Layer) -> Work:
-    """Forward and backward. Products must be exact, because torch's op computes its own."""
+    """A layer's forward and backward pass. Products must be exact, because torch's op computes its
+    own."""
     layer = layer.with_exact_products()
     s = layer.sizes
     output = torch.zeros(s.steps, s.batch, s.directions * s.hidden, dtype=layer.dtype)

@@ -130,7 +130,7 @@ def test_the_launches_that_the_page_names() -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_round_trip(name: str) -> None:
-    """Converts a module of theirs to ours, saves and loads it, and converts it back."""
+    """Converts a module of DAC or BigVGAN to ours, saves and loads it, and converts it back."""
     make, options = MODULES[name]
     theirs, ours = trained(make), treadle.nn.Snake(C, **options)
     ours.load_state_dict(theirs.state_dict())

@@ -141,8 +141,8 @@ print(json.dumps(hashes()))
 
 
 def hashes() -> dict[str, str]:
-    """Hashes of the bits of every result; all NaN are equal. Small instruction sets need 30 ns per
-    number."""
+    """Hashes of the bits of every result, in which all NaNs are equal. Small instruction sets need
+    30 ns per number."""
     found = {}
     for dtype in SAME_BITS:
         x = every_half(dtype)

@@ -86,7 +86,7 @@ def test_values_and_derivatives(dtype: torch.dtype, device: str) -> None:
     wide = [t.detach().double().flatten() for t in (x, alpha)]
     y = treadle.snake(x, alpha)
     near(y.detach().flatten(), value(*wide), 0.51 if dtype in HALVES else 1)
-    for create_graph in (False, True):  # the fused pass, and the composition
+    for create_graph in (False, True):  # the fused backward pass, then the composition
         found = torch.autograd.grad(
             y.sum(), (x, alpha), retain_graph=True, create_graph=create_graph
         )

@@ -114,8 +114,8 @@ def ddp(process: Process, name: str, parts: int = 1, **options: Any) -> Results:
 
 
 def fsdp(process: Process, name: str, **options: Any) -> Results:
-    """FSDP2 of every child and of the net. The sharded checkpoint remains for a test that reads
-    it."""
+    """Applies FSDP2 to every child and to the net. The sharded checkpoint is kept for a test that
+    reads it."""
     # The default mesh would have GPUs, if there are any, even for a net on the CPU.
     mesh = init_device_mesh(process.device.partition(":")[0], (process.world,))
     path = process.folder / f"fsdp {name}{' in bfloat16' if options else ''}"
@@ -174,7 +174,8 @@ def accelerated(process: Process, name: str) -> Results:
 
 
 def in_lightning(process: Process, name: str) -> Results:
-    """Lightning's DDP and clipping. A second Trainer resumes from the first one's checkpoint."""
+    """Uses Lightning's DDP and clipping. A second Trainer resumes from the first one's
+    checkpoint."""
     from tests.interop.with_lightning import Module, fit
 
     path = process.folder / "lightning.ckpt"

@@ -130,8 +130,7 @@ def test_exponential() -> None:
             found += torch.autograd.grad(y, leaf, torch.full_like(y, 1 / by))
         ours = found[0].double() / found[1].double()
         exact = logs.detach().double().exp()
-        # The error of exp is at most 0.66 ulp, and that of the product 0.5. The result may be in
-        # either binade.
+        # The error of exp is at most 0.66 ulp, and that of the product at most 0.5 ulp.
         assert float(((ours - exact).abs() / ulp(exact, torch.float32)).max()) <= 1.2
 
 

@@ -42,7 +42,7 @@ def same_kind(actual: Tensor, expected: Tensor, at: Tensor, what: str) -> None:
 
 
 def cells_of(values: Tensor, dtype: torch.dtype, state: torch.dtype) -> tuple[Tensor, ...]:
-    """A cell of one unit for each row (g0, g1, g2, old_cell). Its bias is the gates."""
+    """A cell of one unit for each row (g0, g1, g2, old_cell), whose bias is g0, g1 and g2."""
     n = len(values)
     weights = torch.zeros(n, 3, 2, dtype=dtype, device=values.device)
     zeros = torch.zeros(n, 1, 1, dtype=dtype, device=values.device)

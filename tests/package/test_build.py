@@ -1,4 +1,4 @@
-"""The build: its decisions without a toolkit, what it compiles, and what it recompiles."""
+"""The build: its decisions, tested without a CUDA toolkit, and what it compiles and recompiles."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from tools.native.graph import cell_flags
 from treadle import _build
 
 ROOT = Path(__file__).resolve().parents[2]
-GRU = Path("kernels/math/cells/gru.h")  # the cell whose gates differ most
+GRU = Path("kernels/math/cells/gru.h")  # the cell that differs most from the others
 
 
 @pytest.fixture

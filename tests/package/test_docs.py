@@ -1,4 +1,4 @@
-"""The documents are true: files, commands, names, the example of use, and every number."""
+"""The documents are true: their files, commands, names and numbers, and the example of use."""
 
 from __future__ import annotations
 

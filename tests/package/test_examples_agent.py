@@ -1,4 +1,4 @@
-"""The agent learns to look, remember and walk, and in its loop the host reads no tensor."""
+"""The agent learns to look, remember and walk. In its loop the host reads no values of tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.package.test_examples import DEVICES, EXAMPLES
 FIGURES = EXAMPLES.parent / "docs" / "figures"
 RECORDS = sorted(FIGURES.glob("agent_*.json"))
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-FEW = 4  # kinds of digits, so that a small agent learns in seconds
+FEW = 4  # kinds of digits: so few that a small agent learns in seconds
 Load = Callable[[str], types.ModuleType]
 
 
@@ -88,7 +88,7 @@ def test_rooms_begin_in_the_middle_of_batches(load: Load, device: str) -> None:
     assert inner.any(0).all() and (inner.any(1) & ~inner.all(1)).any()
     # One call over all steps gives the same scores, so its resets clear the memory as well.
     scores, value, h = loop.mind(played["x"], torch.zeros_like(loop.h), begins)
-    near = 1e-4 if device == "cpu" else 1e-2  # tf32
+    near = 1e-4 if device == "cpu" else 1e-2  # TF32
     chance = scores.log_softmax(-1).gather(-1, played["action"][..., None])[..., 0]
     pairs = (value, played["value"]), (h, loop.h), (chance, played["chance"])
     for found, expected in pairs:

@@ -75,7 +75,7 @@ def test_generation_with_cache_equals_without(
         torch.manual_seed(2)
         text.append(model.generate(prompt(), max_new_tokens=10, use_cache=use_cache, **WAYS[way]))
     assert torch.equal(*text)
-    # How many tokens are read at each step. With a cache: the prompt, then one new token each.
+    # The number of tokens read at each step. With a cache these are the prompt, then one new token.
     assert read[:10] == [7] + [1] * 9 and read[10:] == list(range(7, 17))
 
 

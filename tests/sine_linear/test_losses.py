@@ -104,7 +104,7 @@ def test_by_the_rule(name: str, dtype: torch.dtype, device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_derivatives_by_torch_func(device: str) -> None:
-    """Gradients by grad and Hessians by hessian, per point under vmap."""
+    """Computes gradients by torch.func.grad and Hessians by hessian, for each point under vmap."""
     x = Make("points", device, torch.float64)(7, 2, by=0.5)
     found = []
     for layer in (treadle.sine_linear, reference.sine_linear):

@@ -27,7 +27,7 @@ forward = torch.ops.treadle.sine_linear_forward
 def test_nan_and_inf_as_in_the_composition(
     dtype: torch.dtype, repeat: int, omega: float, device: str
 ) -> None:
-    """First and second derivatives of few numbers, and of enough for vectorised loops."""
+    """Tests first and second derivatives, of few numbers and of enough for vectorised loops."""
     if repeat > 1 and device == "cpu":
         repeat = 500
     found, columns = [], 1 if repeat == 1 else 8
@@ -165,7 +165,7 @@ def test_slopes_one_by_one_and_together(
         return omega**k * torch.sin(u + k * math.pi / 2)
 
     def near(actual: Tensor, exact: Tensor) -> None:
-        # Rounding of the result, and the precision of a 16-bit phase.
+        # Allows for rounding of the result, and for the precision of a 16-bit phase.
         kept_digits = {torch.float64: 1e-12, torch.float32: 1e-6}.get(dtype, 2e-4 * omega**order)
         room = 4 * torch.finfo(dtype).eps * exact.abs() + 60 * kept_digits
         assert bool(((actual.double() - exact).abs() <= room).all())

@@ -91,7 +91,7 @@ class Call:
 class Case:
     id: str
     build: Callable[[Make], Call]
-    dtypes: tuple[torch.dtype, ...]  # values of Make.dtype
+    dtypes: tuple[torch.dtype, ...]  # the dtypes with which tests run the case
     big: bool = False  # too big for tests such as gradcheck
     drawn: str = ""  # seeds the random numbers instead of the id
 
@@ -164,7 +164,7 @@ def outputs(result: Any) -> tuple[Tensor, ...]:
 
 
 def requiring_grad(op: Op, call: Call, positions: list[int] | None = None) -> Call:
-    """The call in which the tensors at ``positions`` (default: all that can) require grad."""
+    """The same call, in which the tensors at ``positions`` (default: all that can) require grad."""
     wanted = op.leaves(call) if positions is None else positions
     return call.with_args({i: call.args[i].detach().requires_grad_() for i in wanted})
 

@@ -68,7 +68,8 @@ def backward_of(algorithm: str, dtype: torch.dtype, hidden: int) -> str:
 
 
 def most_directions(algorithm: str, hidden: int) -> int:
-    """1 if a grid for one direction occupies nearly the whole GPU, else 2."""
+    """The number of directions that the algorithm supports: 1 if a grid for one direction occupies
+    nearly the whole GPU, else 2."""
     if algorithm != "grid":
         return 2
     if gpus.any_clusters():
@@ -275,7 +276,7 @@ def inference(one: Given, algorithm: str) -> list[Tensor]:
 
 
 def training(one: Given, algorithm: str, recompute: bool = False) -> Callable[[], list[Tensor]]:
-    """A function that runs forward and backward with tensors at fixed addresses."""
+    """A function that runs forward and backward, always with the same tensors."""
     leaves = one.map(lambda t: t.detach().requires_grad_())
     inputs = [t for t in (getattr(leaves, name) for name in NAMES) if t is not None]
     grads = [t.detach() for t in leaves.grads if t is not None]

@@ -1,4 +1,4 @@
-"""Checks each step of recurrent_layer by its formula in float64, starting from the kernel's own
+"""Checks each step of recurrent_layer with its formula in float64, starting from the kernel's own
 result of the previous step. Because all h are known, all steps are checked at once.
 
 Over many steps, results in half types diverge from any reference although each step is correct.
@@ -90,7 +90,7 @@ def check_backward(one: Given, saved: list[Tensor], grads: list[Tensor], checks:
     directions, batch, hidden = one.h0.shape
     valid = one.valid[..., None]
     outputs = one.padded(output).unflatten(-1, (directions, hidden))
-    # The input's gradient equals the gates' gradients, because weight_ih only selects.
+    # The input's gradient equals the gates' gradients, because weight_ih is the identity.
     grad_gates = one.padded(grad_input).unflatten(-1, (directions, 3 * hidden))
     grad_output, grad_h_n, grad_c_n = one.grads
     for d in range(directions):
@@ -123,7 +123,7 @@ def check_backward(one: Given, saved: list[Tensor], grads: list[Tensor], checks:
         first = at_first_step(before, one, d, grad_h_n[d].double())
         checks.close(grad_h0[d], first, slack, f"grad_h0 {of}")
         entering = previous(outputs[:, :, d], one.h0[d], one, d)
-        # The rows of all steps, from the kernel's own results.
+        # The kernel's own h before each step, and its own gate gradients.
         rows, own = (t.flatten(0, 1)[one.places] for t in (entering, grad_gates[:, :, d]))
         product = own.double().t() @ rows.double()
         checks.close_as(grad_weight[d], product, own.t() @ rows, f"grad_weight_hh {of}")

@@ -57,7 +57,7 @@ GROUPS: dict[str, Callable[..., Cases]] = {
     **persistent_fp16x2_backward.GROUPS,
 }
 SECONDS = 60  # the test kills this process after this time
-TOLD = 5  # how many failures are printed in full
+TOLD = 5  # the number of failures that are printed in full
 
 
 def run(cases: Cases) -> list[str]:

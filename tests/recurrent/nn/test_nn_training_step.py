@@ -97,7 +97,7 @@ def one_step_at_a_time(run: Any, module: nn.Module, x: Tensor, h: Tensor) -> Non
 
 
 def test_training_follows_the_module(device: str) -> None:
-    """Several updates, each with gradients accumulated over two backward passes."""
+    """Runs several updates, each with gradients that two backward passes accumulate."""
     results = []
     for graphed in (False, True):
         net, x, h = made(device)
@@ -209,7 +209,8 @@ def test_while_other_graphs_hold_the_parameters(device: str) -> None:
 
 
 class Keeps(nn.Module):
-    """Reads one parameter directly, another one from a list, and a leaf that is not a parameter."""
+    """A module that reads one parameter directly, another one from a list, and a leaf that is not a
+    parameter."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -216,7 +216,7 @@ def test_weights_lie_by_columns_where_that_is_faster() -> None:
 
 @BINDINGS
 def test_every_chip() -> None:
-    widths = ((33, 2), (769, 2), (33, 4), (512, 4), (513, 4))  # hidden, element
+    widths = ((33, 2), (769, 2), (33, 4), (512, 4), (513, 4))  # H, bytes of an element
     everything = (CHIPS, ARCHITECTURES, (1, 2), (1, 17, 64, 70_000), widths, (False, True))
     for multiprocessors, architecture, directions, batch, width, backward in itertools.product(
         *everything
