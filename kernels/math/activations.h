@@ -68,7 +68,7 @@ TREADLE_HD float divide(float a, float b) {
 
 TREADLE_HD double divide(double a, double b) { return a / b; }
 
-// A fraction not yet divided, so that several can share one division.
+// A fraction that is not divided yet, so that several fractions can share one division.
 template <class T>
 struct Fraction {
   T numerator, denominator;

@@ -237,7 +237,7 @@ struct SineLinear<double> {
   }
 };
 
-// The largest |u| for which forward and, if the phase is u, wave do not need kFar.
+// Up to this |u|, forward() does not need kFar. If the phase is u, neither does wave().
 template <class scalar_t>
 inline constexpr acc_t<scalar_t> kNearPhase = kNear<acc_t<scalar_t>>;
 

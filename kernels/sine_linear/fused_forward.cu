@@ -38,7 +38,7 @@ constexpr int kConsumerThreads = kGroups * kWarpgroup;
 template <int kGroups>
 constexpr int kThreads = kConsumers * kConsumerThreads<kGroups> + kWarpgroup;
 template <int kGroups>
-constexpr int kHalves = 2 / kGroups;  // a warpgroup's share of a tile, in halves of 64 rows
+constexpr int kHalves = 2 / kGroups;  // a warpgroup's part of a tile, in halves of 64 rows
 template <int kGroups>
 constexpr int kConsumerRegisters = kGroups == 1 ? 240 : 112;  // per thread
 

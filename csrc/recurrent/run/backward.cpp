@@ -19,7 +19,8 @@ Tensor grad_of_state(const LayerRun& run, const Tensor& grad, int64_t d, int64_t
   return grad.defined() ? t.copy_(grad[d]) : t.zero_();
 }
 
-// The gradients of the gates [S, GH] of direction d; grad_h and grad_c become those of h0 and c0.
+// The gradients of the gates [S, GH] of direction d. Changes grad_h and grad_c to those of h0 and
+// c0.
 Tensor grad_gates(const BackwardPass& pass, int64_t d, const Tensor& previous_h,
                   const Tensor& grad_h, const Tensor& grad_c, const StateGradients& states,
                   const BackwardSteps& f) {

@@ -191,8 +191,8 @@ struct ParametersCpu {
     if (mask[6]) bias_hh.push_back(run.state_window(mask[5] && whole ? total.clone() : total));
   }
 
-  // The gradient of W_hh, whose blocks are in another order than those of `of_state`. Two products
-  // write the blocks in that order: rolling them afterwards would write them twice, which takes
+  // The gradient of W_hh, whose blocks are not in the order of those of `of_state`. Two products
+  // write the blocks in W_hh's order: rolling them afterwards would write them twice, which takes
   // longer than a product of few rows.
   Tensor of_weight_hh(const Tensor& of_state, const Tensor& h) const {
     const LayerRun& run = pass.run;
