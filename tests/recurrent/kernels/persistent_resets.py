@@ -41,7 +41,7 @@ LENGTHS: tuple[Lengths, ...] = (None, (37, *[21] * 7, *[2] * 9, 1))
 
 
 def cases(algorithm: str, dtype: str, cell: str) -> Cases:
-    """The cases of the op, and large ones in both directions."""
+    """The cases of the op, and large ones with as many directions as the algorithm supports."""
     op = OPS[f"recurrent_layer {cell} resets"]
     for case in op.cases:
         if DTYPES[dtype] in case.dtypes:

@@ -88,8 +88,8 @@ def test_a_block_alone_has_few_rows_of_narrow_layers_of_half_types(
 
 @BINDINGS
 def test_packed_batches_and_parts_of_chunks_are_planned_by_the_kernels_that_take_them() -> None:
-    """The dense kernels support only dense batches whose rows consist of whole 16-byte chunks. The
-    general kernels support all batches, and other cluster shapes are the fastest ones for them."""
+    """The dense kernels support only dense batches whose rows consist of whole 16-byte chunks.
+    Their fastest cluster shapes differ from those of the general kernels."""
     for backward, batch, dense, other in ((False, 16, 32, 16), (True, 256, 64, 32)):
         options = {"cell": "gru", "backward": backward}
         sizes = (512, batch, 256, 2)
