@@ -27,20 +27,21 @@ _kept: list[Any] = []  # what C has pointers to
 
 @dataclass(frozen=True)
 class Source:
-    """The functors of a cell, and its counts, as ``Formula`` has them."""
+    """The functors of a cell as C++, and its counts as in ``source.Formula``."""
 
     functors: str
     counts: tuple[int, int, int, int]
 
 
 def _interrupt(error: BaseException) -> None:
-    """Interrupts the main thread once more, after the call from C, which no exception can leave."""
+    """Repeats a Ctrl-C after the call from C has returned, because no exception can pass through C.
+    """
     if isinstance(error, KeyboardInterrupt):
         threading.Timer(0.05, _thread.interrupt_main).start()
 
 
 def install(library: Any, sources: Mapping[str, Source]) -> None:
-    """Sets both functions. ``sources``: of registered cells, by key."""
+    """Gives the library a function for each device. ``sources`` has the registered cells by key."""
     if _kept:
         return
 
