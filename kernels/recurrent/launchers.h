@@ -53,7 +53,7 @@ cudaError_t launch_persistent_backward(const PersistentBackward& args, const Rec
                                        cudaStream_t stream)
     TREADLE_EXPORTED(launch_persistent_backward);
 
-// Whether such a launch fits on the current device, or on the part of it that this process may use:
+// Whether such a launch fits on the current device or on the part of it that this process may use:
 // one cluster, or all blocks of the grid at once.
 cudaError_t persistent_fits(bool backward, const PersistentSizes& sizes, const RecurrencePlan& plan,
                             bool* fits) TREADLE_EXPORTED(persistent_fits);

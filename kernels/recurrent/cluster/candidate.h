@@ -29,8 +29,8 @@ struct ShapeCandidates {
 };
 
 // In the backward pass up to H 128, the kernel for any batch is faster than the dense kernel with
-// resets (us per step of LSTM on an H100, bfloat16; 16,512,128: 0.52 and 0.55; 64,512,128: 0.61 and
-// 0.70).
+// resets. An LSTM on an H100, in bfloat16 with T 512 and H 128, took 0.52 us per step instead of
+// 0.55 with B 16, and 0.61 instead of 0.70 with B 64.
 inline bool takes_resets_densely(const RecurrenceSizes& sizes, bool backward) {
   return takes_dense_resets(cell_info(sizes.cell).gates) && !(backward && sizes.hidden <= 128);
 }
@@ -63,8 +63,8 @@ inline double step_time(const RecurrenceSizes& sizes, const ShapeCandidates& ker
               : split_time(kernels.shape, dense, gates);
 }
 
-// GPUs without clusters can only use single blocks. In half types they do so for larger H than GPUs
-// with clusters, because a single block is faster than the grid.
+// GPUs without clusters run only the kernels of single blocks. In half types they run them for
+// larger H than GPUs with clusters do, because there a single block is faster than the grid.
 inline bool runs_on(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                     const ClusterShape& shape, Dtype dtype) {
   if (shape.blocks > 1) return device.clusters() && one_c(sizes);

@@ -52,7 +52,7 @@ struct DenseForward {
 
   // Sizes and offsets in bytes. The first kParity bytes exist twice, for even and for odd steps: h
   // of all units, h of the block's own units, and mbarriers.
-  static constexpr int kTileBytes = 32 * stride;  // of 16 units
+  static constexpr int kTileBytes = 32 * stride;  // h of 16 units of a tile
   static constexpr int kState = 0, kOutgoing = kHidden * kRows * 2;
   static constexpr int kOwnBytes = units * kRows * 2;
   static constexpr int kBarriers = kOutgoing + kOwnBytes;

@@ -99,10 +99,11 @@ struct WeightTurn {
   uint32_t to, from;
   const uint16_t* at;
   int64_t hidden;
-  int row, columns;  // columns: how many of this lane's 8 columns exist
+  int row, columns;  // `columns` of this lane's 8 columns exist
   bool vector;
 
-  // weight: this warp's first column; columns: the number that exist from there on.
+  // `weight` points to this warp's first column, and `columns` is how many columns exist from there
+  // on.
   __device__ __forceinline__ WeightTurn(uint32_t base, int lane, const uint16_t* weight,
                                         int64_t hidden, int columns)
       : to(base + lane / kEach * L::kTurnRow + lane % kEach * 16),

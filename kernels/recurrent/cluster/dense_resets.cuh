@@ -1,6 +1,7 @@
-// The dense cluster kernels find here which rows of a group reset before a step. A step reads this
-// from a word of shared memory that was written many steps before. So resets add only one select to
-// the chain of instructions between the arrival of h and the sends of the next h.
+// This file determines which rows of a group reset before a step of the dense cluster kernels. A
+// step reads this from a word of shared memory that was written many steps before. So resets add
+// only one select to the chain of instructions between the arrival of h and the sends of the next
+// h.
 #pragma once
 
 #include "kernels/recurrent/cluster/dense.cuh"

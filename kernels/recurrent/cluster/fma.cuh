@@ -59,7 +59,7 @@ struct Fp32Weights {
       *address(output, k) = weight;
     }
   }
-  // sum += the weights of k times x.
+  // Adds the weights of k times x to `sum`.
   __device__ __forceinline__ void multiply(int k, float x, float (&sum)[Layout::kEach]) const {
     if (k < Layout::kHeld) {
 #pragma unroll
@@ -86,7 +86,8 @@ __device__ __forceinline__ float load_weight(const float* at) {
   return Layout::kHeld < Layout::kDepth ? *at : __ldg(at);
 }
 
-// sums[warp][row][output] = W x state over the warp's slice of K, for `rows` rows.
+// Computes W x state for `rows` rows over the warp's slice of K, and stores it in
+// sums[warp][row][output].
 template <class Layout, int all_k, int outputs>
 __device__ __forceinline__ void multiply_rows(const Fp32Weights<Layout>& weights,
                                               const float* state, float* sums, int rows) {

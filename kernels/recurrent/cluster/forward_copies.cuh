@@ -8,7 +8,7 @@
 
 namespace treadle {
 
-// kFirstInput: the first gate that has a product with the input.
+// `kFirstInput` is the first gate that has an input product.
 template <class Layout, int kFirstInput>
 struct ForwardCopies {
   const PersistentForward& args;
@@ -89,8 +89,8 @@ struct ForwardCopies {
   __device__ __forceinline__ void before() const { ptx::wait_copies<Layout::kAhead - 2>(); }
 
   // Called after the step barrier of step s: stores output and gates of step s, then refills a
-  // stage that was last read two steps ago. `unsent`: a bit for each row whose h sent to other
-  // blocks differs from its output.
+  // stage that was last read two steps ago. `unsent` has a bit for each row whose output differs
+  // from the h that was sent to other blocks.
   __device__ __forceinline__ void after(int s, uint32_t unsent) const {
     const int active = group.rows.active(time(s));
     const int64_t start = group.rows.start(time(s));
@@ -141,8 +141,8 @@ struct ForwardStarts {
     if (!resets.given() || anew == 0) return;
 #pragma unroll
     for (int i = 0; i < items; ++i) {
-      // Hides the values from the compiler. Otherwise it computes addresses in every step, or
-      // keeps them in registers, although few steps need them.
+      // The indices are hidden from the compiler. Otherwise it would compute addresses in every
+      // step, or keep them in registers, although few steps need them.
       uint32_t p = s, r = row[i], u = first_unit + unit[i];
       keep(p), keep(r), keep(u);
       if (now >> row[i] & 1) c[i] = resets.c(resets.template time<false>(p), r, u);

@@ -2,11 +2,11 @@
 // cores (engine/fp16x2.cuh explains the products). These kernels compute the forward pass of dense
 // batches without resets. Like engine/shapes.h, this header needs neither torch nor CUDA.
 //
-// An instruction multiplies eight columns, which come from rows of the batch. Each row has two
-// float16 terms, highs and lows. Five to eight rows form a large tile, which is eight columns of
-// highs and eight columns of lows. Up to four rows form a small tile, in which column 2 r has the
-// highs of row r, and column 2 r + 1 has its lows. More than eight rows are a large and a small
-// tile.
+// An instruction multiplies eight columns, which come from rows of the batch. Each number of a row
+// has two float16 terms, a high and a low. Five to eight rows form a large tile, which is eight
+// columns of highs and eight columns of lows. Up to four rows form a small tile, in which column 2
+// r has the highs of row r, and column 2 r + 1 has its lows. More than eight rows are a large and a
+// small tile.
 #pragma once
 
 #include "kernels/recurrent/cluster/dense.h"
@@ -18,7 +18,7 @@ template <int gates, int state_gates, int units, int blocks, int rows>
 struct SplitForward {
   static constexpr int kUnits = units, kBlocks = blocks, kRows = rows;
   static constexpr int kGates = gates, kStateGates = state_gates, kHidden = units * blocks;
-  static constexpr int kGroups = units / 16, kParts = 4;  // of K
+  static constexpr int kGroups = units / 16, kParts = 4;  // kParts slices of K
   static constexpr int kWarps = kGroups * kParts, kThreads = kWarp * kWarps;
   static constexpr int kChunks = kHidden / 16 / kParts;  // per warp; 16 elements of K each
   static constexpr int kFragments = 2 * kChunks * state_gates;
@@ -89,7 +89,7 @@ struct SplitForward {
   static constexpr int kStages = kSums + kParts * kPartBytes;
   static constexpr int kStageBytes = gates * kGroups * kSumBytes;
   static constexpr int kBias = kStages + kDepth * kStageBytes;  // [gate][unit] {bias, scale}
-  static constexpr int kExact = kBias + gates * units * 8;      // bits: rows of W_hh for fma
+  static constexpr int kExact = kBias + gates * units * 8;      // a bit per row of W_hh for fma
   static constexpr int kWeights = kExact + 16;
   static constexpr int kSharedBytes = kWeights + kWarps * (kFragments - kKept) * 512;
 

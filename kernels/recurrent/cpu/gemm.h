@@ -1,7 +1,7 @@
 // Small matrix products for recurrent steps: rows of x [R, K] times a panel of W^T [K, n], with the
 // sums in registers. n is 1 to 4 times kColumns, the number of acc_t in 64 bytes. They are used
-// where the overhead of a BLAS call would be too large. Compiled without torch, once per
-// instruction set.
+// where the overhead of a BLAS call would be too large. This file is compiled without torch, once
+// per instruction set.
 #pragma once
 
 #include <cstdint>
@@ -110,7 +110,7 @@ inline void multiply(const acc* panel, const acc* const* x, int64_t k_size, acc*
   }
 }
 
-// The maximum number of rows per call. Their sums fill the registers.
+// The most rows per call, whose sums fill the registers.
 template <int units>
 inline constexpr int kMostRows = kVectorBytes == 64   ? (units > 3 ? 6 : 8)
                                  : kVectorBytes == 32 ? (units > 3 ? 1 : 2)

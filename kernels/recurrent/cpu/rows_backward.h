@@ -30,7 +30,8 @@ class BackwardRows {
       const int64_t rows = std::clamp(step.rows - begin_, int64_t{0}, count_);
       for (int64_t r = 0; r < rows; ++r) {
         const int64_t b = begin_ + r;
-        // If the row was reset before the next step, the c before that step is not this step's.
+        // If the row was reset before the next step, the c before that step is not the c after this
+        // step.
         const bool known = r < rows_after && !starts_anew(a_.resets, a_.steps[s - 1], b);
         for (int64_t column = 0; column < a_.hidden; column += kN) {
           begin_row(step.start + b, b, column, known);

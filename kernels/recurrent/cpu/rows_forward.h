@@ -167,7 +167,7 @@ class ForwardRows {
     }
   }
 
-  // Row r of c, from `row` of an array [..., kCParts * H].
+  // Loads row r of c from `row` of an array [..., kCParts * H].
   void load_c(const void* from, int64_t row, int64_t r) {
     for (int64_t p = r * kCParts, of = row * kCParts; p < (r + 1) * kCParts; ++p, ++of) {
       std::copy_n(static_cast<const acc*>(from) + of * a_.hidden, a_.hidden, c_ + p * padded_);

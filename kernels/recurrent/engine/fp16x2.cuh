@@ -21,7 +21,8 @@ inline constexpr float kSplitLargest = 15.0f;
 // 2^n, n between -126 and 127.
 __device__ __forceinline__ float power_of_two(int n) { return __int_as_float((n + 127) << 23); }
 
-// x = high + 2^-11 low, both float16. |x| must be below 2^16, unless x is NaN.
+// Represents x as high + 2^-11 low, where both are float16. |x| must be below 2^16, unless x is
+// NaN.
 struct SplitFloat {
   uint16_t high, low;
 
@@ -73,7 +74,7 @@ struct SplitFour {
   }
 };
 
-// W_hh of a direction, and whether its rows can be loaded four floats at a time.
+// Return W_hh of a direction, and whether its rows can be loaded four floats at a time.
 template <class Cell>
 __device__ __forceinline__ const float* weight_hh_of(const PersistentForward& args, int64_t d) {
   return static_cast<const float*>(args.weight_hh) +
@@ -83,7 +84,8 @@ __device__ __forceinline__ bool in_fours(const float* weight, int64_t hidden) {
   return hidden % 4 == 0 && reinterpret_cast<uintptr_t>(weight) % 16 == 0;
 }
 
-// Loads four floats of a row; elements from `count` on are zeros. `vector`: 16-byte aligned.
+// Loads four floats of a row; elements from `count` on are zeros. `vector` means that `at` is
+// aligned to 16 bytes.
 __device__ __forceinline__ float4 load_four_floats(const float* at, int64_t count, bool vector) {
   if (count >= 4 && vector) return __ldg(reinterpret_cast<const float4*>(at));
   float x[4];

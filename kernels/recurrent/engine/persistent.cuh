@@ -95,7 +95,7 @@ __device__ __forceinline__ void store_c(void* c, int64_t at, bool half, float va
   }
 }
 
-// c of a unit in a row of [..., P * H].
+// Loads c of a unit in a row of [..., P * H], where P is the number of c's parts.
 template <class T, class C>
 __device__ __forceinline__ C load_unit_c(const void* c, int64_t row, int64_t hidden, int64_t unit,
                                          bool half) {
@@ -118,7 +118,8 @@ __device__ __forceinline__ void store_unit_c(void* c, int64_t row, int64_t hidde
   }
 }
 
-// Loads the bits of four elements; those from `count` on are zeros. `vector`: 8-byte aligned.
+// Loads the bits of four elements; those from `count` on are zeros. `vector` means that `at` is
+// aligned to 8 bytes.
 __device__ __forceinline__ uint2 load_four(const uint16_t* at, int64_t count, bool vector) {
   if (count >= 4 && vector) return __ldg(reinterpret_cast<const uint2*>(at));
   uint32_t x[4];

@@ -172,8 +172,8 @@ struct PassMarks {
   static constexpr int kSteps = kWarp / rows;
   const GroupResets<any>& resets;
   uint32_t now, ahead;
-  // If `held`, for batches without lengths: the address of a lane's mark at p = 0, its increment
-  // per step, the step of this lane in a word, and the range of p that have marks.
+  // If `held`, and if the batch has no lengths: the address of a lane's mark at p = 0, its
+  // increment per step, the step of this lane in a word, and the range of p that have marks.
   const unsigned char* at;
   int each, in_word, first_p, count_p;
 

@@ -33,7 +33,7 @@ struct ClusterForward {
   static constexpr int kUnits = units, kBlocks = blocks, kTiles = tiles, kGates = gates;
   static constexpr int kHidden = units * blocks, kRows = 8 * tiles;
   static constexpr int kGroups = units / 16;           // of 16 units
-  static constexpr int kSplits = units >= 64 ? 2 : 4;  // of K
+  static constexpr int kSplits = units >= 64 ? 2 : 4;  // slices of K
   static constexpr int kWarps = kGroups * kSplits, kComputing = kWarp * kWarps;
   static constexpr int kChunks = kHidden / 16 / kSplits;  // per warp; 16 elements of K each
   // An extra warp copies between global and shared memory, so that no sum waits for copies. If the
@@ -59,10 +59,10 @@ struct ClusterForward {
   // A stage is a buffer for the input products of one step, which are loaded kAhead steps ahead.
   static constexpr int kDepth = tiles == 1 ? 8 : 4, kAhead = kDepth - 2;
 
-  // In bytes.
+  // Sizes and offsets in bytes.
   static constexpr int kStateBytes = kHidden * kRows * 2;   // h of all units; double-buffered
   static constexpr int kOutgoingBytes = units * kRows * 2;  // h of own units; double-buffered
-  static constexpr int kStageRow = units * 2 + 16;          // of a stage
+  static constexpr int kStageRow = units * 2 + 16;          // in a stage
   static constexpr int kStageBytes = gates * kRows * kStageRow;
   static constexpr int kState = 0, kSums = kState + 2 * kStateBytes;
   static constexpr int kOutgoing = kSums + kSplits * state_gates * tiles * units * 8 * 4;
@@ -87,7 +87,7 @@ struct ClusterBackward {
   static constexpr int kGroups = units / 16;                             // of 16 units
   static constexpr int kWarps = units == 16 ? 4 : units == 48 ? 12 : 8;  // and slices of K
   static constexpr int kComputing = kWarp * kWarps;
-  static constexpr int kChunks = state_gates * kHidden / 16 / kWarps;            // of 16 k
+  static constexpr int kChunks = state_gates * kHidden / 16 / kWarps;            // 16 of K each
   static constexpr bool kCopyWarp = units <= 32 && kChunks * 4 * kGroups <= 96;  // as in forward
   static constexpr int kThreads = kComputing + (kCopyWarp ? kWarp : 0);
   static constexpr int kCopying = kCopyWarp ? kWarp : kComputing;
@@ -105,7 +105,7 @@ struct ClusterBackward {
   static constexpr int kDepth = units == 48 ? 6 : 8;  // stages of saved values
   static constexpr int kAhead = kDepth - 2;
 
-  // In bytes.
+  // Sizes and offsets in bytes.
   static constexpr int kOutgoingBytes =
       gates * units * kRows * 2;  // own gradients; double-buffered
   // The gradients of the state gates of all blocks; double-buffered.

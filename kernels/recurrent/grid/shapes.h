@@ -66,14 +66,14 @@ struct GridForward {
   static constexpr int kFree = (kMultiplyingRegisters - 40 - 4 * kChunks) / (4 * state_gates);
   static constexpr int kInRegisters = kWide && kFree < 2 * kChunks ? kFree : 2 * kChunks;
   static constexpr int kInShared = 2 * kChunks - kInRegisters;
-  static constexpr int kDepth = kWide && state_gates == 4 ? 4 : 6;  // stages of input
+  static constexpr int kDepth = kWide && state_gates == 4 ? 4 : 6;  // stages of input products
   static constexpr int kStageRow = kUnits * 2 + 16;                 // bytes
-  static constexpr int kFirstPoll = 600;  // with one tile: clocks from reading sums to polling
+  static constexpr int kFirstPoll = 600;  // with one tile: clock cycles before the first poll
 
   static constexpr int kSumBytes = kMultiplyingWarps * state_gates * 512;
   static constexpr int kWeights = 2 * kSumBytes;  // after both buffers of sums
   static constexpr int kStages = kWeights + kMultiplyingWarps * kInShared * state_gates * 512;
-  // Bytes per row: c and h of 8 pairs, and the stages of the input.
+  // Bytes per row: c and h of 8 pairs, and the stages of input products.
   static constexpr int kStateBytes = 4 + 8 * c_parts;  // of a pair
   static constexpr int kRowBytes = kUnits / 2 * kStateBytes + kDepth * gates * kStageRow;
 
@@ -111,7 +111,7 @@ struct GridSplit {
   static constexpr int kInShared = kFragments - kInRegisters;
   static constexpr int kDepth = 3;                                             // stages of input
   static constexpr int kStageRow = kUnits * 4 + (state_gates == 4 ? 16 : 32);  // bytes
-  static constexpr int kFirstPoll = 600;  // with one tile: clocks from reading sums to polling
+  static constexpr int kFirstPoll = 600;  // with one tile: clock cycles before the first poll
 
   // Offsets in a tile. word_of(pair) is the offset of a pair's highs in the first row. The lows
   // follow kLowAt bytes later.
@@ -126,7 +126,7 @@ struct GridSplit {
   static constexpr int kBias = kWeights + kMultiplyingWarps * kInShared * 512;  // biases, scales
   static constexpr int kExact = kBias + gates * kUnits * 8;                     // rows for fma
   static constexpr int kStages = kExact + 16;
-  // Bytes per row: c and h of 8 pairs, and the stages of the input.
+  // Bytes per row: c and h of 8 pairs, and the stages of input products.
   static constexpr int kStateBytes = 8 + 8 * c_parts;  // of a pair
   static constexpr int kRowBytes = kUnits / 2 * kStateBytes + kDepth * gates * kStageRow;
 
@@ -165,7 +165,7 @@ struct GridBackward {
   static constexpr int kInShared = 2 * kChunks - kInRegisters;
   static constexpr int kDepth = 3;  // stages of saved values
   static constexpr int kStageRow = kUnits * 2 + 32, kCRow = kUnits * 4 + 32;  // bytes
-  static constexpr int kFirstPoll = 350;  // with one tile: clocks from reading sums to polling
+  static constexpr int kFirstPoll = 350;  // with one tile: clock cycles before the first poll
 
   static constexpr int kSumBytes = kMultiplyingWarps * kTiles * 512;  // per buffer
   static constexpr int kWeights = 2 * kSumBytes;
@@ -185,7 +185,7 @@ template <int gates, int state_gates, int hidden, int words, bool setmaxnreg, in
 struct GridSplitBackward {
   static constexpr bool kSetmaxnreg = setmaxnreg;
   static constexpr int kGates = gates, kStateGates = state_gates, kHidden = hidden, kWords = words;
-  // Shared memory must have room for rows and weights.
+  // Blocks have 32 units only where shared memory then has room for rows and weights.
   static constexpr int kUnits = setmaxnreg && hidden * words == kGridNarrowHidden ? 32 : 16;
   static constexpr int kBlocks = hidden / kUnits;
   static constexpr int kMostRows = 64;

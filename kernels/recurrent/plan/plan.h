@@ -115,8 +115,8 @@ struct RecurrencePlan {
   bool resets = false;  // use the kernel's instance with resets
   bool tf32 = false;    // float32 products may use TF32
 
-  // cluster and grid: the most rows of the batch that a cluster, or a RowGroup of the grid,
-  // computes. A RowGroup is the blocks that together keep one copy of W_hh.
+  // Only for cluster and grid: the most rows of the batch that a cluster, or a RowGroup of the
+  // grid, computes. A RowGroup is the blocks that together keep one copy of W_hh.
   int rows = 0;
   ClusterShape shape{};     // cluster
   int tile_rows = 0;        // cluster_dense, cluster_fp16x2: the rows per tile of the kernel
@@ -124,7 +124,7 @@ struct RecurrencePlan {
   bool setmaxnreg = false;  // grid: use the layouts that need setmaxnreg
   size_t group_bytes = 0;   // grid: bytes of the workspace for each RowGroup
 
-  // rows and step.
+  // Only for rows and step:
   int64_t steps_per_chunk = 0;     // steps whose input products are computed at once
   bool transposed = false;         // products [GH, S] instead of [S, GH]
   bool weight_by_columns = false;  // forward: multiply by a column-major copy of W_hh

@@ -131,7 +131,7 @@ __device__ __forceinline__ void store_parts(void* to, int64_t row, int64_t hidde
   for (int p = 0; p < parts; ++p) store_vector<acc>(to, (row * parts + p) * hidden + u, c[p]);
 }
 
-// c of unit e.
+// Returns c of unit e.
 template <class acc, int n, int parts>
 __device__ __forceinline__ math::CType<acc, parts> parts_of(const acc (&c)[parts][n], int e) {
   math::CType<acc, parts> found;

@@ -1,4 +1,4 @@
-// The planner's candidate of algorithm "tiles".
+// The planner's candidate for algorithm "tiles".
 #pragma once
 
 #include <algorithm>
