@@ -34,8 +34,7 @@ class Source:
 
 
 def _interrupt(error: BaseException) -> None:
-    """Repeats a Ctrl-C after the call from C has returned, because no exception can pass through C.
-    """
+    """Repeats a Ctrl-C after the call from C has returned. Exceptions cannot pass through C."""
     if isinstance(error, KeyboardInterrupt):
         threading.Timer(0.05, _thread.interrupt_main).start()
 
