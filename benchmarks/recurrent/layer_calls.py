@@ -240,7 +240,7 @@ def check_torch(
     *,
     plain: Callable[..., Any] | None = None,
 ) -> float:
-    """Checks the results of torch's layer of this cell, or of its substitute."""
+    """Checks a function that computes torch's layer of this cell."""
     plain = without_cudnn(plain or torch_layer(cell, args[0].requires_grad))
     name = f"nn.{cell.upper()}"
     return check(function, args, steps, plain=plain, rule=verify_baseline, op=name)

@@ -124,12 +124,12 @@ def by_func(wanted: Wanted, x: Tensor, params: Params) -> Derivatives:
     return y, torch.cat(slopes, dim=1) if wanted.gradient else None, found
 
 
-# The last traced program, and the first of the parameters that it reads.
+# The last traced program. The first parameter that it reads identifies it.
 _traced: list[tuple[Tensor, Any]] = []
 
 
 def by_torch_jet(wanted: Wanted, x: Tensor, params: Params) -> Derivatives:
-    """Computes the Laplacian only; in place of the values, returns x."""
+    """Computes only the Laplacian. Returns x in place of the values."""
     import jet
 
     if not _traced or _traced[0][0] is not params[0]:
