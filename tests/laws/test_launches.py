@@ -215,7 +215,7 @@ def test_launch_info_says_what_the_profiler_sees(case: str, tmp_path: Path) -> N
     seen = [e for e in traced(call, tmp_path) if "treadle::" in e["name"]]
     assert len(said) == len(seen) >= 1
     for launch, event in zip(said, seen, strict=True):
-        # The first name before < or (, without namespaces.
+        # Takes the first name before < or (, without namespaces.
         kernels = [
             re.findall(r"(\w+)\s*[<(]", re.sub(r"\(anonymous namespace\)::", "", name))[0]
             for name in (launch["kernel"], event["name"])

@@ -171,8 +171,8 @@ def rows(algorithm: str, dtype: str, h: int) -> Cases:
     for form, lengths in (("dense", None), ("packed", LENGTHS)):
         setting = Setting.of(algorithm, dtype, calls.fitting(algorithm, h), lengths)
         for turn, (place, value) in enumerate(itertools.product(PLACES, VALUES)):
-            # The row that ends early and, alternately, the first or the last row. The last row of a
-            # packed batch has no step.
+            # Tests the row that ends early and, alternately, the first or the last row. The last
+            # row of a packed batch has no step.
             for index in (ROW, (0, BATCH - 1)[(turn + turn // len(VALUES)) % 2]):
                 row = setting.rows[index]
                 if PLACES[place] and not row.steps:
@@ -185,9 +185,9 @@ def rows(algorithm: str, dtype: str, h: int) -> Cases:
 
 
 def weight_stays_with_its_unit(one: Given, algorithm: str, bits: int) -> None:
-    """A bad weight, from the first unit's h to the last unit's gate i, affects only the last unit,
-    because there is a single step. In the backward pass it reaches only the gradient of h0, so the
-    gradients of the other units' gates are finite."""
+    """A bad weight that connects the first unit's h to the last unit's gate i affects only the last
+    unit, because there is a single step. In the backward pass it reaches only the gradient of h0,
+    so the gradients of the other units' gates are finite."""
     d, _, h = one.h0.shape
     bad = replace(one, weight_hh=put(one.weight_hh, (slice(None), h - 1, slice(0, 1)), bits))
     grad_bias = calls.both(bad, algorithm)[-1].view(d, -1, h)
