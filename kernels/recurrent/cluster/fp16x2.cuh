@@ -179,8 +179,7 @@ __device__ __forceinline__ void multiply_exactly(const float* weight, int64_t hi
   }
 }
 
-// What a warp sends in each step: all 16-byte pieces of the block's h, to one block after the
-// other.
+// What a warp sends in each step: all 16-byte pieces of the block's h, to some of the blocks.
 template <class L>
 struct SplitSends {
   static constexpr int kBlocks = L::kBlocks / L::kWarps, kPieces = L::kOwnBytes / 16;
@@ -200,7 +199,7 @@ struct SplitSends {
     }
   }
 
-  // Sends the block's h, from its own buffer of one parity to other blocks' buffers of the other.
+  // Sends the block's h, from its own buffer of one parity to these blocks' buffers of the other.
   __device__ __forceinline__ void send(uint32_t parity, uint32_t other) const {
     uint4 pieces[kTurns];
 #pragma unroll

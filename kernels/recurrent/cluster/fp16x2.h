@@ -76,7 +76,7 @@ struct SplitForward {
   static constexpr int kDepth = rows <= 4 ? 8 : 4, kAhead = kDepth - 1;
 
   // Sizes and offsets in bytes. The first kParity bytes exist twice, for even and for odd steps: h
-  // of all units, [16 units][highs, lows][row][16 units]; h of the block's own units; and
+  // of all units, [group of 16 units][highs, lows][row][unit]; h of the block's own units; and
   // mbarriers.
   static constexpr int kHalfBytes = 32 * rows, kTileBytes = 2 * kHalfBytes;  // of 16 units
   static constexpr int kState = 0, kOutgoing = kHidden / 16 * kTileBytes;

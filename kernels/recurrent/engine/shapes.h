@@ -87,7 +87,7 @@ struct ClusterBackward {
   static constexpr int kGroups = units / 16;                             // of 16 units
   static constexpr int kWarps = units == 16 ? 4 : units == 48 ? 12 : 8;  // and slices of K
   static constexpr int kComputing = kWarp * kWarps;
-  static constexpr int kChunks = state_gates * kHidden / 16 / kWarps;            // 16 of K each
+  static constexpr int kChunks = state_gates * kHidden / 16 / kWarps;            // 16 elements each
   static constexpr bool kCopyWarp = units <= 32 && kChunks * 4 * kGroups <= 96;  // as in forward
   static constexpr int kThreads = kComputing + (kCopyWarp ? kWarp : 0);
   static constexpr int kCopying = kCopyWarp ? kWarp : kComputing;

@@ -35,7 +35,7 @@ struct BiasTarget {
   int64_t first = 0, count = 0, shift = 0;
 };
 
-// The sums of grad_gates [rows, columns], contiguous, over the rows.
+// Sums over the rows of grad_gates [rows, columns], which is contiguous.
 struct BiasSums {
   Dtype dtype;
   int64_t rows, columns;

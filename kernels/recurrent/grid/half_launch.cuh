@@ -42,7 +42,7 @@ cudaError_t run_grid_half(const PersistentForward* args, const GridCall& call) {
       using Layout =
           GridForward<Cell::kGates, Cell::kStateGates, kWidth, setmaxnreg, Cell::kCParts>;
       // GPUs with setmaxnreg have clusters, which compute batches of a single tile up to h512. So
-      // the grid needs no kernel for a single tile there.
+      // no kernel is compiled for a single tile there.
       constexpr int kLatest = setmaxnreg && kWidth == kGridNarrowHidden ? 0 : 2;
       // Without setmaxnreg, two tiles use the kernel for three or more tiles. This saves a third of
       // the kernels.

@@ -1,5 +1,5 @@
-// Sizes of algorithm "tiles" (tiles/tiles.cuh), for its kernels and for the planner, without torch
-// or CUDA.
+// Sizes of algorithm "tiles" (tiles/tiles.cuh), for its kernels and for the planner. This header
+// needs neither torch nor CUDA.
 #pragma once
 
 #include <cstdint>
