@@ -13,8 +13,8 @@ struct FusedForward {
   const void *weight_ih, *weight_hh;  // [G_i H, I], [G_h H, H] contiguous
   const void* input;                  // [S, I], rows input_row apart
   int64_t input_row, input_size, rows;
-  // h before and after a step, [B, H] each, alternating: the first step with rows reads states[0].
-  // Rows without that step must have their h0 in both.
+  // Two arrays [B, H], which alternately have h before and h after a step. The first step with rows
+  // reads states[0]. Rows without that step must have their h0 in both arrays.
   void* states[2];
   // each_fused_step sets these for each step.
   RecurrenceStep step = {}, next = {};

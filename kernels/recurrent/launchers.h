@@ -16,8 +16,8 @@ namespace treadle {
 struct RecurrenceDevice;
 struct RecurrencePlan;
 
-// Describes for the planner (plan/plan.h) the GPU of this index, or the one that
-// TREADLE_IMPOSED_GPU specifies.
+// Describes the GPU of this index, or the one that TREADLE_IMPOSED_GPU specifies, for the planner
+// (plan/plan.h).
 cudaError_t describe_device(int index, RecurrenceDevice* device) TREADLE_EXPORTED(describe_device);
 
 // ---- step: the pointwise part of args.steps[0]; cuBLAS computes matrix products

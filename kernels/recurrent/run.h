@@ -19,7 +19,7 @@ cudaError_t plan_fits(const RecurrenceSizes& sizes, const RecurrencePlan& plan, 
 // ---- the arguments of a pass that depend only on sizes. Rows of H units are `width` elements
 // apart; all steps together have `rows` rows. The caller still has to set the pointers.
 
-// For all rows of a dense batch.
+// The sizes of a dense batch, with all its rows.
 PersistentSizes persistent_sizes(const RecurrenceSizes& sizes, bool half_c)
     TREADLE_EXPORTED(persistent_sizes);
 

@@ -1,10 +1,10 @@
 // Shared by the forward and backward kernels of a single block (IEEE fma, no tensor cores). They
 // run layers that are so small that the registers of one block hold all weights as floats. Blocks
-// exchange nothing, so a step is a chain of latencies. Two lanes share a unit. Each sums half of K
-// for all gates of the unit and up to two rows; a shuffle adds the other half, and then each lane
-// computes the unit for one row. The state stays in registers. Only the operands of the next
-// product go through shared memory, as floats, with one barrier per step. For a half type T, the
-// operands are first rounded to T, like everything that is stored.
+// exchange nothing, so a step takes as long as its chain of dependent instructions. Two lanes share
+// a unit. Each sums half of K for all gates of the unit and up to two rows; a shuffle adds the
+// other half, and then each lane computes the unit for one row. The state stays in registers. Only
+// the operands of the next product go through shared memory, as floats, with one barrier per step.
+// For a half type T, the operands are first rounded to T, like everything that is stored.
 #pragma once
 
 #include "kernels/recurrent/block/word_halves.h"
@@ -28,7 +28,7 @@ struct Block {
   // Independent chains of additions per sum. With a single chain, a warp that has a scheduler to
   // itself would wait for each addition.
   static constexpr int kChains = sums > 1 ? (kThreads > 128 ? 1 : 2) : 4;
-  // Padded, so that the two rows that a warp stores together are in different banks.
+  // Rows are padded, so that the two rows that a warp stores together are in different banks.
   static constexpr int kRowFloats = all_k + kWarp / 2;
   static constexpr int kAhead = 7, kStages = 8;  // one stage is read while another is overwritten
 
@@ -53,7 +53,7 @@ __device__ __forceinline__ float load_wide(const void* from, int64_t at) {
   }
 }
 
-// x rounded to T. For bfloat16 this converts a pair whose other number is 0, because the
+// Returns x rounded to T. For bfloat16 this converts a pair whose other number is 0, because the
 // instruction for a single number is slower.
 template <class T>
 __device__ __forceinline__ float rounded_to(float x) {

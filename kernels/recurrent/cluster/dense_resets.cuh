@@ -34,7 +34,8 @@ struct MarkRing {
     const auto from = reinterpret_cast<uintptr_t>(marks) + group.rows.first +
                       (ascending ? 0 : sizes.steps * batch);
     // The first p that can have a mark. Rows can reset before the first step of a pass only in the
-    // forward pass of direction 0. If times descend, p = 0 is the time after the last one.
+    // forward pass of direction 0. If the pass runs backward in time, p = 0 is the time after the
+    // last step.
     const int first = !backward && group.reverse == 0 ? 0 : 1;
     const int count = static_cast<int>(sizes.steps) - (ascending ? first : 0);
     const int64_t each = ascending ? batch : -batch;
@@ -60,7 +61,8 @@ struct MarkRing {
     return __ldg(reinterpret_cast<const unsigned char*>(from) + at);
   }
 
-  // Loads a mark for this lane's step of the next half. Called in each step s.
+  // Called in each step s. Loads one more mark for this lane's step of the next half, or stores all
+  // marks of that step.
   __device__ __forceinline__ void gather(int s) {
     const int row = static_cast<int>(s % uint32_t{kWarp});
     const int p = s - row + kWarp + static_cast<int>(threadIdx.x) % kWarp;

@@ -194,7 +194,7 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
     }
   }
 
-  // The threads of a tile's first row add the sums of all rows and then of all teams.
+  // The threads of team 0 that have a tile's first row add the sums of all rows of all teams.
   __device__ __forceinline__ void end_biases() const {
     if (args.bias_sums == nullptr || rows.count <= 0 || team != 0 || row_in_tile != 0) return;
     const int64_t part = Base::group.direction * args.bias_parts + rows.first / (tiles * 8);

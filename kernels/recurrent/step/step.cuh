@@ -29,7 +29,7 @@ __device__ __forceinline__ void load_units(const MatrixView& view, int64_t row, 
   }
 }
 
-// Adds an array that may be missing.
+// Adds n units of an array, unless it is missing.
 template <class T, int n, class acc = acc_t<T>>
 __device__ __forceinline__ void add_units(const void* data, int64_t at, acc (&to)[n]) {
   if (data == nullptr) return;

@@ -200,9 +200,10 @@ __device__ __forceinline__ void store_chunk(void* at, const uint4& chunk) {
 }
 
 // Stores eight floats of each of four adjacent lanes, 64 bytes at a time; only `lanes` take part.
-// Stores that skipped every other 16 bytes took as long as everything else in a step. At first the
-// four lanes have the chunks (of four floats) 0 1, 2 3, 4 5 and 6 7. Each lane sends one chunk in
-// each of two rounds, so that lane l ends up with chunks l and 4 + l.
+// Stores that skipped every other 16 bytes were found to take as long as everything else in a step.
+// At first the four lanes have the chunks (of four floats) 0 1, 2 3, 4 5 and 6 7. In each of two
+// rounds a lane sends one chunk and receives one from the lane given below. Then lane l has chunks
+// l and 4 + l.
 template <bool once>
 __device__ __forceinline__ void store_by_quads(void* data, int64_t at, unsigned lanes,
                                                const float (&from)[kLoaded]) {
@@ -212,8 +213,8 @@ __device__ __forceinline__ void store_by_quads(void* data, int64_t at, unsigned 
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
     const float first = inner ? from[4 + e] : from[e], second = inner ? from[e] : from[4 + e];
-    const float one = __shfl_sync(lanes, first, 0x78 >> 2 * lane & 3, 4);     // of 0, 2, 3, 1
-    const float other = __shfl_sync(lanes, second, 0xd2 >> 2 * lane & 3, 4);  // of 2, 0, 1, 3
+    const float one = __shfl_sync(lanes, first, 0x78 >> 2 * lane & 3, 4);     // from 0, 2, 3, 1
+    const float other = __shfl_sync(lanes, second, 0xd2 >> 2 * lane & 3, 4);  // from 2, 0, 1, 3
     reinterpret_cast<float (&)[4]>(low)[e] = inner ? other : one;
     reinterpret_cast<float (&)[4]>(high)[e] = inner ? one : other;
   }
