@@ -247,7 +247,7 @@ def bindings() -> ModuleType:
 
 
 def _pythons() -> list[str]:
-    """The Pythons for which treadle._C was built, such as ["CPython 3.11"]."""
+    """The versions of Python for which treadle._C was built, such as ["CPython 3.11"]."""
     tags = sorted(file.name.split(".")[1] for file in PACKAGE.glob("_C.*.so"))
     versions = [re.fullmatch(r"cpython-(\d)(\d+).*", tag) for tag in tags]
     return [f"CPython {match[1]}.{match[2]}" for match in versions if match]

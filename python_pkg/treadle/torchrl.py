@@ -27,7 +27,7 @@ from .recurrent import gru, lstm
 
 __all__ = ["GRUModule", "LSTMModule"]
 
-TensorDict = Any  # mypy knows no types of tensordict
+TensorDict = Any  # mypy does not know tensordict's types
 
 
 class _Fused:

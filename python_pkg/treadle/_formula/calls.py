@@ -1,6 +1,6 @@
 """The symbols on which a user's formula runs, and the functions of torch that accept them.
 
-Arithmetic on a symbol and each of these functions add nodes to the formula's graph.
+Arithmetic on symbols adds nodes to the formula's graph, and so does each of these functions.
 """
 
 from __future__ import annotations

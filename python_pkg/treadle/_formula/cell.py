@@ -114,13 +114,13 @@ class Cell:
             raise ValueError(
                 f"Cell: gates must be 1 to 4 names, of which one has both products, got {given}"
             )
-        #: How many gates have a product of the input, and of h.
+        #: How many gates have a product of the input, and how many have a product of h.
         self.input_gates = self.state_gates = len(both) + (only_input is not None)
         graph = Graph()
         inputs = [graph.input() for _ in (*given, *states)]
         if isinstance(forward, str):
             forward = _compiled(name, forward, self.states)
-        #: The formula, as a function of tensors or symbols by name.
+        #: The formula, a function that takes tensors or symbols as keyword arguments.
         self.forward = forward
         nodes = dict(zip((*self.gates, *states), inputs, strict=True))
         self._register(graph, inputs, _traced(self, graph, forward, nodes))

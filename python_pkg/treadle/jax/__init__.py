@@ -61,7 +61,7 @@ def _floating(op: str, x: Any) -> Any:
 
 
 def sine(x: Array) -> Array:
-    """sin(x), x in radians and of any size.
+    """sin(x), x in radians and of any magnitude.
 
     Args:
         x: any shape, float64, float32, float16 or bfloat16. Other dtypes are cast to JAX's default.
@@ -79,7 +79,7 @@ def sine(x: Array) -> Array:
 
 
 def cosine(x: Array) -> Array:
-    """cos(x), x in radians and of any size; otherwise like `sine`.
+    """cos(x), x in radians and of any magnitude; otherwise like `sine`.
 
     Args:
         x: any shape, float64, float32, float16 or bfloat16. Other dtypes are cast to JAX's default.
@@ -182,7 +182,7 @@ def vector_add(a: Array, b: Array, alpha: float = 1) -> Array:
     alpha = _number("vector_add", "alpha", alpha)
     a, b = _common("vector_add", alpha, jnp.asarray(a), jnp.asarray(b))
     ndim = max(a.ndim, b.ndim)
-    # Under vmap the batch dimension comes first in both, so both need as many dimensions.
+    # vmap puts the batch first in both, so both must have the same number of other dimensions.
     a, b = (x.reshape((1,) * (ndim - x.ndim) + x.shape) for x in (a, b))
     return _vector_add(alpha, (a.shape, b.shape), a, b)
 
@@ -246,7 +246,8 @@ def gru(
             are in torch's order: r, z, n. With two directions, each has a leading dimension 2.
 
     Returns:
-        output [T, B, D H] and h_n [D, B, H]. `lstm` describes when kernels run, and derivatives.
+        output [T, B, D H] and h_n [D, B, H]. What `lstm` says about kernels and derivatives applies
+        here as well.
 
     Raises:
         ValueError: a shape is not as above.

@@ -96,7 +96,7 @@ def _wide(layer: Layer) -> Any:
 
 
 def _step(layer: Layer, weight: Any, bias: Any, state: Arrays, product: Any) -> tuple[Any, Any]:
-    """One step of one direction. `state` is (h, c), `product` the input's product plus bias_ih."""
+    """One step of one direction. `state` is (h, c), and `product` is W_ih x + b_ih."""
     h, c = state
     of_x, c_wide = product.astype(_wide(layer)), c.astype(_wide(layer))
     of_h = jnp.matmul(h, weight.T, preferred_element_type=_wide(layer)) + bias

@@ -140,8 +140,8 @@ def broadcast(*shapes: Sequence[int]) -> torch.Size:
 def linear(packed: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """One product for all parts; only the value gets the bias."""
     if _is_dtensor(packed):
-        # A DTensor cannot flatten its rows if the points are sharded and dimension 0 is not. F.pad
-        # of a DTensor may give the result the size of an earlier call's.
+        # A DTensor cannot flatten its rows if the points are sharded and dimension 0 is not. And
+        # F.pad of a DTensor may return a result with the size of an earlier call's result.
         value, *rest = packed.unbind()
         others = [F.linear(part, weight) for part in rest]
         return torch.stack([F.linear(value, weight, bias), *others])

@@ -189,9 +189,9 @@ class TorchCell(NotScripted):
         Returns:
             ``(new_h, new_c)``, or only ``new_h``, with the shapes and dtypes of ``hx``. Under
             autocast the dtypes are those of torch's cell: the lower precision or, on a CPU, float32
-            if ``c`` (or ``h`` of a GRU) is float32. torch's op runs where it is faster. On a CPU
-            that is under autocast, in half types with H > 64, and for most sizes of an RNN. On a
-            GPU it is in calls that record gradients, and with H > 512.
+            if ``c`` (or ``h`` of a GRU) is float32. torch's op runs instead where it is faster: on
+            a CPU, under autocast, in half types with H > 64, and for most sizes of an RNN; on a
+            GPU, in calls that record gradients, and with H > 512.
 
         Raises:
             ValueError, RuntimeError, TypeError, AttributeError: the errors of torch's cell.

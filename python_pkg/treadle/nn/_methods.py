@@ -32,7 +32,7 @@ __all__ = [
 
 
 def _read_as(torchs: Any, ours: Any) -> Callable[..., Any]:
-    """The function ``ours``, in place of which TorchScript compiles torch's method ``torchs``.
+    """Returns ``ours`` in a form for which TorchScript compiles torch's method ``torchs`` instead.
 
     TorchScript does not call a method but compiles its source. functools.update_wrapper makes it
     read the source of ``torchs``. TorchScript looks up names in the function's globals, so the
@@ -180,6 +180,6 @@ class Replaceable(ABCMeta):
     def __instancecheck__(cls, instance: object) -> bool:
         if super().__instancecheck__(instance):
             return True
-        own = vars(cls).get("_front")  # not that of a subclass's base
+        own = vars(cls).get("_front")  # the class's own, not one that it inherits
         methods = methods_of(instance)
         return own is not None and methods is not None and methods._front is own

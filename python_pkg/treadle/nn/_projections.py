@@ -124,7 +124,7 @@ def _one_layer(
         () if rows.batch_sizes else (False,),
         options,
     )
-    if x.is_cpu and torch.is_autocast_enabled("cpu"):  # torch does not cast c there either
+    if x.is_cpu and torch.is_autocast_enabled("cpu"):  # c keeps its dtype, as in torch
         c_n, *cells = (t.to(torch.promote_types(t.dtype, dtype_of_c)) for t in (c_n, *cells))
     hrs = [own[-1] for own in weights]
     hs = [_projected(part, hr) for part, hr in zip(m.chunk(len(hrs), -1), hrs, strict=True)]

@@ -49,7 +49,7 @@ class Front:
     """
 
     name: str  # of the module, shown in errors
-    # The names of the states, h0 first. Callers pass and get one state as a tensor, two as a pair.
+    # The names of the states, h0 first. Callers pass and get a tensor if there is one, else a tuple.
     states: tuple[str, ...]
     op: Callable[..., tuple[Tensor, ...]]  # called like torch.lstm
 
@@ -85,7 +85,7 @@ class Front:
         ``rest`` has ``batch_first`` or, for a packed batch, nothing."""
         reset_hx = options.reset_hx
         given: dict[str, Any] = {
-            # A layer of make_step has no `recompute` after treadle.nn.restore() made it torch's.
+            # After treadle.nn.restore(), the layer of a Step is torch's, without `recompute`.
             "recompute": getattr(layer, "recompute", False),
             "reset": options.reset,
             # Passed even if None: torch.compile's guards from an earlier call may read this key.
@@ -444,7 +444,7 @@ class CellLayers(SequenceLayers):
 
 
 def _permuted(states: States, indices: Tensor | None) -> States:
-    """The states in another order of the batch."""
+    """The states, with the batch dimension in the order of ``indices``."""
     if indices is None:
         return states
     return tuple(state.index_select(1, indices) for state in states)

@@ -36,7 +36,7 @@ _AT_ONCE, _LEAST = 1 << 18, 2048
 def composed(values: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
     """Values [..., O] and gradient [..., O, d] of any net, differentiable any number of times.
 
-    torch.compile does not support double backward. It traces torch.func.vjp as a part of the
+    torch.compile does not support double backward, but it traces torch.func.vjp as a part of the
     forward pass.
     """
     return outside_inference(lambda: _composed(values, x))

@@ -44,7 +44,7 @@ class Recorder:
 
     @contextmanager
     def prepare(self) -> Iterator[None]:
-        """Warm up and capture in this context."""
+        """The context in which to warm up and capture, on the separate stream."""
         self._side.wait_stream(self._last)
         with torch.cuda.device(self._device), torch.cuda.stream(self._side):
             yield
@@ -94,7 +94,7 @@ class Graphs:
         self.has_grad: set[int] = set()  # indices of leaves
         self._task: int | None = None  # the backward pass whose gradients are in the sums
         self._token: Tensor | None = None
-        self._trained: list[bool] = []  # which leaves required grad when the token was made
+        self._trained: list[bool] = []  # which parameters required grad when the token was made
         # Tensors created in inference mode cannot be written outside of it.
         with torch.inference_mode(False), torch.enable_grad(), self._recorder.prepare():
             slots = [Slot(self, samples) for _ in range(calls)]
@@ -194,7 +194,7 @@ class Graphs:
         if self.sums:
             torch._foreach_zero_(self.sums)
 
-    # ---- for the nodes
+    # ---- called by the autograd nodes
 
     def versions(self) -> list[int]:
         """The parameters' version counters, which change when a parameter is written in place."""
@@ -246,7 +246,7 @@ class Graphs:
         return _copies(slot.input_grads)
 
     def take_sums(self) -> list[Any]:
-        """The sums of this backward pass; afterwards they are zero."""
+        """Copies of the sums of this backward pass. The sums are then set to zero."""
         if self._task != torch._C._current_graph_task_id():
             return [None] * len(self.sums)
         self._recorder.enter()

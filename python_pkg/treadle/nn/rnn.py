@@ -21,7 +21,7 @@ __all__ = ["GRU", "LSTM", "RNN"]
 class _TorchLayers(SequenceLayers):
     """The interface of torch.nn.RNNBase, with the forward pass of SequenceLayers."""
 
-    # For modules that torch.nn's class created and whose __class__ was then set to this class.
+    # For modules of torch.nn whose __class__ was set to this class, and which lack the attribute.
     recompute = False
 
     def __init__(
@@ -76,7 +76,7 @@ class _TorchLayers(SequenceLayers):
 
 
 class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
-    """:class:`torch.nn.LSTM` on treadle's kernels: one launch for all steps, any derivative.
+    """:class:`torch.nn.LSTM` on treadle's kernels, with one launch for all steps.
 
     This is a subclass of torch's class, with the same parameters, initialisation, ``state_dict``,
     arguments and results. :func:`treadle.nn.replace` gives its forward pass to the modules of an
@@ -174,7 +174,7 @@ class _LayersOfH(_TorchLayers):
 
 
 class GRU(_LayersOfH, nn.GRU, metaclass=Replaceable):
-    """:class:`torch.nn.GRU` on treadle's kernels: one launch for all steps, any derivative.
+    """:class:`torch.nn.GRU` on treadle's kernels, with one launch for all steps.
 
     This is a subclass of torch's class, with the same parameters, initialisation, ``state_dict``,
     arguments and results. :func:`treadle.nn.replace` gives its forward pass to the modules of an
@@ -230,7 +230,7 @@ class GRU(_LayersOfH, nn.GRU, metaclass=Replaceable):
 
 
 class RNN(_LayersOfH, nn.RNN, metaclass=Replaceable):
-    """:class:`torch.nn.RNN` on treadle's kernels: one launch for all steps, any derivative.
+    """:class:`torch.nn.RNN` on treadle's kernels, with one launch for all steps.
 
     This is a subclass of torch's class, with the same parameters, initialisation, ``state_dict``,
     arguments and results. :func:`treadle.nn.replace` gives its forward pass to the modules of an

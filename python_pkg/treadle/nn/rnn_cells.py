@@ -14,7 +14,7 @@ __all__ = ["GRUCell", "LSTMCell", "RNNCell"]
 
 
 class LSTMCell(TorchCell, nn.LSTMCell, metaclass=Replaceable):
-    """:class:`torch.nn.LSTMCell` on treadle's kernels, with any derivative.
+    """:class:`torch.nn.LSTMCell` on treadle's kernels.
 
     This is a subclass of torch's cell, with the same parameters, initialisation, ``state_dict``,
     arguments, results and errors. :func:`treadle.nn.replace` gives its forward pass to the cells of
@@ -50,7 +50,7 @@ class LSTMCell(TorchCell, nn.LSTMCell, metaclass=Replaceable):
 
 
 class GRUCell(TorchCell, nn.GRUCell, metaclass=Replaceable):
-    """:class:`torch.nn.GRUCell` on treadle's kernels, with any derivative.
+    """:class:`torch.nn.GRUCell` on treadle's kernels.
 
     This is a subclass of torch's cell, with the same parameters, initialisation, ``state_dict``,
     arguments, results and errors. :func:`treadle.nn.replace` gives its forward pass to the cells of
@@ -83,7 +83,7 @@ class GRUCell(TorchCell, nn.GRUCell, metaclass=Replaceable):
 
 
 class RNNCell(TorchCell, nn.RNNCell, metaclass=Replaceable):
-    """:class:`torch.nn.RNNCell` on treadle's kernels, with any derivative.
+    """:class:`torch.nn.RNNCell` on treadle's kernels.
 
     This is a subclass of torch's cell, with the same parameters, initialisation, ``state_dict``,
     arguments, results and errors. :func:`treadle.nn.replace` gives its forward pass to the cells of

@@ -71,7 +71,7 @@ def recurrent_layer(
         cell: "lltm", "lstm", "gru", "rnn_tanh", "rnn_relu", or a :class:`treadle.Cell`, whose
             formula then runs on tensors.
         reset: [T, B, 1] or [S, 1], bool, or None. Where it is true, the row resets before that
-            step. In the second direction it resets before step t if step t + 1 is marked.
+            step. In the second direction it resets before step t if reset is true at step t + 1.
         reset_h, reset_c: the state after a reset, [D, B, H], [D, T, B, H] or [D, S, H]; None for
             zeros.
 
@@ -146,7 +146,7 @@ def _restarted(
     d: int,
     t: int,
 ) -> States:
-    """The h and c [B, H] before step t of direction d, after the reset of marked rows."""
+    """The h and c [B, H] from which step t of direction d starts, with resets applied."""
     (sizes, starts), at = rows, t + d
     if reset is None or at == len(sizes):
         return h, c
