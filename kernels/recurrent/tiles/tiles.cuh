@@ -213,8 +213,8 @@ __device__ __forceinline__ void store_by_quads(void* data, int64_t at, unsigned 
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
     const float first = inner ? from[4 + e] : from[e], second = inner ? from[e] : from[4 + e];
-    const float one = __shfl_sync(lanes, first, 0x78 >> 2 * lane & 3, 4);     // from 0, 2, 3, 1
-    const float other = __shfl_sync(lanes, second, 0xd2 >> 2 * lane & 3, 4);  // from 2, 0, 1, 3
+    const float one = __shfl_sync(lanes, first, 0x78 >> 2 * lane & 3, 4);     // lanes 0, 2, 3, 1
+    const float other = __shfl_sync(lanes, second, 0xd2 >> 2 * lane & 3, 4);  // lanes 2, 0, 1, 3
     reinterpret_cast<float (&)[4]>(low)[e] = inner ? other : one;
     reinterpret_cast<float (&)[4]>(high)[e] = inner ? one : other;
   }
