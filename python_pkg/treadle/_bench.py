@@ -1,6 +1,6 @@
 """Times treadle.nn.LSTM and GRU against torch's on this machine: ``python -m treadle --bench``.
 
-The results show treadle's authors how fast it is on GPUs that they do not have. Outputs are first
+The results show its authors how fast treadle is on GPUs that they do not have. Outputs are first
 compared with those of torch's float32 layer. A row whose error is too large is not timed.
 """
 

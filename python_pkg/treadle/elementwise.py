@@ -107,7 +107,9 @@ def _numbers(op: str, b: Tensor | float, alpha: float) -> tuple[Any, Any]:
 
 
 def vector_add_(a: Tensor, b: Tensor | float, *, alpha: float = 1) -> Tensor:
-    """``a += alpha * b`` in place; a drop-in replacement for ``Tensor.add_``. See :func:`vector_add`.
+    """``a += alpha * b`` in place; a drop-in replacement for ``Tensor.add_``.
+
+    This is :func:`vector_add` with the result written to ``a``.
 
     Args:
         a: [...], overwritten. The broadcast shape must be that of ``a``, and the result's dtype
@@ -192,7 +194,9 @@ def _scalar(op: str, x: Tensor, factor: Tensor) -> Tensor:
 
 
 def scale_(x: Tensor, factor: Tensor | float) -> Tensor:
-    """``x *= factor`` in place; a drop-in replacement for ``Tensor.mul_(number)``. See :func:`scale`.
+    """``x *= factor`` in place; a drop-in replacement for ``Tensor.mul_(number)``.
+
+    This is :func:`scale` with the result written to ``x``.
 
     Args:
         x: [...], overwritten. The result's dtype must be castable to that of ``x``.

@@ -22,7 +22,7 @@ _ForGpu = ctypes.CFUNCTYPE(
     *[ctypes.c_void_p] * 3,
 )
 _ForCpu = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
-_kept: list[Any] = []  # what C has pointers to
+_kept: list[Any] = []  # objects to which C has pointers
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def install(library: Any, sources: Mapping[str, Source]) -> None:
             text = f"{key} runs as operations of torch, which are slow: {reason}"
             try:
                 warnings.warn(text, stacklevel=2)
-            except Warning:  # the user's filter makes errors of warnings
+            except Warning:  # the user's filter turns warnings into errors
                 print(f"treadle: {text}", file=sys.stderr)
             _interrupt(error)
 

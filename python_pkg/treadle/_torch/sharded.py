@@ -110,7 +110,7 @@ def _global(
     for way, placement in zip(ways, placements, strict=True):
         if isinstance(placement, Shard):
             shape[placement.dim] = _cut_size(way.inputs, tensors)
-    # The strides of a dense tensor whose dimensions have the order in memory of the local tensor's.
+    # The strides of a dense tensor with the local tensor's order of dimensions in memory.
     stride, size = [1] * local.dim(), 1
     for dim in sorted(range(local.dim()), key=lambda d: (local.stride(d), -d)):
         stride[dim], size = size, size * max(shape[dim], 1)

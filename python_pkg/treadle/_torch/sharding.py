@@ -27,8 +27,8 @@ class Way(NamedTuple):
 
 
 def _elementwise(tensors: Tensors, *linear: str) -> list[Way]:
-    """Sharded along any dimension of the result. The result is also a partial sum if all arguments
-    in ``linear`` are partial sums."""
+    """Sharded along any dimension of the result. Or, if there are arguments in ``linear``: if these
+    are partial sums, the result is one as well."""
     shapes = (t.shape for t in tensors.values())
     shape: torch.Size = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
     ways = []

@@ -49,7 +49,7 @@ class Front:
     """
 
     name: str  # of the module, shown in errors
-    # The names of the states, h0 first. Callers pass and get a tensor if there is one, else a tuple.
+    # The names of the states, h0 first. Callers use a tensor if there is only one, else a tuple.
     states: tuple[str, ...]
     op: Callable[..., tuple[Tensor, ...]]  # called like torch.lstm
 

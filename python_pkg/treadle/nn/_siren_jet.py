@@ -79,8 +79,8 @@ def _is_idle(layer: Any) -> bool:
 
 
 def _through(layer: Any, packed: Tensor, count: int, second: str) -> Tensor:
-    # Functions are compared instead of classes, because a subclass may override forward, and the
-    # subclass that nn.utils.parametrize makes does not.
+    # Functions are compared instead of classes. Some subclasses override forward, but those that
+    # nn.utils.parametrize makes do not.
     forward = type(layer).forward
     if forward is SineLinear.forward:
         return sine_linear_jet(packed, layer.weight, layer.bias, layer.omega_0, count, second)

@@ -122,7 +122,8 @@ class TorchFront(Front):
         flat: list[Tensor] = layer._flat_weights
         if all(map(is_, map(layer._parameters.get, layer._flat_weights_names), flat)) and (
             torch.compiler.is_compiling()
-            or all(map(is_, layer._flat_weight_refs, map(ref, flat)))  # a tensor has one ref
+            # weakref.ref returns the same object each time that it is called with a tensor.
+            or all(map(is_, layer._flat_weight_refs, map(ref, flat)))
         ):
             return flat
         return self._compared(layer)

@@ -64,7 +64,7 @@ class _RefusesScript:
 
 
 class NotScripted:
-    """A module that raises an explanation if TorchScript tries to read it."""
+    """A module that raises an error with an explanation if TorchScript tries to read it."""
 
     # torch.jit.script first calls this method of every module.
     __prepare_scriptable__ = _refuse_script
@@ -80,9 +80,9 @@ class NotScripted:
 def break_graphs_at_pad() -> None:
     """Make Dynamo skip pad_packed_sequence, as it skips pack_padded_sequence.
 
-    torch 2.15 skips both. Before, Dynamo traces pad_packed_sequence and raises, because the sizes
-    of its results depend on the data. With a torch.nn.LSTM this never happens, because Dynamo skips
-    the whole function that calls the module.
+    In torch 2.15 Dynamo skips both. Older versions trace pad_packed_sequence and raise, because the
+    sizes of its results depend on the data. With a torch.nn.LSTM this never happens, because Dynamo
+    skips the whole function that calls the module.
     """
     pad: Any = rnn.pad_packed_sequence
     # A program that uses torch.compile has imported the compiler. This sets the attribute that

@@ -69,7 +69,7 @@ class Modules:
 
     @contextmanager
     def aliased(self) -> Iterator[None]:
-        """Replaces the modules' parameters by aliases in this context. These share their memory.
+        """In this context, the modules' parameters are replaced by aliases that share their memory.
 
         Other autograd graphs may keep the AccumulateGrad nodes of the parameters alive. These nodes
         belong to the stream on which they were created, so a captured graph cannot use them.

@@ -40,7 +40,7 @@ SLSTM_CELL = Cell("SLSTM", gates=("i", "f", "z", "o"), states=("c", "n", "m"), f
 class LiGRU(Recurrent):
     """Layers of the light GRU, with the interface of :class:`torch.nn.GRU`.
 
-    With a and z, the two blocks of ``W_ih x + b_ih + W_hh h + b_hh``, a step is::
+    Let a and z be the two blocks of ``W_ih x + b_ih + W_hh h + b_hh``. Then a step is::
 
         z = sigmoid(z)
         h = z * h + (1 - z) * relu(a)
@@ -70,13 +70,13 @@ class LiGRU(Recurrent):
 class MGU(Recurrent):
     """Layers of the minimal gated unit, with the interface of :class:`torch.nn.GRU`.
 
-    With ``x_f, x_n = W_ih x + b_ih`` and ``h_n, h_f = W_hh h + b_hh``, a step is::
+    Let ``x_f, x_n = W_ih x + b_ih`` and ``h_n, h_f = W_hh h + b_hh``. Then a step is::
 
         f = sigmoid(x_f + h_f)
         h = (1 - f) * h + f * tanh(x_n + f * h_n)
 
     The paper multiplies h by f, and the result by the weight. Here the product of h and the weight
-    is multiplied by f, as torch's GRU does it with r. So a step needs only one matrix product of h.
+    is multiplied by f, just as by r in torch's GRU. So a step needs only one matrix product of h.
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
@@ -99,8 +99,8 @@ class MGU(Recurrent):
 class SLSTM(Recurrent):
     """Layers of xLSTM's sLSTM, with the interface of :class:`torch.nn.LSTM` and four states.
 
-    With i, f, z and o, the four blocks of ``W_ih x + b_ih + W_hh h + b_hh``, a step is as follows,
-    in the paper's stabilized form with the sigmoid forget gate::
+    Let i, f, z and o be the four blocks of ``W_ih x + b_ih + W_hh h + b_hh``. Then a step, in the
+    paper's stabilized form with the sigmoid forget gate, is::
 
         m' = max(log(sigmoid(f)) + m, i)        (i where n is 0, as before the first step)
         i = exp(i - m')
