@@ -275,7 +275,7 @@ def sine_(x: Tensor) -> Tensor:
 def cosine(x: Tensor, *, out: Tensor | None = None) -> Tensor:
     """``cos(x)``, x in radians; a drop-in replacement for ``torch.cos``.
 
-    Arguments and errors are those of :func:`sine`.
+    Arguments and errors: :func:`sine`.
 
     Returns:
         [...] of the same dtype as for :func:`sine`; nan where x is infinite or nan.
