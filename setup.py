@@ -61,7 +61,7 @@ class BuildPython(build_py):
             for part in ("csrc", "kernels"):
                 headers = ROOT / part / "include"
                 shutil.copytree(headers, package / "include", dirs_exist_ok=True)
-            # What compiles a user's cell (treadle.Cell).
+            # The headers with which a user's cell (treadle.Cell) is compiled.
             for header in sorted([*ROOT.glob("kernels/**/*.h"), *ROOT.glob("kernels/**/*.cuh")]):
                 copy = package / "_formula/include" / header.relative_to(ROOT)
                 copy.parent.mkdir(parents=True, exist_ok=True)

@@ -45,7 +45,7 @@ for python in "$@"; do
   found=$(cd "$work" && "${run[@]}" -c 'import treadle; print(treadle.__file__)')
   [[ $found == "$home"/* ]] || fail "treadle was imported from $found"
   (cd "$work" && "${run[@]}" -m treadle | tail -n 1)
-  # Tests the library for torch without CUDA. No registry has such a torch, so this fakes one.
+  # Tests the library for torch without CUDA, with a torch that only pretends to be one.
   (cd "$work" && "${run[@]}" -c 'import torch
 torch.version.cuda = None
 from treadle import __main__, _build
