@@ -121,7 +121,8 @@ def inverse_pi_in_two(digits: int, bits: int) -> tuple[Fraction, Fraction]:
 def words() -> Iterator[int]:
     """The binary digits of 1 / (2 pi) in words of 64. The first word is the integer part, 0.
 
-    The largest double is m 2^971. It needs the 192 digits after the first 971 behind the point.
+    The largest double is m 2^971. For it, the first 971 digits after the point do not matter, and
+    the next 192 suffice.
     """
     for word in range(20):
         yield int(inverse_pi() / 2 * power(64 * word)) & (2**64 - 1)
