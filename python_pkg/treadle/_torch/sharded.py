@@ -102,8 +102,8 @@ def _choose(op: str, ways: list[Way], tensors: Tensors, dim: int, written: set[s
 def _global(
     local: Tensor | None, mesh: DeviceMesh, ways: list[Way], index: int, tensors: Tensors
 ) -> DTensor | None:
-    """Makes a DTensor of a local result. Its sharded dimension has the global size of that of the
-    arguments."""
+    """Makes a DTensor of a local result. Its sharded dimension has the global size that the sharded
+    dimension of the arguments has."""
     if local is None:
         return None
     placements, shape = [way.outputs[index] for way in ways], list(local.shape)

@@ -27,8 +27,8 @@ class Way(NamedTuple):
 
 
 def _elementwise(tensors: Tensors, *linear: str) -> list[Way]:
-    """Sharded along any dimension of the result. Or, if there are arguments in ``linear``: if these
-    are partial sums, the result is one as well."""
+    """Sharded along any dimension of the result. If ``linear`` names arguments, these may instead
+    be partial sums, and the result is then a partial sum too."""
     shapes = (t.shape for t in tensors.values())
     shape: torch.Size = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
     ways = []

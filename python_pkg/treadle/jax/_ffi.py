@@ -21,7 +21,9 @@ _NAMES = (
 CELLS = {"lstm": 1, "gru": 2}  # TREADLE_LSTM and TREADLE_GRU
 DTYPES = {"float16": 0x11002, "bfloat16": 0x11004, "float32": 0x12002, "float64": 0x14002}
 _INVALID = 1  # TREADLE_INVALID
-_ALIGNMENT = 256  # of a workspace; XLA aligns to less, so the handler skips to the next multiple
+# The alignment of a workspace in bytes. XLA's buffers may be aligned to less, so the handler skips
+# to the next multiple.
+_ALIGNMENT = 256
 
 
 class Layer(NamedTuple):

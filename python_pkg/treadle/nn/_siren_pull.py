@@ -26,9 +26,9 @@ _PROXY: Any = torch._C._TorchDispatchModeKey.PROXY  # the dispatch mode of torch
 
 _forward = torch.ops.treadle.sine_linear_forward.default
 
-# The points are processed in up to _PARTS chunks. A chunk has at least _LEAST points, and at least
-# so many that the values of one layer have _AT_ONCE bytes. A chunk needs nine times the memory of
-# one layer's values, in addition to what is saved.
+# The points are processed in up to _PARTS chunks. A chunk has at least _LEAST points, and enough
+# points for the values of one layer to fill _AT_ONCE bytes. In addition to saved tensors, it needs
+# nine times the memory of these values.
 _PARTS = 8
 _AT_ONCE, _LEAST = 1 << 18, 2048
 

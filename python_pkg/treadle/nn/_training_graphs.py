@@ -91,7 +91,7 @@ class Graphs:
         self.leaves: list[Tensor] = []
         self.sums: list[Tensor] = []
         self._parameters: list[Tensor] = []
-        self.has_grad: set[int] = set()  # indices of leaves
+        self.has_grad: set[int] = set()  # indices of the leaves for which there are gradients
         self._task: int | None = None  # the backward pass whose gradients are in the sums
         self._token: Tensor | None = None
         self._trained: list[bool] = []  # which parameters required grad when the token was made

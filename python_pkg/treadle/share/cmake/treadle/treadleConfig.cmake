@@ -52,7 +52,7 @@ if(NOT TREADLE_TORCH_DIR)
   return()
 endif()
 
-# A library works only with the torch minor that it was built for.
+# A library works only with the minor version of torch that it was built for.
 file(STRINGS "${TREADLE_TORCH_DIR}/include/torch/headeronly/version.h" _lines REGEX "TORCH_VERSION_M(AJOR|INOR) ")
 string(REGEX MATCHALL "[0-9]+" _found "${_lines}")
 list(JOIN _found "." _found)
