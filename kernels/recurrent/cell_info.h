@@ -29,7 +29,7 @@ struct CellInfo {
   int gates, input_first, input_gates, state_first, state_gates;
   // Rolling torch's weight_hh and bias_hh by `torch_shift` blocks gives this order of gates.
   int torch_shift;
-  // Whether the caller has a state c beside h. The c of other cells is h before rounding.
+  // Whether the caller has a state c besides h. The c of other cells is h before rounding.
   bool has_c;
   // How many numbers c has for each unit. c is [D, B, c_parts * H], with blocks of H.
   int c_parts;
@@ -57,7 +57,7 @@ inline constexpr CellKind kCellKinds[] = {CellKind::kLltm, CellKind::kLstm, Cell
 constexpr bool is_formula(CellKind cell) { return cell >= CellKind::kFormula; }
 
 #ifndef __CUDACC_RTC__
-// Registered cells: formula/cells.cpp.
+// For registered cells (formula/cells.cpp).
 const CellInfo& formula_info(CellKind cell) TREADLE_EXPORTED(formula_info);
 const CellKind* formula_named(std::string_view name) TREADLE_EXPORTED(formula_named);
 
@@ -83,7 +83,7 @@ constexpr int c_parts(CellKind cell) { return cell_info(cell).c_parts; }
 constexpr bool h_grows(CellKind cell) { return cell_info(cell).h_grows; }
 #endif
 
-// The functors that the kernels are instantiated with: kernels/math/cells.
+// The functors with which the kernels are instantiated (kernels/math/cells).
 namespace math {
 struct Lltm;
 struct Lstm;

@@ -8,8 +8,8 @@
 
 namespace treadle::plans {
 
-// The number of clusters that can be resident at once: on an H200, which has 132 multiprocessors, 7
-// clusters of 16 blocks, or 30 of 4 blocks.
+// The number of clusters that can be resident at once. An H200, which has 132 multiprocessors, has
+// room for 7 clusters of 16 blocks, or for 30 of 4 blocks.
 inline int64_t clusters_at_once(int blocks, const RecurrenceDevice& device) {
   const int of_132 = blocks == 16 ? 7 : blocks == 8 ? 15 : blocks == 4 ? 30 : 132;
   return std::max<int64_t>(device.multiprocessors * of_132 / 132, 1);
@@ -22,7 +22,7 @@ struct ShapeCandidates {
   RowCounts dense;  // rows per tile of each kernel for dense batches
 
   int most_rows() const { return std::max(any_rows, dense.most() * shape.tiles); }
-  // The rows per tile of the dense kernel for `rows` rows; 0: there is none.
+  // The rows per tile of the dense kernel for `rows` rows, or 0 if there is none.
   int dense_rows(int rows) const {
     return dense.at_least(static_cast<int>(ceil_div(rows, shape.tiles)));
   }
@@ -71,7 +71,7 @@ inline bool runs_on(const RecurrenceSizes& sizes, const RecurrenceDevice& device
   return !is_half(dtype) || shape.units <= kHalfBlockUnits || !device.clusters();
 }
 
-// The largest H that any kernel supports; 0: none supports the dtype.
+// The largest H that any kernel supports, or 0 if none supports the dtype.
 inline int64_t most_hidden_of_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                                        Dtype dtype, bool backward) {
   int64_t most = 0;

@@ -26,9 +26,9 @@ using ClusterBackwardOf = ClusterBackward<Cell::kGates, Cell::kStateGates, units
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-// Initialises `count` mbarriers and arms each for `bytes`. Called by one thread of a block. The
-// fence makes them visible to the cluster before its first barrier, after which other blocks may
-// send.
+// Initialises `count` mbarriers and arms them: each then expects `bytes` bytes (arrive.expect_tx).
+// Called by one thread of a block. The fence makes them visible to the cluster before its first
+// barrier, after which other blocks may send.
 template <int count>
 __device__ __forceinline__ void init_barriers(uint32_t barriers, uint32_t bytes) {
   for (int i = 0; i < count; ++i) ptx::init_barrier(barriers + 8 * i);

@@ -141,7 +141,7 @@ struct DenseSends {
     }
   }
 
-  // Sends the block's h, from its own buffer of one parity to all blocks' buffers of the other.
+  // Sends the block's h from its own buffer at `parity` to the buffers at `other` of all blocks.
   __device__ __forceinline__ void send(uint32_t parity, uint32_t other) const {
     uint4 pieces[kMost];
 #pragma unroll
@@ -190,7 +190,7 @@ __device__ __forceinline__ void with_slots(bool all, bool any, const F& f) {
   }
 }
 
-// Initialises the mbarriers, and arms those of parity 1 for step 1. Those of parity 0 expect no
+// Initialises the mbarriers, and arms those of odd steps for step 1. Those of even steps expect no
 // bytes, because the data of step 0 is already there.
 template <class Layout, int count>
 __device__ __forceinline__ void begin_barriers(uint32_t base, uint32_t bytes) {

@@ -199,7 +199,7 @@ struct SplitSends {
     }
   }
 
-  // Sends the block's h, from its own buffer of one parity to these blocks' buffers of the other.
+  // Sends the block's h from its own buffer at `parity` to the buffers at `other` of these blocks.
   __device__ __forceinline__ void send(uint32_t parity, uint32_t other) const {
     uint4 pieces[kTurns];
 #pragma unroll

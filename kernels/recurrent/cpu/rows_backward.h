@@ -131,8 +131,8 @@ class BackwardRows {
     }
   }
 
-  // Computes the gradient of the previous h: the gradients of the gates that have a product with h,
-  // times W.
+  // Computes the gradient of the previous h: the gradients of those gates that have a product with
+  // h, multiplied by W.
   void run_columns(const RecurrenceStep& step, int64_t column, int64_t rows) {
     constexpr int64_t kWidth = kBackwardUnits * kN;
     const int64_t depth = Cell::kStateGates * a_.hidden, n = std::min(kWidth, a_.hidden - column);

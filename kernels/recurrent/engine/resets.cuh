@@ -62,7 +62,7 @@ struct GroupResets {
     return c0;
   }
 
-  // Backward: whether gradients of the replacement states are requested.
+  // Whether the backward pass must return gradients of the replacement states.
   __device__ __forceinline__ bool wanted() const {
     if constexpr (any) return resets.grad_h != nullptr || resets.grad_c != nullptr;
     return false;
@@ -177,7 +177,7 @@ struct PassMarks {
   const unsigned char* at;
   int each, in_word, first_p, count_p;
 
-  // `first`: the p at which the first word begins.
+  // `first` is the p at which the first word begins.
   __device__ __forceinline__ explicit PassMarks(const GroupResets<any>& resets, int first = 0)
       : resets(resets) {
     if constexpr (any && held) hold();

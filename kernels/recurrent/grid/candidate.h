@@ -17,7 +17,7 @@ inline const GridShape& grid_shape_of(const RecurrenceSizes& sizes, const Recurr
       .grid_of(sizes.dtype, sizes.hidden, device.tf32, device.setmaxnreg(), backward);
 }
 
-// The most rows of a RowGroup; 0: a block has too little shared memory.
+// The most rows of a RowGroup, or 0 if a block has too little shared memory.
 inline int most_rows(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool backward) {
   return grid_shape_of(sizes, device, backward).rows(static_cast<int64_t>(device.shared_bytes));
 }
@@ -44,7 +44,7 @@ inline int rows_of_group(const RecurrenceSizes& sizes, const RecurrenceDevice& d
   return static_cast<int>(ceil_div(rows, 8) * 8);
 }
 
-// The largest H that any kernel supports; 0: none supports the dtype.
+// The largest H that any kernel supports, or 0 if none supports the dtype.
 inline int64_t most_hidden_of_grid(Dtype dtype, bool backward) {
   if (dtype == Dtype::kFloat) return kGridHidden;
   if (!is_half(dtype)) return 0;

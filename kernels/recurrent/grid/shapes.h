@@ -250,7 +250,7 @@ struct GridShape {
   int tile_bytes;  // bytes of a group's exchange per step of eight rows
   int most_rows, stages, row_bytes;
 
-  // The most rows, in whole tiles, that fit in a block's shared memory; 0: none.
+  // The most rows, in whole tiles, that fit in a block's shared memory, or 0 if no tile fits.
   constexpr int rows(int64_t shared_bytes) const {
     const int64_t room = (shared_bytes - stages) / row_bytes / 8 * 8;
     return room < 8 ? 0 : room < most_rows ? static_cast<int>(room) : most_rows;

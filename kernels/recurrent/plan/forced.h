@@ -11,7 +11,7 @@
 
 namespace treadle::plans {
 
-// The largest H that "cluster" or "grid" supports; 0 if it does not support the dtype.
+// The largest H that "cluster" or "grid" supports, or 0 if it does not support the dtype.
 inline int64_t most_hidden(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                            Dtype dtype, bool cluster, bool backward) {
   return cluster ? most_hidden_of_clusters(sizes, device, dtype, backward)

@@ -148,7 +148,7 @@ inline double flop_per_us(Dtype dtype, bool tf32) {
   return is_half(dtype) ? 4e8 : dtype == Dtype::kFloat && tf32 ? 1.5e8 : 4e7;
 }
 
-// The algorithm `step`: a GEMM and a pointwise kernel per time step. The GEMM's result passes
+// The algorithm `step` has a GEMM and a pointwise kernel per time step. The GEMM's result passes
 // through global memory in float32, even for half types. A step takes at least as long as the host
 // needs to launch both kernels.
 inline double launched_time(const RecurrenceSizes& sizes, const RecurrenceDevice& device,

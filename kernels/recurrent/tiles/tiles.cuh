@@ -28,7 +28,7 @@ inline constexpr int kTileThreads = (kTileConsumers + 1) * kWarpgroup;
 inline constexpr int kBoxColumns = 32;  // rows of weights per load
 inline constexpr int kLoaded = 8;       // consecutive columns of a box that a lane has
 
-// The tiles of a launch: pairs of row tiles, one pair per cluster, times slices of the columns.
+// The tiles of a launch. A cluster computes a pair of row tiles for a slice of the columns.
 struct TileCounts {
   int row_pairs, slices;
   int of_input, of_h;  // stages of K
