@@ -1,5 +1,6 @@
 // The planner's candidate for algorithm "grid": the number of RowGroups, and the number of rows
-// that each of them computes. A RowGroup is the blocks that together keep one copy of W_hh.
+// that each of them computes. A RowGroup consists of the blocks that together keep one copy of
+// W_hh.
 #pragma once
 
 #include <algorithm>

@@ -116,7 +116,7 @@ struct RecurrencePlan {
   bool tf32 = false;    // float32 products may use TF32
 
   // Only for cluster and grid: the most rows of the batch that a cluster, or a RowGroup of the
-  // grid, computes. A RowGroup is the blocks that together keep one copy of W_hh.
+  // grid, computes. A RowGroup consists of the blocks that together keep one copy of W_hh.
   int rows = 0;
   ClusterShape shape{};     // cluster
   int tile_rows = 0;        // cluster_dense, cluster_fp16x2: the rows per tile of the kernel
