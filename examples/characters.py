@@ -72,8 +72,8 @@ class Writer(nn.Module):
 
     def forward(self, text: Tensor, hx: States) -> tuple[Tensor, States]:
         # On a GPU the products run in bfloat16. An LLTM's cell state stays in float32, the dtype
-        # from start(): it is a sum over the whole text, to which bfloat16 would add small terms
-        # with a large error.
+        # from start(): it is a sum over the whole text, and bfloat16 has too few digits to add
+        # small terms to a large sum.
         cuda = text.device.type == "cuda"
         with torch.autocast(text.device.type, torch.bfloat16, enabled=cuda):
             given = hx if self.states > 1 else hx[0]

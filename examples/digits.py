@@ -5,10 +5,10 @@
 
 The data are the 1,797 handwritten digits that come with scikit-learn. The network reads a picture
 as a sequence, one row of 8 pixels per step, and classifies the digit after the eighth row. Networks
-with an LSTM and with a GRU are trained twice: with treadle's layer and with torch's. torch has no
-LLTM, so that network is trained with treadle's layer (one call for all rows), with treadle's cell
-(called row by row) and with the same cell in plain PyTorch. All versions of a network start from
-the same weights.
+with an LSTM and with a GRU are trained twice: with treadle's layer and with torch's. A network with
+an LLTM, which torch does not have, is trained with treadle's layer (one call for all rows), with
+treadle's cell (called row by row) and with the same cell in plain PyTorch. All versions of a
+network start from the same weights.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class LayerReader(nn.Module):
 
 
 def vary(images: Tensor, random: torch.Generator) -> Tensor:
-    """Slants and shifts the images [N, 8, 8] and adds noise, to imitate other handwritings."""
+    """Slants and shifts images [N, 8, 8] and adds noise, to imitate other people's handwriting."""
     moves = torch.eye(2, 3) + 0.1 * torch.randn(len(images), 2, 3, generator=random)
     noise = 0.1 * torch.randn(images.shape, generator=random)
     shape = [len(images), 1, 8, 8]
@@ -158,7 +158,7 @@ def load_data(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Image.Ima
 
 
 def train(out: Path, epochs: int, seed: int) -> bool:
-    """Train all networks, and show and save the results. Returns whether there was no failure."""
+    """Train all networks, and show and save the results. Returns False if a result is wrong."""
     # A second thread does not help with matrices this small, and costs time on a busy machine.
     torch.set_num_threads(1)
     device = pick_device()

@@ -160,7 +160,7 @@ def own_derivatives(image: Tensor) -> Maps:
 
 
 def fit(out: Path, settings: Settings, device: torch.device) -> bool:
-    """Fit both networks, and show and save the results. Returns whether there was no failure."""
+    """Fit both networks, and show and save the results. Returns False if a result is wrong."""
     # Two threads are faster on idle cores, but wait for each other if a core is busy.
     torch.set_num_threads(1)
     image = torch.from_numpy(load_photograph(settings.pixels)).to(device)

@@ -1,8 +1,8 @@
-"""Proximal policy optimization (PPO) for recurrent policies: for recurrent_ppo.py and agent/.
+"""Proximal policy optimization (PPO) for recurrent policies, used by recurrent_ppo.py and agent/.
 
-A batch holds T steps of B environments, one in each row. A row starts from the state that the
-policy had after the previous batch. If an episode begins in the middle of a row, the policy resets
-its state there.
+A batch holds T steps of B environments. Each environment is a row of the batch. The policy starts a
+row from the state that it had at the end of the previous batch. If an episode begins in the middle
+of a row, the policy resets its state there.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Judge = Callable[[Played, Tensor], tuple[Categorical, Tensor]]
 class Rules:
     discount: float
     trace: float  # lambda of generalized advantage estimation
-    clip: float
-    entropy: float
+    clip: float  # the ratio of probabilities is clipped to 1 ± clip
+    entropy: float  # the weight of the entropy bonus
     epochs: int
     parts: int  # minibatches per epoch, each with different rows
     norm: float = 0.5  # gradients are clipped to this norm

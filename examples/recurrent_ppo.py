@@ -10,8 +10,8 @@ left or right, counts. So the policy must remember the first sign. Nothing in th
 sign as the first; the policy can tell only by its state, which has just been reset.
 
 Many mazes run side by side, each in one row of the batch. When a maze ends, the next begins in the
-same row, and the layer resets there (its argument `reset`), in playing and in learning. Each batch
-continues from the last states of the previous batch.
+same row, and the layer resets there (its argument `reset`), both when the policy plays and when it
+learns. Each batch continues from the last states of the previous batch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SHORTEST, LONGEST = 8, 24
 RULES = ppo.Rules(discount=0.9, trace=0.9, clip=0.2, entropy=0.01, epochs=4, parts=4)
 LEARNING_RATE = 3e-3
 TARGET, SHOWN, SEEDS = 0.95, 10, 5
-# The variants. A key says when the GRU ignores resets, its value is the label in the figure.
+# The variants. A key says when the GRU ignores resets; its value is the label in the figure.
 WAYS = {"": "with resets", "learning": "resets in playing alone", "always": "without resets"}
 
 
@@ -102,13 +102,13 @@ class Training:
         return sum(self.rates[-SHOWN:]) / len(self.rates[-SHOWN:])
 
     def act(self, h: Tensor) -> tuple[torch.distributions.Categorical, Tensor, Tensor]:
-        """Runs the policy on the current sign of every maze. The mazes stay as they are."""
+        """Runs the policy on the current sign of every maze, without a step of the mazes."""
         begins = None if self.ignore == "always" else self.mazes.begins[None]
         return self.policy(self.mazes.sign[None], h, begins)
 
     @torch.no_grad()
     def play(self) -> dict[str, Tensor]:
-        """Plays STEPS steps in every maze. Each entry is [STEPS, MAZES], the signs [..., 2]."""
+        """Plays STEPS steps in every maze. Each entry is [STEPS, MAZES], but "sign" is [..., 2]."""
         steps: list[tuple[Tensor, ...]] = []
         for _ in range(STEPS):
             sign, begins = self.mazes.sign, self.mazes.begins

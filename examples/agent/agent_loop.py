@@ -23,7 +23,7 @@ WHO = {
 
 
 class Loop:
-    """An eye and a mind in a world of many rows. A step advances all rows.
+    """An eye and a mind in a world, whose rows are rooms. A step advances all rows.
 
     A step updates the loop's tensors in place, so that a CUDA graph of it can be replayed. ``who``
     is a key of WHO. With ``make_step``, treadle.nn.make_step runs the layer and keeps its state.
@@ -44,8 +44,8 @@ class Loop:
         self.frame = torch.empty(0)  # the last frame seen
 
     def perceive(self) -> Tensor:
-        """The mind's input, [B, I]: for each tile the eye's probabilities of the kinds, then the
-        last move."""
+        """The mind's input, [B, I]: for each tile, the probability of each kind according to the
+        eye, and then the last move."""
         self.frame = self.world.frame()
         sight = self.eye(self.frame).softmax(-1).flatten(1)
         if self.who == "eyes shut":

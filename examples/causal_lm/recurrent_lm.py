@@ -51,8 +51,8 @@ class RecurrentLMConfig(PretrainedConfig):
     Args:
         mixer: "lstm", "gru" or "lltm".
         kernels: "treadle", or "torch" for torch's layer of the same name (torch has no LLTM).
-        cell_pull: the weight of a penalty on the mean of |c| in the training loss of an LLTM, whose
-            |c| would otherwise grow, because it has no forget gate.
+        cell_pull: the weight of a penalty on the mean of |c| in an LLTM's training loss. An LLTM
+            has no forget gate, so without the penalty |c| would grow.
     """
 
     model_type = "treadle-recurrent-lm"
@@ -182,7 +182,7 @@ class RecurrentForCausalLM(PreTrainedModel, GenerationMixin):
             cache: the states after the tokens read before. They are updated in place.
             use_cache: whether to return a cache. None means the config's ``use_cache``, but False
                 in training.
-            logits_to_keep: score the next token only at so many positions at the end; 0: at all.
+            logits_to_keep: how many of the last positions score the next token; 0 means all.
             return_dict: ignored.
             past_key_values: the name of ``cache`` in transformers before 5.24.
         """
@@ -212,8 +212,8 @@ class RecurrentForCausalLM(PreTrainedModel, GenerationMixin):
 
     def _begins(self, mask: Tensor | None, steps: int) -> Tensor | None:
         """Resets [B, T]: true where a text begins after padding. None if there is no padding."""
-        # A single token continues a text, so its mask is not read: in generate(), that would make
-        # the host wait for the GPU at each step.
+        # A single token continues a text, so its mask is not needed. Reading it would make the host
+        # wait for the GPU at each step of generate().
         if mask is None or steps == 1 or bool(mask.all()):
             return None
         if self.config.kernels == "torch":

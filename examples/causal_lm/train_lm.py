@@ -1,7 +1,7 @@
 """Train byte-level language models with treadle's and torch's layers in transformers' Trainer.
 
     python examples/causal_lm/train_lm.py                  LSTM: learn, save, load, write
-    python examples/causal_lm/train_lm.py --mixer gru      or lltm (torch has no such layer)
+    python examples/causal_lm/train_lm.py --mixer gru      GRU (or lltm, which torch does not have)
     python examples/causal_lm/train_lm.py --figures DIR    losses, tokens per second: JSON and PNG
 
 It needs transformers and, unless --speeds-only skips training, accelerate. The text is that of

@@ -1,4 +1,4 @@
-"""Trains a model with torch's recurrent layers, and a copy with treadle's, by alternate steps."""
+"""Trains a model with torch's recurrent layers and a copy with treadle's; their steps alternate."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def learner(model: nn.Module, waves: Tensor, future: int, told: list[float]) -> 
         return loss
 
     def step(_: int) -> float:
-        loss = optimizer.step(error).item()  # the loss before the step, its first evaluation
+        loss = optimizer.step(error).item()  # LBFGS returns the loss before its step
         with torch.no_grad():
             values = model(tested[:, :-1], future)
         told.append(F.mse_loss(values[:, : tested.size(1) - 1], tested[:, 1:]).item())

@@ -1,4 +1,4 @@
-"""Poisson's equation in DeepXDE, with DeepXDE's own derivatives and with those of a Siren's jet.
+"""Solve Poisson's equation in DeepXDE, with DeepXDE's own derivatives and with a Siren's jets.
 
     pip install deepxde
     python examples/interop/deepxde_poisson.py                  errors and seconds of both
