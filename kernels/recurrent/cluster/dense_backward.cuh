@@ -1,4 +1,4 @@
-// Dense cluster kernel, backward (cluster/dense.cuh): grad_h_{t-1} = grad_gates_t W_hh. A block
+// The backward dense cluster kernel (cluster/dense.cuh): grad_h_{t-1} = grad_gates_t W_hh. A block
 // multiplies its own gradients of gates by its rows of W_hh, which gives a part of grad_h of every
 // unit. It sends these sums from the accumulators to the blocks that own the units, which add the
 // parts in the order of blocks. A step has one barrier of all threads, after which the block's own

@@ -1,5 +1,5 @@
-// Cluster kernel, forward, for any cell in half types (cluster/cluster.cuh explains the exchange of
-// h): gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. `rows_each` is the number of
+// The forward cluster kernel for any cell in half types (cluster/cluster.cuh explains the exchange
+// of h): gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. `rows_each` is the number of
 // rows per cluster. Warp (unit_group, split) computes the products of all gates of 16 units over
 // one of kSplits slices of K, with mma.sync m16n8k16. The partial sums are added through shared
 // memory; then each lane computes the cell of kItems (unit, row) pairs. A copy warp prefetches

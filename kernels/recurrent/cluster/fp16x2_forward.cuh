@@ -1,6 +1,6 @@
-// The float32 cluster kernel that multiplies on tensor cores, forward (cluster/fp16x2.h): gates_t =
-// products_t + bias + h_{t-1} W_hh^T, then the cell. Barriers and the exchange of h are the same as
-// in cluster/dense_forward.cuh. A lane fetches the input products of its own (unit, row) pairs, and
+// The forward cluster kernel for float32 on tensor cores (cluster/fp16x2.h): gates_t = products_t +
+// bias + h_{t-1} W_hh^T, then the cell. Barriers and the exchange of h are the same as in
+// cluster/dense_forward.cuh. A lane fetches the input products of its own (unit, row) pairs, and
 // stores their output and gates. Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 

@@ -106,7 +106,8 @@ struct GroupResets {
     grad_c = C{};
   }
 
-  // The time of step p of the pass; backward, of the step whose gradients arrive in step p.
+  // The time of step p of a forward pass. In a backward pass, the time of the step whose gradients
+  // arrive in step p.
   template <bool backward>
   __device__ __forceinline__ int time(int p) const {
     const int steps = static_cast<int>(sizes.steps);
@@ -164,9 +165,9 @@ struct GroupResets {
 // The marks of a pass, which a warp reads in words. A word is a ballot: each lane votes with the
 // mark of one of `rows` rows in one of kSteps steps. A lane loads its mark for the next word while
 // the current word is in use, so that no step waits for memory. p counts steps in the order in
-// which they are computed. Forward, a bit means that the row resets before step p; backward, that
-// it reset before the step whose gradients arrive in step p. If `held`, addresses stay in registers
-// and are not recomputed.
+// which they are computed. In the forward pass, a bit means that the row resets before step p. In
+// the backward pass it means that the row reset before the step whose gradients arrive in step p.
+// If `held`, addresses stay in registers and are not recomputed.
 template <bool any, bool backward, int rows, bool held = false>
 struct PassMarks {
   static constexpr int kSteps = kWarp / rows;

@@ -98,7 +98,7 @@ struct ClusterBackward {
   static constexpr int kChunks16 = shapes::ceil_div((gates + 1) * kRows * units / 8, kCopying);
   static constexpr int kCChunks16 = shapes::ceil_div(kRows * units / 4, kCopying);
   static constexpr int kQuads = shapes::ceil_div(gates * kRows * units / 4, kCopying);
-  // As in forward, the chunks whose weights fit in registers.
+  // As in ClusterForward, the chunks whose weights fit in registers.
   static constexpr int kFree =
       (registers_of(kThreads) - (kCopyWarp ? 40 : 50) - 16 * kItems - 3 * kSends) / (4 * kGroups);
   static constexpr int kInRegisters = kChunks < kFree ? kChunks : kFree;
@@ -127,8 +127,8 @@ struct ClusterBackward {
 
 // In float32, the most weights per thread in registers, and in shared memory. In a single block
 // each unit has two threads, and each of them has half of K. A block of a cluster has 256 threads.
-// Each of them computes 2 * state_gates outputs (backward 4). If some weights are in shared memory,
-// it has room for fewer rows.
+// Each of them computes 2 * state_gates outputs, or 4 in the backward pass. If some weights are in
+// shared memory, it has room for fewer rows.
 inline constexpr int kFp32Weights = 192, kFp32SharedWeights = 64;
 
 constexpr int fp32_cluster_rows(int weights) { return weights <= kFp32Weights ? 8 : 4; }

@@ -1,4 +1,4 @@
-// Grid kernel in float32, forward, for any cell (grid/grid.cuh; engine/fp16x2.cuh explains the
+// The forward grid kernel for any cell in float32 (grid/grid.cuh; engine/fp16x2.cuh explains the
 // products): gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. `rows_each` is the number
 // of rows per group. The half-type version, grid/half_forward.cuh, explains the warps.
 #pragma once

@@ -1,4 +1,4 @@
-// Grid kernel, backward, for any cell in half types (grid/grid.cuh): grad_h_{t-1} = grad_gates_t
+// The backward grid kernel for any cell in half types (grid/grid.cuh): grad_h_{t-1} = grad_gates_t
 // W_hh. A block computes grad_h for its own units, and needs the gradients of all gates of all
 // units. `rows_each` is the number of rows per group. Twin: kernels/recurrent/cpu/rows_backward.h.
 #pragma once

@@ -6,11 +6,11 @@
 
 namespace treadle {
 
-// An MMA warp computes the products of all units of the block over an eighth of K. `late` depends
-// on the number of the group's tiles. 2: one tile. The next packets belong to the same tile and
-// cannot arrive before its epilogue. 1: two tiles, which are half a step apart. The packets of the
-// other tile are loaded after the sums of this one are stored. 0: more tiles. The next tile's
-// packets arrive early enough to be loaded during the multiplication.
+// An MMA warp computes the products of all units of the block over an eighth of K. `late` is 2 if
+// the group has one tile. Then the next packets belong to the same tile and cannot arrive before
+// its epilogue. It is 1 with two tiles, which are half a step apart. Then the packets of the other
+// tile are loaded after the sums of this one are stored. It is 0 with more tiles. Then the next
+// tile's packets arrive early enough to be loaded during the multiplication.
 template <class Cell, class T, class Layout, int late>
 struct GridBackwardMultiplier {
   static constexpr int kStateGates = Cell::kStateGates;

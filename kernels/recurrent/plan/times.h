@@ -39,15 +39,15 @@ inline double cluster_time(const ClusterShape& shape, int rows, int state_gates,
     const double each = loads * work * 1.3e-5 * shape.units + sent * (backward ? 7.5e-4 : 2e-4);
     return 0.7 + each * hidden * rows;
   }
-  // Backward, blocks of 64 units multiply at less than half the speed of others.
+  // In the backward pass, blocks of 64 units multiply at less than half the speed of others.
   const double each = !backward ? 2.2e-5 : shape.units < 64 ? 2.7e-5 : 6e-5;
   return (backward ? 0.40 : 0.38) + work * each * hidden * shape.units * shape.tiles +
          sent * (backward ? 1.4e-4 : 7e-5) * hidden * rows;
 }
 
 // The dense kernels in half types, with `stride` rows per tile. The time depends on the products,
-// on the rows sent (backward in pairs), and on how many slots of 32 sums a warp computes one after
-// the other (cluster/dense.h).
+// on the rows sent (in pairs in the backward pass), and on how many slots of 32 sums a warp
+// computes one after the other (cluster/dense.h).
 inline double dense_time(const ClusterShape& shape, int stride, int state_gates, bool backward) {
   const int pairs = (stride + 1) / 2, turns = pairs * shape.tiles;
   const double products =
