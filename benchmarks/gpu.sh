@@ -5,15 +5,15 @@
 #
 #   test [PYTEST ARGUMENTS]     the tests that run on CUDA (default: -n 8 -k cuda tests)
 #   sanitize [OPS]              compute-sanitizer's four tools, on benchmarks/sanitize.py; OPS may
-#                               include c_api (kernels.h), algorithms (of wide layers) and jax
+#                               include c_api (kernels.h), algorithms (recurrent ones) and jax
 #   bench [RUN.PY ARGUMENTS]    benchmarks/run.py, which writes JSON, a plot and a table
-#   mutants [RUN.PY ARGUMENTS]  tests/mutants/run.py, which builds and kills each mutant
+#   mutants [RUN.PY ARGUMENTS]  tests/mutants/run.py, which builds each mutant and runs its tests
 #                               (--since COMMIT: only those that changed or whose file changed;
 #                               needs the git history)
 #   probe FILE.py [ARGUMENTS]   one script, with OUTDIR in its environment
 #
 # Logs are written to OUTDIR; a short table is printed last. The exit status is 1 if a piece failed.
-# $PYTHON is the interpreter. $LIMIT_S limits the time of the whole run, in seconds.
+# $PYTHON is the Python to run. $LIMIT_S limits the time of the whole run, in seconds.
 set -uo pipefail
 
 usage() {
@@ -35,7 +35,7 @@ export MAX_JOBS=${MAX_JOBS:-$(nproc)}
 TABLE=()
 STATUS=0
 
-# Seconds left, at most $1.
+# left SECONDS: prints the number of seconds before the deadline, but at most SECONDS.
 left() {
   local seconds=$((DEADLINE - SECONDS))
   [ "$seconds" -gt "$1" ] && seconds=$1
@@ -122,9 +122,8 @@ run_sanitize() {
   local start=$SECONDS filter=() logs tool status log ours
   logs=$(mktemp -d)
   # racecheck and synccheck skip kernels of other libraries, on which racecheck is slow. By default,
-  # they run only the cell and tiled elementwise ops, which use shared memory and barriers.
-  # initcheck must see every kernel; otherwise it reports memory that the skipped ones wrote as
-  # uninitialised.
+  # they run only lltm_cell and vector_add, whose kernels use shared memory and barriers. initcheck
+  # must see every kernel; otherwise it reports memory that the skipped ones wrote as uninitialised.
   for option in --kernel-name --kernel-regex; do
     if compute-sanitizer --help 2>/dev/null | grep -q -- "$option\b"; then
       filter=("$option" kns=treadle)

@@ -1,8 +1,8 @@
 """Runs every op, or the named ones, on the GPU under compute-sanitizer; see gpu.sh.
 
 Three other names are accepted: `c_api` runs every function of kernels.h; `algorithms` runs
-recurrent_layer by each algorithm, on wider layers than in the tests' cases; `jax` runs treadle.jax,
-if JAX is installed. Without names, all ops and `c_api` run.
+recurrent_layer with each algorithm, on wider layers than those of the tests; `jax` runs
+treadle.jax, if JAX is installed. Without names, all ops and `c_api` run.
 
 The inputs are those of the tests: many dtypes, odd sizes, and strided, misaligned, broadcast and
 empty tensors. Ops run forward, backward, in place and into `out`. The tests check values; this
@@ -28,7 +28,7 @@ import treadle  # noqa: E402
 from tests.support.cases import OPS, Case, Op, outputs, requiring_grad  # noqa: E402
 from tests.support.inputs import on_hopper  # noqa: E402
 
-# Few integer dtypes, because sanitizers are slow, and dtypes of one size access memory alike.
+# Few integer dtypes, because sanitizers are slow, and dtypes of equal size access memory alike.
 DTYPES = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     *(torch.int64, torch.int16, torch.uint8),
@@ -72,7 +72,7 @@ def steps(case: Case) -> int:
 
 
 def word(op: Op) -> str:
-    """The op of a variant: recurrent_layer for "recurrent_layer lstm resets"."""
+    """The name without the variant, such as recurrent_layer for "recurrent_layer lstm resets"."""
     return op.name.split()[0]
 
 

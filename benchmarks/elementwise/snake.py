@@ -1,8 +1,8 @@
 """Times snake at the size of an audio decoder, [16, 512, 8192], against plain PyTorch.
 
-On CUDA it measures device time, also that of a copy of x. On the CPU it measures the wall time of a
-smaller batch. The baseline is the formula of DAC and BigVGAN, x + sin(alpha x)^2 / (alpha + 1e-9),
-eager and, on CUDA, compiled.
+On CUDA it measures device times, including that of a copy of x. On the CPU it measures wall times
+of a smaller batch. The baseline is the formula of DAC and BigVGAN,
+x + sin(alpha x)^2 / (alpha + 1e-9), eager and, on CUDA, compiled.
 """
 
 from __future__ import annotations

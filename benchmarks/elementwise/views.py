@@ -151,7 +151,7 @@ class View(NamedTuple):
 
 
 def views() -> Iterator[View]:
-    """Yields the views that tables show by layout, then the others."""
+    """Yields the views of BINARY and UNARY for all dtypes, and then those of MIXED and SMALL."""
     for layout, (a, b, dtypes) in BINARY.items():
         for dtype in dtypes:
             name = ", ".join(["add", layout, *filter(None, [SHORT.get(dtype)])])

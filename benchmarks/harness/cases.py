@@ -84,8 +84,8 @@ class Case:
     yardsticks: Mapping[str, Calls] = field(default_factory=dict)
     target: Target | None = None
     bits: bool = False  # whether results must be bitwise equal to torch's
-    # If given, checks results in place of `verify`, which uses the first inputs. Its argument is
-    # the function; treadle's function also gets poison=True.
+    # If given, checks a function instead of `verify`, which would use the first inputs. For
+    # treadle's function it is called with poison=True.
     check: Callable[..., float] | None = None
     # If given, replaces `check` for the baselines in `functions`.
     check_baseline: Callable[..., float] | None = None
@@ -269,7 +269,7 @@ def _judged(target: Target | None, medians: dict[str, float]) -> Row:
 
 
 def fastest_of(*names: str) -> Callable[[dict[str, float]], float]:
-    """The shortest time of these names; infinite if none was timed, as in a quick run."""
+    """The shortest of the times with these names; infinite if none was timed, as in a quick run."""
     return lambda medians: min(
         (medians[name] for name in names if name in medians), default=math.inf
     )

@@ -67,7 +67,7 @@ def points(axes: Any, title: str, rows: list[Row]) -> None:
     axes.axvline(1.0, color="gray", linewidth=1)
     axes.set_xscale("log", base=2)
     low, high = axes.get_xlim()
-    # With a lower limit, a much faster yardstick, such as an empty launch, would compress the rest.
+    # Cut the axis off: a much faster yardstick, such as an empty launch, would compress the rest.
     axes.set_xlim(max(0.1, min(low, 0.45)), max(high, 2.2))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_yticks(range(len(rows)), [row["label"] for row in rows], fontsize=7)

@@ -1,7 +1,7 @@
-"""Timers that compare candidates: each round times every candidate, and all times are kept.
+"""Timers that compare functions, called candidates, round by round.
 
-A machine's clock frequency and load drift, so the candidates must not be timed one after the other.
-Times are always microseconds per call.
+A machine's clock frequency and load drift. So every round times all candidates, and the times of
+all rounds are kept. Times are always microseconds per call.
 """
 
 from __future__ import annotations

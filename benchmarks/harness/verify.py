@@ -1,4 +1,7 @@
-"""Verifies results before timing, by the rule of the tests, on the benchmark's own inputs."""
+"""Verifies results before timing, by the rule of the tests, on the benchmark's own inputs.
+
+`verify` explains the rule.
+"""
 
 from __future__ import annotations
 

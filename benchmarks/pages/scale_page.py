@@ -102,8 +102,9 @@ def data_parallel(layer: Layer, layers: int, gpus: int, overlap: bool = True) ->
 
 
 def layer_pipeline(layer: Layer, gpus: int, call: Layer) -> float:
-    """The time of a training step if each GPU has one layer and processes the time steps in chunks,
-    whose number is the best one. A chunk takes at least as long as ``call``, a short call."""
+    """The time of a training step if each GPU has one layer and processes the time steps in chunks.
+    Several numbers of chunks are tried, and the best one is used. A chunk takes at least as long as
+    ``call``, a short call."""
     found = []
     for chunks in (2**k for k in range(1 + int(math.log2(layer.steps)))):
         turns = chunks + gpus - 1
@@ -190,8 +191,8 @@ def by_data(layers: dict[str, Layer]) -> Iterator[str]:
 
 
 def pairs(layers: dict[str, Layer]) -> Iterator[tuple[dict[int, Layer], int, int]]:
-    """For each T and H: the measured layers by B, and each pair of a B and a number of GPUs such
-    that the quotient of both was measured too."""
+    """For each T and H: the measured layers by B, with a B and a number of GPUs, if a layer with B
+    divided by the number of GPUs was measured too."""
     for hidden, steps in sorted({(layer.hidden, layer.steps) for layer in layers.values()}):
         same = (one for one in layers.values() if (one.hidden, one.steps) == (hidden, steps))
         by_batch = dict(sorted((layer.batch, layer) for layer in same))

@@ -58,8 +58,8 @@ def machines() -> list[Machine]:
 def runs(
     machines: Iterable[Machine], keys: str | tuple[str, ...]
 ) -> list[tuple[list[File], list[Row]]]:
-    """For each machine, the rows whose key begins with one of ``keys``, and before them the files
-    that have such rows, the newest last."""
+    """For each machine: the files with rows whose key begins with one of ``keys``, the newest last,
+    and these rows."""
     found = []
     for paths, _, rows in machines:
         own = [row for row in rows if row["key"].startswith(keys)]

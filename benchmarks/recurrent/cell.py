@@ -1,5 +1,5 @@
-"""Times lltm_cell: on CUDA the wall time of a small step and the device time of a large one, on the
-CPU wall times.
+"""Times lltm_cell: on CUDA, the wall time of a small step and the device time of a large one; on
+the CPU, wall times.
 
 Shapes are B, I, H: batch, inputs, hidden units.
 """

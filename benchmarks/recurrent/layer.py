@@ -186,7 +186,7 @@ def baseline(kind: Kind) -> str:
 
 
 def cell_case(settings: Settings, kind: Kind) -> Case:
-    """A case of the layer against torch's own, which is also the reference of the check."""
+    """A case of our layer against torch's, with whose results ours are also compared."""
     set_tf32(kind.tf32)
     args = cell_arguments(kind.cell, kind.shape, settings.device, kind.dtype, kind.backward)
     states = 2 if kind.cell == "lstm" else 1

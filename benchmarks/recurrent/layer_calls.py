@@ -19,9 +19,9 @@ LSTM, LOOP = "nn.LSTM", "loop of lltm_cell"
 TORCHS: dict[str, type[nn.RNNBase]] = {"lstm": nn.LSTM, "gru": nn.GRU}
 RNNS = {"rnn_tanh": "tanh", "rnn_relu": "relu"}
 # Only the first steps are compared, because rounding errors grow from step to step, faster in lower
-# precision. The difference of two equally accurate float32 computations was up to 0.6 times the
-# limit over 32 steps with H 128, but 1.6 times the limit over 100 steps (25 seeds, B 1 and 8), and
-# 1.1 times the limit over 32 steps with H 1024 on CUDA (once 1.2 times over 16 steps).
+# precision. The difference of two equally accurate float32 computations, divided by the limit of
+# `verify`, was up to 0.6 over 32 steps with H 128, but 1.6 over 100 steps (25 seeds, B 1 and 8) and
+# 1.1 over 32 steps with H 1024 on CUDA (once 1.2 over 16 steps).
 STEPS = 8
 MANY_ROWS = 1024  # libraries may compute a product with fewer rows in another way
 
@@ -159,7 +159,7 @@ def packed_layer(op: Callable[..., Any], train: bool = True) -> Callable[..., An
 def loop(
     x: Tensor, h0: Tensor, c0: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The loop that users of a cell write: it calls LLTMCell's op step by step."""
+    """The loop that users of LLTMCell write: it calls the cell's op step by step."""
     cell = ours("lltm_cell")
     weights = torch.cat([weight_hh, weight_ih], dim=1)
     h, c, found = h0[0], c0[0], []

@@ -57,7 +57,7 @@ def weigh(function: Callable[..., Any], args: Args) -> dict[str, int]:
 
 @dataclass
 class Weighing:
-    """A row of the bytes of several functions. Ours are compared with `part` times `against`'s."""
+    """A row with the bytes of several functions. It compares ours with `part` times `against`'s."""
 
     functions: dict[str, tuple[Callable[..., Any], Args]]
     check: Callable[..., float]

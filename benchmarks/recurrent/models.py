@@ -99,7 +99,8 @@ class Model(Kind):
 
 
 def plans(settings: Settings) -> Iterator[Plan]:
-    """All rows on CUDA; on the CPU, where full sizes take minutes, only in a quick run."""
+    """Yields all rows on CUDA. On the CPU, where full sizes take minutes, yields rows only in a
+    quick run."""
     if settings.device == "cpu" and not settings.quick:
         return
     for stack, dtype, backward in product(STACKS, DTYPES, (False, True)):

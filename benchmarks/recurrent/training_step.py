@@ -38,7 +38,8 @@ Args = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Sizes:
-    """Numbers of rows, steps and units, and of features of an observation, a sample, an action."""
+    """The numbers of rows, steps and units, and of the features of an observation, a sample and an
+    action."""
 
     b: int = 16
     t: int = 64
@@ -112,8 +113,8 @@ def looped(
 
 
 def plans(settings: Settings) -> Iterator[Plan]:
-    """All rows on CUDA. On the CPU, where make_training_step only calls the function, only in a
-    quick run."""
+    """Yields all rows on CUDA. On the CPU, where make_training_step only calls the function, yields
+    rows only in a quick run."""
     if settings.device == "cpu" and not settings.quick:
         return
     for dtype in DTYPES:

@@ -64,7 +64,7 @@ def uniform(device: str, bound: float, *shape: int) -> Tensor:
 
 
 def drawn(device: str, widths: Sequence[int]) -> list[Tensor]:
-    """Weight and bias of each layer of a SIREN."""
+    """Random weight and bias of each layer of a SIREN."""
     made = []
     for number, (i, o) in enumerate(zip(widths, widths[1:], strict=False)):
         bound = 1 / i if number == 0 else (6 / i) ** 0.5 / OMEGA
@@ -124,7 +124,7 @@ def by_func(wanted: Wanted, x: Tensor, params: Params) -> Derivatives:
     return y, torch.cat(slopes, dim=1) if wanted.gradient else None, found
 
 
-# The last traced program. The first parameter that it reads identifies it.
+# The last traced program, with its first parameter, by which by_torch_jet recognizes it.
 _traced: list[tuple[Tensor, Any]] = []
 
 

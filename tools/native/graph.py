@@ -7,8 +7,8 @@
 - _C: csrc/bindings.cpp, one for each Python version.
 - libtreadle_jax.so: kernels/jax/, the handlers of treadle.jax; only if JAX is installed.
 
-There is one graph for everything, so that all cores stay busy, and a file is recompiled only if it,
-a header that it includes, or its command has changed. A CPU-only build shares every object with the
+One graph contains everything, so that all cores stay busy. A file is recompiled only if the file, a
+header that it includes, or its command has changed. A CPU-only build shares every object with the
 CUDA build except those that CUDA adds.
 """
 
@@ -197,7 +197,7 @@ class Graph:
         return [*flags, "-idirafter", "csrc/compat", *from_env("CXXFLAGS")]
 
     def kernel_host_flags(self) -> list[str]:
-        """The flags of the kernels/*.cpp that are compiled for any processor."""
+        """The flags of the C++ files in kernels/ that are not compiled for each instruction set."""
         flags = [*CXX_FLAGS, "-O2", "-std=c++17", "-I.", "-Ikernels/include"]
         return [*flags, *from_env("CXXFLAGS")]
 
