@@ -81,8 +81,7 @@ class Front:
         rest: tuple[bool, ...],
         options: Options,
     ) -> tuple[Tensor, ...]:
-        """Calls the op. ``net`` has its arguments from the parameters to ``bidirectional``, and
-        ``rest`` has ``batch_first`` or, for a packed batch, nothing."""
+        """Calls the op. ``net`` has its arguments from ``params`` to ``bidirectional``."""
         reset_hx = options.reset_hx
         given: dict[str, Any] = {
             # After treadle.nn.restore(), the layer of a Step is torch's, without `recompute`.
@@ -208,8 +207,8 @@ class Front:
         states = self._start(layer, data, hx, batch)
         if states is not None and hx is not None:
             states = _permuted(states, sorted_indices)
-        # If reset_hx has a state for each row, its rows are in the caller's order. If it has one
-        # for each step, they are already in the order of the data.
+        # A reset_hx with a state for each row is in the caller's order. One with a state for each
+        # step is in the order of the data.
         if any(state.dim() == 3 and state.size(1) == batch for state in options.reset_hx):
             options = options._replace(reset_hx=_permuted(options.reset_hx, sorted_indices))
         output, last, cells = self._run(layer, (data, batch_sizes), states, options)
@@ -369,9 +368,8 @@ class SequenceLayers(NotScripted):
         ``torch.compile`` breaks the graph at torch's ``pack_padded_sequence`` and
         ``pad_packed_sequence``; ``lengths`` needs neither.
         """
-        # Dynamo does not compile a function with a graph break in a `try`, such as this one, but
-        # would compile each function that it calls, in a cache that all layers share. So Dynamo is
-        # turned off during the call.
+        # Dynamo skips a function with a graph break in a `try`, such as this one, but would compile
+        # each function that it calls, in a cache that all layers share. So it is off in the call.
         compiler = None if torch.compiler.is_compiling() else self._set_compiler(None)
         try:
             return self._called(input, hx, reset, reset_hx, lengths, return_cells)

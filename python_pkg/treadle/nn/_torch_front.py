@@ -96,11 +96,10 @@ class TorchFront(Front):
     def _to_onnx(
         self, op: str, arguments: tuple[Any, ...], options: Options
     ) -> tuple[Tensor, ...] | None:
-        """Calls ops that torch.onnx.export can translate without a translation table, or returns
-        None if that is impossible."""
+        """Calls ops that torch.onnx.export can translate without a table, or returns None."""
         torchs: Op = getattr(torch, op)
         plain = options.reset is None and options.lengths is None and not options.return_cells
-        if is_tracing():  # the export has dynamo=False, which accepts no translation table
+        if is_tracing():  # dynamo=False, which accepts no table
             if not plain:
                 raise RuntimeError(
                     f"{self.name}: calls with reset, lengths or return_cells must be exported by "

@@ -21,7 +21,7 @@ __all__ = ["GRU", "LSTM", "RNN"]
 class _TorchLayers(SequenceLayers):
     """The interface of torch.nn.RNNBase, with the forward pass of SequenceLayers."""
 
-    # For modules of torch.nn whose __class__ was set to this class, and which lack the attribute.
+    # The default for torch's modules whose __class__ was set to this class.
     recompute = False
 
     def __init__(
@@ -87,9 +87,9 @@ class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
             dtype: as in torch.nn.LSTM.
         proj_size: P, less than H; 0 for no projections. With projections, h is
-            ``weight_hr_l0 @ (o * tanh(c))``, of size P. The layer runs like one without
-            projections whose recurrent weight is ``weight_hh_l0 @ weight_hr_l0``, and one product
-            then computes h of all steps. On a CPU, torch.lstm runs where it is faster.
+            ``weight_hr_l0 @ (o * tanh(c))``, of size P. The layer runs like one without projections
+            whose recurrent weight is ``weight_hh_l0 @ weight_hr_l0``. Then a product computes h of
+            all steps. On a CPU it runs torch.lstm where that is faster.
         recompute: save less for the backward pass, which then recomputes the rest;
             :func:`treadle.lstm` lists the bytes.
 
