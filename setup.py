@@ -51,8 +51,8 @@ class BuildBinaries(build_ext):
 
 
 class BuildPython(build_py):
-    """Copies the package's files, the C++ headers and those of the kernels, and removes leftovers
-    of earlier builds."""
+    """Copies the package's files, and the headers of the C++ interface and of the kernels. Removes
+    leftovers of earlier builds."""
 
     def run(self) -> None:
         if not self.editable_mode:

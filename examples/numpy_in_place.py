@@ -19,7 +19,7 @@ def main() -> np.ndarray:
     treadle.scale_(tensor, 2.0)
     back = tensor.numpy()
     assert back.ctypes.data == address
-    print(f"{array} at {address:#x}: one memory, seen as array, tensor and array again.")
+    print(f"{array} at {address:#x}: the same memory as an array, a tensor and an array again.")
 
     if (device := pick_device()).type == "cuda":
         # A GPU has separate memory, so the array is copied to it and back; the op copies nothing.

@@ -55,7 +55,7 @@ def load_photograph(width: int) -> Floats:
 def draw_sheet(
     path: Path, pictures: list[Floats], maps: list[Maps], curves: dict[str, Curve]
 ) -> None:
-    """Draws the photograph with its derivatives, below it the fit with its own, then the curves.
+    """Draws a row for the photograph and its derivatives, one for the fit's, and then the curves.
 
     ``pictures`` are the photograph and the fit, [H, W, 3] in ±1. ``maps`` are their derivatives.
     """

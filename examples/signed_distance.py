@@ -138,9 +138,9 @@ def main(arguments: list[str] | None = None) -> int:
     errors, learnt, exact = compare(net, device)
     error = errors["mean error"]
     print(
-        f"A heart on {device}: {options.steps} steps in {seconds:.1f} s; the distance is off by "
-        f"{error:.4f}\nin a square of side 2, on the outline by {errors['on the outline']:.4f}, "
-        f"and {errors['wrong side']:.2%} of the square is on the wrong side."
+        f"A heart on {device}: {options.steps} steps in {seconds:.1f} s. The mean error is "
+        f"{error:.4f} in a\nsquare of side 2, and {errors['on the outline']:.4f} on the outline. "
+        f"{errors['wrong side']:.2%} of the square has the wrong sign."
     )
     if options.figure:
         from field_pictures import draw_distance

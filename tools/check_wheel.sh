@@ -63,7 +63,7 @@ raise SystemExit(__main__.main())' | tail -n 1)
   last=$home
 done
 
-# If the torch of an environment changes, the wheel must have a library for the new one.
+# If another torch is installed into an environment, the installed wheel must work with it.
 if [ $# -gt 1 ]; then
   say "the last environment with the first one's torch"
   see_packages_of "$1" "$last"

@@ -84,8 +84,8 @@ class Case:
     yardsticks: Mapping[str, Calls] = field(default_factory=dict)
     target: Target | None = None
     bits: bool = False  # whether results must be bitwise equal to torch's
-    # If given, checks a function instead of `verify`, which would use the first inputs. For
-    # treadle's function it is called with poison=True.
+    # If given, replaces `verify`, which checks a function on the first inputs. It is called with
+    # the function and, if that is treadle's, with poison=True.
     check: Callable[..., float] | None = None
     # If given, replaces `check` for the baselines in `functions`.
     check_baseline: Callable[..., float] | None = None

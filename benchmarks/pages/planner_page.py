@@ -1,4 +1,4 @@
-"""Makes the blocks and the picture of docs/recurrent.md that show which algorithm runs when.
+"""Makes the blocks and the picture of docs/recurrent.md about the algorithm for each size.
 
     python benchmarks/pages/planner_page.py                 draw docs/figures/planner.png
     python benchmarks/pages/planner_page.py --output DIR    draw planner.png in another folder

@@ -76,7 +76,7 @@ def all_reduce(size: float, gpus: int) -> float:
     if gpus == 1:
         return 0.0
     nodes = math.ceil(gpus / NODE)
-    # A ring enters and leaves a node once, on all of its network cards at the same time.
+    # A ring enters and leaves a node once, through all of the node's network cards at once.
     speed = NVLINK if nodes == 1 else min(NVLINK, NODE * NETWORK)
     bandwidth = 2 * (gpus - 1) / gpus * size / (REACHED * speed)
     steps = {"ring": 2 * (nodes - 1), "tree": 2 * math.ceil(math.log2(nodes))}

@@ -186,7 +186,7 @@ def learn(
     """Train with each side's layers; save and load treadle's model, and write a text with it."""
     runs = {}
     for kernels in sides:
-        print(f"{settings.mixer} of {kernels} on {device}: bits a byte")
+        print(f"{kernels}'s {settings.mixer} on {device}, loss in bits per byte:")
         model, runs[kernels] = train(settings, kernels, text, device, output)
         words = "held out {held_out:.3f}; {seconds} s; {tokens_per_s:,} tokens/s"
         print(words.format(**runs[kernels]))

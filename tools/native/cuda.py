@@ -145,7 +145,7 @@ def _places_of_nvcc(torch: Torch) -> list[Path]:
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")]
     asked = [Path(home) for home in homes if home]
     if asked:
-        # If a named toolkit is missing, that is an error: do not search elsewhere.
+        # The user has named a toolkit, so do not search elsewhere.
         return [asked[0] / "bin" / "nvcc"]
     on_path = shutil.which("nvcc") or "nvcc on $PATH"
     elsewhere = [folder / "bin" / "nvcc" for folder in torch.toolkit_dirs()]
