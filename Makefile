@@ -28,7 +28,7 @@ demo: $(VENV)/.demo build  ## train networks to read handwritten digits and to r
 	$(BIN)/python examples/digits.py $(ARGS)
 	$(BIN)/python examples/photograph.py $(PHOTO_ARGS)
 
-bench: $(VENV)/.dev build  ## verify, then time every op beside its baselines
+bench: $(VENV)/.dev build  ## verify every op, then time it against its baselines
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
 wheel: $(VENV)/.dev  ## make the wheel of a release in dist/, for five torch minors (CUDA)
@@ -40,7 +40,7 @@ readme-numbers: $(VENV)/.dev build  ## write the numbers in README.md and docs/*
 new-op:  ## write the skeleton of an elementwise op: make new-op NAME=relu2
 	@$(PYTHON) tools/new_op.py "$(NAME)"
 
-mutants: $(VENV)/.dev build  ## put each mutant into a copy of the tree and show that a test kills it
+mutants: $(VENV)/.dev build  ## apply each mutant to a copy of the tree, and show that a test kills it
 	$(BIN)/python tests/mutants/run.py $(ARGS)
 
 lint: $(VENV)/.dev  ## check style, types, sizes, words and includes

@@ -51,8 +51,8 @@ class BuildBinaries(build_ext):
 
 
 class BuildPython(build_py):
-    """Copies the package's files, the C++ headers and those of the kernels, and removes leftovers
-    of earlier builds."""
+    """Copies the package's files, and the headers of the C++ interface and of the kernels. Removes
+    leftovers of earlier builds."""
 
     def run(self) -> None:
         if not self.editable_mode:
@@ -61,7 +61,7 @@ class BuildPython(build_py):
             for part in ("csrc", "kernels"):
                 headers = ROOT / part / "include"
                 shutil.copytree(headers, package / "include", dirs_exist_ok=True)
-            # What compiles a user's cell (treadle.Cell).
+            # The headers with which a user's cell (treadle.Cell) is compiled.
             for header in sorted([*ROOT.glob("kernels/**/*.h"), *ROOT.glob("kernels/**/*.cuh")]):
                 copy = package / "_formula/include" / header.relative_to(ROOT)
                 copy.parent.mkdir(parents=True, exist_ok=True)

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Runs everything that needs a GPU, with one command on a machine that has one.
+# Runs everything that needs a GPU. One command on a machine with a GPU can run several pieces.
 #
 #   benchmarks/gpu.sh OUTDIR PIECE [ARGUMENTS] [then PIECE [ARGUMENTS]]...
 #
 #   test [PYTEST ARGUMENTS]     the tests that run on CUDA (default: -n 8 -k cuda tests)
 #   sanitize [OPS]              compute-sanitizer's four tools, on benchmarks/sanitize.py; OPS may
-#                               include c_api (kernels.h), algorithms (of wide layers) and jax
+#                               include c_api (kernels.h), algorithms (recurrent ones) and jax
 #   bench [RUN.PY ARGUMENTS]    benchmarks/run.py, which writes JSON, a plot and a table
-#   mutants [RUN.PY ARGUMENTS]  tests/mutants/run.py, which builds and kills each mutant
+#   mutants [RUN.PY ARGUMENTS]  tests/mutants/run.py, which builds each mutant and runs its tests
 #                               (--since COMMIT: only those that changed or whose file changed;
 #                               needs the git history)
 #   probe FILE.py [ARGUMENTS]   one script, with OUTDIR in its environment
 #
 # Logs are written to OUTDIR; a short table is printed last. The exit status is 1 if a piece failed.
-# $PYTHON is the interpreter. $LIMIT_S limits the time of the whole run, in seconds.
+# $PYTHON is the Python to run. $LIMIT_S limits the time of the whole run, in seconds.
 set -uo pipefail
 
 usage() {
@@ -29,13 +29,13 @@ PYTHON=${PYTHON:-python3}
 DEADLINE=$((SECONDS + ${LIMIT_S:-570}))
 export OUTDIR PYTHONUNBUFFERED=1 PYTHONPATH="$PWD/python_pkg:$PWD${PYTHONPATH:+:$PYTHONPATH}"
 export PATH="$PATH:/usr/local/cuda/bin"
-# By default, the build starts as many compilers as fit in free memory. Some virtual machines are
-# given memory only when they use it, so free memory is no guide there.
+# By default, the build starts as many compilers as fit in free memory. Some virtual machines get
+# memory only when they use it, so their free memory is misleading.
 export MAX_JOBS=${MAX_JOBS:-$(nproc)}
 TABLE=()
 STATUS=0
 
-# Seconds left, at most $1.
+# left SECONDS: prints the number of seconds before the deadline, but at most SECONDS.
 left() {
   local seconds=$((DEADLINE - SECONDS))
   [ "$seconds" -gt "$1" ] && seconds=$1
@@ -59,9 +59,9 @@ report() {
   TABLE+=("$(printf '%-20s %-12s %4d s  %s' "$1" "$word" $((SECONDS - $3)) "$4")")
 }
 
-# Uses the library that was copied here, if it loads. If it has no _C for this Python, compiles one,
-# which needs a compiler and pybind11 (without _C, only launch_info and plans fail). If the library
-# does not load, builds everything from source.
+# Uses the library that was copied here, if it loads; otherwise builds everything from source. If
+# only _C is missing for this Python, compiles it, which needs a compiler and pybind11. Without _C,
+# only launch_info and plans fail.
 prepare() {
   local start=$SECONDS status=0 how="library carried" suffix
   if [ -e python_pkg/treadle/lib ] && "$PYTHON" -c 'import treadle' 2>"$OUTDIR/build.log"
@@ -98,7 +98,7 @@ run_test() {
   local start=$SECONDS status=0
   local arguments=("$@")
   [ $# -gt 0 ] || arguments=(-n 8 -k cuda tests)
-  # With -v, a run that is ended by its time limit has printed the tests that failed before.
+  # -v prints each result at once, so the log of a run that exceeds its time limit shows failures.
   limited 480 "$PYTHON" -m pytest -v -ra -p no:cacheprovider -p tests.support.failures \
     "${arguments[@]}" \
     >"$OUTDIR/test.log" 2>&1 || status=$?
@@ -122,9 +122,8 @@ run_sanitize() {
   local start=$SECONDS filter=() logs tool status log ours
   logs=$(mktemp -d)
   # racecheck and synccheck skip kernels of other libraries, on which racecheck is slow. By default,
-  # they run only the cell and tiled elementwise ops, which use shared memory and barriers.
-  # initcheck must see every kernel; otherwise it reports memory that the skipped ones wrote as
-  # uninitialised.
+  # they run only lltm_cell and vector_add, whose kernels use shared memory and barriers. initcheck
+  # must see every kernel; otherwise it reports memory that the skipped ones wrote as uninitialised.
   for option in --kernel-name --kernel-regex; do
     if compute-sanitizer --help 2>/dev/null | grep -q -- "$option\b"; then
       filter=("$option" kns=treadle)

@@ -1,8 +1,8 @@
 """Verifies every op, then times it against its baselines.
 
-    python benchmarks/run.py                             every suite, on the GPU if there is one
-    python benchmarks/run.py --suite sine views some suites
-    python benchmarks/run.py --compare OLD.json          every suite, and what has changed
+    python benchmarks/run.py                       every suite, on the GPU if there is one
+    python benchmarks/run.py --suite sine views    some suites
+    python benchmarks/run.py --compare OLD.json    every suite, compared with an older run
 
 Results (JSON, PNG) are written to build/benchmarks; those worth keeping are committed under
 benchmarks/results. The exit status is 1 if an op was wrong and therefore not timed.
@@ -71,7 +71,7 @@ SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
 SEVERAL = {
     "elementwise": ("dense", "sine", "snake", "views", "sizes"),
     "sweep": (*sweep.SUITES, *sweep_cells.SUITES),
-    "all": tuple(name for name in SUITES if name != "jax"),  # JAX is in few environments
+    "all": tuple(name for name in SUITES if name != "jax"),  # few environments have JAX
 }
 
 
@@ -125,8 +125,8 @@ def plans_of(suites: list[str], settings: Settings, only: list[str]) -> list[Pla
 
 
 def measured(plans: list[Plan], again: Callable[[], list[Plan]], gpus: int) -> Iterator[Row]:
-    """The rows of these plans, starting with those that several GPUs may share. `again` makes the
-    same plans."""
+    """Yields the rows of these plans, first those that several GPUs may share. `again` makes the
+    same plans, in the process of each GPU."""
     shared = [plan.key for plan in plans if plan.on_any_gpu] if gpus > 1 else []
     yield from spread.measure(shared, again, spread.visible(gpus))
     for plan in progress([plan for plan in plans if plan.key not in shared]):

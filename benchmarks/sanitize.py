@@ -1,12 +1,13 @@
 """Runs every op, or the named ones, on the GPU under compute-sanitizer; see gpu.sh.
 
 Three other names are accepted: `c_api` runs every function of kernels.h; `algorithms` runs
-recurrent_layer by each algorithm, on wider layers than in the tests' cases; `jax` runs treadle.jax,
-if JAX is installed. Without names, all ops and `c_api` run.
+recurrent_layer with each algorithm, on wider layers than those of the tests; `jax` runs
+treadle.jax, if JAX is installed. Without names, all ops and `c_api` run.
 
-The inputs are those of the tests: every dtype, odd sizes, strided, misaligned, broadcast, empty;
-forward, backward, in place and into `out`. Tests check values; this only checks memory.
-recurrent_layer runs only short sequences, because each step repeats the same kernels.
+The inputs are those of the tests: many dtypes, odd sizes, and strided, misaligned, broadcast and
+empty tensors. Ops run forward, backward, in place and into `out`. The tests check values; this
+script only checks memory accesses. recurrent_layer runs only short sequences, because each step
+repeats the same kernels.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import treadle  # noqa: E402
 from tests.support.cases import OPS, Case, Op, outputs, requiring_grad  # noqa: E402
 from tests.support.inputs import on_hopper  # noqa: E402
 
-# Only one integer dtype of each size, because sanitizers are slow and accesses are the same.
+# Few integer dtypes, because sanitizers are slow, and dtypes of equal size access memory alike.
 DTYPES = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     *(torch.int64, torch.int16, torch.uint8),
@@ -71,7 +72,7 @@ def steps(case: Case) -> int:
 
 
 def word(op: Op) -> str:
-    """The op of a variant: recurrent_layer for "recurrent_layer lstm resets"."""
+    """The name without the variant, such as recurrent_layer for "recurrent_layer lstm resets"."""
     return op.name.split()[0]
 
 
@@ -111,7 +112,7 @@ def run_c_api() -> int:
 
 
 def run_jax() -> int:
-    """Runs JAX without its memory pool, which the sanitizer would see as one block."""
+    """Runs treadle.jax without JAX's memory pool, which the sanitizer would see as one block."""
     os.environ["XLA_PYTHON_CLIENT_ALLOCATOR"] = "platform"
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     from benchmarks import sanitize_jax
@@ -120,8 +121,9 @@ def run_jax() -> int:
 
 
 def run_algorithms() -> int:
-    """Runs layers of a few steps by each algorithm, with H large enough that each of its kernels
-    runs: all cells, rows of one or several lengths, and resets. float32 also runs with TF32."""
+    """Runs layers of a few steps with each algorithm: all cells, rows of equal and of different
+    lengths, and resets. H is large enough to run each of the algorithm's kernels. float32 also runs
+    with TF32."""
     from tests.recurrent.kernels import persistent_calls as calls
     from tests.recurrent.kernels import persistent_resets as resets
     from tests.recurrent.support.layer_cases import CELLS
@@ -160,7 +162,7 @@ def main() -> None:
     count = run_ops(ops) if ops or not names else 0
     for name in [name for name in names if name in OTHERS] if names else ["c_api"]:
         count += OTHERS[name]()
-    # gpu.sh looks for this line: a run that ended before it proves nothing.
+    # gpu.sh looks for this line, because a run that ended earlier proves nothing.
     print(f"sanitize: done, {count} cases of {len(OPS)} ops of treadle {treadle.__version__}")
 
 

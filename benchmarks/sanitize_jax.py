@@ -13,7 +13,8 @@ import treadle.jax as functions
 
 FLOATS = ("float32", "float16", "bfloat16")
 GATES = {"gru": 3, "lstm": 4}
-SIZES = ((3, 17, 5, 64, 2), (2, 20, 16, 1024, 1))  # T, B, I, H, directions: a cluster, a grid
+# T, B, I, H, directions. The first runs the algorithm cluster, the second grid.
+SIZES = ((3, 17, 5, 64, 2), (2, 20, 16, 1024, 1))
 
 
 def drawn(*shape: int, dtype: str) -> Any:

@@ -1,5 +1,5 @@
-// Torch headers that most files include, parsed once per build (tools/native/graph.py), which takes
-// 3 to 10 seconds. No file relies on this header: each file includes what it uses.
+// Torch headers that most files include. A build parses them once (tools/native/graph.py), which
+// takes 3 to 10 seconds. No file relies on this header: each file includes what it uses.
 #include <ATen/Functions.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/TensorOperators.h>

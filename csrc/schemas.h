@@ -10,8 +10,8 @@ namespace treadle {
 
 inline constexpr const char* kSchemas[] = {
     "vector_add(Tensor a, Tensor b, *, Scalar alpha=1) -> Tensor",
-    // Listed before Scalar: torch.ops tries overloads in order, and a failed match with Scalar
-    // prints the whole tensor into an error that is then discarded.
+    // This overload precedes Scalar: torch.ops tries overloads in order, and a failed match with
+    // Scalar prints the whole tensor into an error that is then discarded.
     "vector_add.out(Tensor a, Tensor b, *, Scalar alpha=1, Tensor(a!) out) -> ()",
     "vector_add.Scalar(Tensor a, Scalar b, *, Scalar alpha=1) -> Tensor",
     "vector_add_(Tensor(a!) a, Tensor b, *, Scalar alpha=1) -> ()",
@@ -104,8 +104,8 @@ inline constexpr const char* kSchemas[] = {
 
 // Composite ops, which call other ops and work on every device.
 inline constexpr const char* kCompositeSchemas[] = {
-    // These ops return empty results for the fake kernels of treadle/_torch/fakes.py. torch would
-    // refuse a Meta kernel, because batch_sizes is on the CPU.
+    // These ops return uninitialized tensors in the shapes of the results, for the fake kernels of
+    // treadle/_torch/fakes.py. torch would refuse a Meta kernel, because batch_sizes is on the CPU.
     "recurrent_layer_forward_empty(Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0,"
     " Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, *, str cell,"
     " bool recompute=False, str algorithm='auto', Tensor? reset=None, Tensor? reset_h=None,"
@@ -173,7 +173,7 @@ inline constexpr const char* kCompositeSchemas[] = {
     " bool batch_first, *, str cell, bool recompute=False, Tensor? reset=None,"
     " Tensor[]? reset_hx=None, Tensor? lengths=None) -> Tensor[]",
     // Gives the same results as the ops above with zeros for hx, but in inference the zeros need no
-    // memory. The modules call it. With batch_sizes, input is the data of a packed batch.
+    // memory. The modules call this op. With batch_sizes, input is the data of a packed batch.
     "layers_from_zeros(Tensor input, Tensor? batch_sizes, Tensor[] params, bool has_biases,"
     " int num_layers, float dropout, bool train, bool bidirectional, bool batch_first, *, str cell,"
     " bool recompute=False, Tensor? reset=None, Tensor[]? reset_hx=None, Tensor? lengths=None,"

@@ -4,9 +4,9 @@
     python examples/characters.py --cell gru                   the same with another cell
     python examples/characters.py --resume FILE --minutes 5    continue from a saved file
 
-The default text is on every machine with Python: licences and Python's reference. A tenth of the
-text is held out. The result is measured in bits per character: with b bits, the next character of
-the held-out text is as hard to guess as one of 2**b equally likely ones.
+The default text comes with Python and its packages: licences and Python's language reference. A
+tenth of the text is held out. The result is measured in bits per character: with b bits, the next
+character of the held-out text is as hard to guess as one of 2**b equally likely characters.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ LARGE = Settings(hidden=512, layers=2, batch=64, length=128, dropout=0.2, learni
 
 
 class Writer(nn.Module):
-    """Scores the next character at each position: [T, B] to [T, B, characters], and the states."""
+    """Scores the next character at each position: maps text [T, B] and states to scores
+    [T, B, characters] and states."""
 
     def __init__(self, characters: int, settings: Settings) -> None:
         super().__init__()
@@ -71,7 +72,8 @@ class Writer(nn.Module):
 
     def forward(self, text: Tensor, hx: States) -> tuple[Tensor, States]:
         # On a GPU the products run in bfloat16. An LLTM's cell state stays in float32, the dtype
-        # from start(): it adds up over the whole text, and bfloat16 would soon lose small addends.
+        # from start(): it is a sum over the whole text, and bfloat16 has too few digits to add
+        # small terms to a large sum.
         cuda = text.device.type == "cuda"
         with torch.autocast(text.device.type, torch.bfloat16, enabled=cuda):
             given = hx if self.states > 1 else hx[0]
@@ -86,7 +88,7 @@ class Writer(nn.Module):
 
 
 class Training:
-    """A model with everything needed to resume exactly: optimizer, position in the text, states."""
+    """A model and all that is needed to resume exactly: optimizer, position in the text, states."""
 
     def __init__(self, settings: Settings, text: str, device: torch.device) -> None:
         torch.manual_seed(settings.seed)
@@ -106,7 +108,8 @@ class Training:
         return torch.tensor([index.get(character, 0) for character in text], device=self.device)
 
     def step(self) -> Tensor:
-        """Learn one piece of every column. Returns the bits per character, on the device."""
+        """Train on the next piece of every column. Returns the loss in bits per character, as a
+        tensor on the device."""
         place = self.steps % self.pieces * self.settings.length
         if place == 0:
             # Each pass splits the text at different positions.
@@ -123,8 +126,8 @@ class Training:
         self.optimizer.zero_grad()
         scores, hx = self.model(piece[:-1], self.hx)
         loss = F.cross_entropy(scores.flatten(0, 1), piece[1:].flatten())
-        # An LLTM has no forget gate: c grows without bound until tanh(c) saturates and no longer
-        # depends on c. This penalty keeps c in the range where tanh(c) still depends on it.
+        # An LLTM has no forget gate, so |c| grows until tanh(c) saturates. This penalty keeps c in
+        # the range where tanh(c) still depends on it.
         pull = self.settings.pull * hx[1].abs().mean() if self.settings.cell == "lltm" else 0.0
         (loss + pull).backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -149,13 +152,13 @@ class Training:
 
     @torch.no_grad()
     def write(self, count: int, temperature: float) -> str:
-        """A text written by the model. It uses a separate random generator."""
+        """A text sampled from the model, with a separate random generator."""
         self.model.eval()
         random = torch.Generator().manual_seed(self.steps)
         number, hx, written = self.encode("\n"), self.model.start(1), ""
         for _ in range(count):
             scores, hx = self.model(number[None], hx)
-            scores[..., 0] = -math.inf  # the token for rare characters cannot be written
+            scores[..., 0] = -math.inf  # never write the token that replaces rare characters
             chances = (scores.flatten().cpu() / temperature).softmax(0)
             number = torch.multinomial(chances, 1, generator=random).to(self.device)
             written += self.characters[int(number)]
@@ -168,14 +171,14 @@ class Training:
         state["random"] = torch.get_rng_state()
         if self.device.type == "cuda":
             state["random_cuda"] = torch.cuda.get_rng_state(self.device)
-        # Written under another name first, so that an interrupted run keeps the previous file.
+        # Write to another name first. If the program is interrupted, the previous file remains.
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.save(state, path.with_name(path.name + ".part"))
         os.replace(path.with_name(path.name + ".part"), path)
 
     @classmethod
     def resumed(cls, path: Path, device: torch.device) -> Training:
-        """Load a file that save() wrote. Exits the program if it is not one."""
+        """Load a file that save() wrote. Exits the program if there is no such file."""
         try:
             state = torch.load(path, map_location="cpu", weights_only=True)
             if not isinstance(state, dict) or state.get("format") != FORMAT:
@@ -198,7 +201,7 @@ class Training:
 
 
 def cut(numbers: Tensor, batch: int) -> Tensor:
-    """The text [N] in ``batch`` columns of successive characters: [N // batch, batch]."""
+    """Cuts the text [N] into ``batch`` columns of successive characters: [N // batch, batch]."""
     rows = len(numbers) // batch
     return numbers[: rows * batch].view(batch, rows).t().contiguous()
 
@@ -221,7 +224,7 @@ def train(training: Training, options: argparse.Namespace) -> None:
         if held_out < best:
             best, since = held_out, 0
         if since == PATIENCE:
-            print("The held-out text has gained nothing for a while: it learns by heart now.")
+            print("The held-out text has not improved for a while: the model only memorizes now.")
         if done or since == PATIENCE:
             return
 
@@ -258,7 +261,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> Training:
     options = parse(arguments)
-    # Matrices this small gain little from a second thread, and wait for it on a busy machine.
+    # A second thread helps little with matrices this small, and costs time on a busy machine.
     torch.set_num_threads(1)
     device = torch.device(options.device) if options.device else pick_device()
     if options.resume:

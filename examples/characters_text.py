@@ -11,16 +11,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-# Packages with much text, torch first; missing ones are skipped.
+# Packages with long licence texts. Missing ones are skipped.
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "matplotlib", "pillow", "setuptools")
 LEAST = 20_000
-# Replaces every character that occurs only once or twice in the training text.
+# RARE replaces every character that occurs only once or twice in the training text.
 RARE, RARE_COUNT = "\N{REPLACEMENT CHARACTER}", 2
 BLOCK, HELD_OUT = 20, 10
 
 
 def licences() -> Iterator[str]:
-    """The licence texts of the packages and of Python, wherever they are installed."""
+    """The licence texts of the installed packages and of Python."""
     for package in PACKAGES:
         try:
             files = importlib.metadata.files(package) or []
@@ -52,7 +52,7 @@ def reference() -> Iterator[str]:
 
 
 def find_text() -> str:
-    """All of the text. Exits the program with advice if this machine has too little."""
+    """The default text. Exits the program with advice if this machine has too little text."""
     text = "\n".join(paragraphs([*licences(), *reference()]))
     if len(text) < LEAST:
         sys.exit(
@@ -79,14 +79,15 @@ def read_text(path: Path) -> str:
 def paragraphs(texts: Iterable[str]) -> Iterator[str]:
     """Yields each paragraph once, as one line.
 
-    Licences repeat each other. A paragraph that was also in the training text would make the
-    held-out text look easy.
+    Licences repeat each other, and a held-out paragraph that is also in the training text would be
+    too easy to predict.
     """
     seen = set()
     for text in texts:
         for paragraph in re.split(r"\n\s*\n", text):
             line = " ".join(paragraph.split())
-            # Ignores dates, brackets and case. A paragraph with few letters is a table, not prose.
+            # Compare only letters: copies may differ in dates, brackets and case. A paragraph with
+            # few letters is probably a table, not prose, and is left out.
             letters = re.sub(r"[^a-z]", "", line.lower())
             if len(letters) >= max(20, 0.6 * len(line)) and letters not in seen:
                 seen.add(letters)
@@ -96,8 +97,8 @@ def paragraphs(texts: Iterable[str]) -> Iterator[str]:
 def split(text: str) -> tuple[str, str]:
     """The training text and the held-out text, which is every tenth block of paragraphs."""
     lines = text.splitlines(keepends=True)
-    # Blocks instead of lines, so that the held-out text also has context. A small text has smaller
-    # blocks.
+    # Blocks of several paragraphs, so that the held-out text also has context. The blocks of a
+    # small text are smaller.
     size = max(1, min(BLOCK, len(lines) // (4 * HELD_OUT)))
     parts: tuple[list[str], list[str]] = [], []
     for index, line in enumerate(lines):

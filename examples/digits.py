@@ -3,11 +3,12 @@
     python examples/digits.py                        train, compare with plain PyTorch, save
     python examples/digits.py --predict IMAGE.png    read one picture with the saved network
 
-The digits are the 1,797 real ones that come with scikit-learn. The network reads a picture like a
-text, one row of 8 pixels per step, and classifies the digit after the eighth row. LSTM and GRU run
-as treadle's and as torch's layers. LLTM, which torch does not have, runs as treadle's layer (one
-call for all rows), as treadle's cell (called row by row) and as the same cell in plain PyTorch. All
-versions of a cell start from the same weights.
+The data are the 1,797 handwritten digits that come with scikit-learn. The network reads a picture
+as a sequence, one row of 8 pixels per step, and classifies the digit after the eighth row. Networks
+with an LSTM and with a GRU are trained twice: with treadle's layer and with torch's. A network with
+an LLTM, which torch does not have, is trained with treadle's layer (one call for all rows), with
+treadle's cell (called row by row) and with the same cell in plain PyTorch. All versions of a
+network start from the same weights.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Reader(nn.Module):
 
 
 class LayerReader(nn.Module):
-    """The same network with a layer, which reads all rows in one call."""
+    """The same network with a layer instead of a cell. The layer reads all rows in one call."""
 
     def __init__(self, layer: type[nn.Module] = treadle.nn.LLTM) -> None:
         super().__init__()
@@ -79,12 +80,12 @@ class LayerReader(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         _, last = self.layer(images)
-        # A GRU returns only h as its state, other layers return h and c.
+        # The state of a GRU is h. The other layers return (h, c).
         h = last if isinstance(last, Tensor) else last[0]
         return self.head(h[0])
 
     def load_reader(self, reader: Reader) -> LayerReader:
-        """Load a Reader's weights: the layer keeps the cell's weights in two parts."""
+        """Load the weights of a Reader. Its cell has one weight matrix; a layer has two."""
         hh, ih = reader.cell.weights.split([HIDDEN, 8], dim=1)
         layer = {"weight_ih_l0": ih, "weight_hh_l0": hh, "bias_l0": reader.cell.bias}
         self.layer.load_state_dict(layer)
@@ -93,7 +94,7 @@ class LayerReader(nn.Module):
 
 
 def vary(images: Tensor, random: torch.Generator) -> Tensor:
-    """Varies the images [N, 8, 8], like other people's handwriting: slanted, shifted and noisy."""
+    """Slants and shifts images [N, 8, 8] and adds noise, to imitate other people's handwriting."""
     moves = torch.eye(2, 3) + 0.1 * torch.randn(len(images), 2, 3, generator=random)
     noise = 0.1 * torch.randn(images.shape, generator=random)
     shape = [len(images), 1, 8, 8]
@@ -119,7 +120,7 @@ class Training:
         self.step_seconds: list[float] = []
 
     def epoch(self, images: Tensor, labels: Tensor) -> None:
-        # Fresh variations and softened labels keep the network from memorizing pictures.
+        # New variations in each epoch and label smoothing keep the network from memorizing.
         images = vary(images, self.random)
         order = torch.randperm(len(images), generator=self.random).to(images.device)
         total = torch.zeros((), device=images.device)
@@ -132,7 +133,7 @@ class Training:
             self.optimizer.step()
             self.schedule.step()
             total += loss.detach() * len(batch)
-        # item() waits for the GPU, so the clock is read after the work and not after its launch.
+        # item() waits for the GPU, so the time includes the work and not only its launch.
         self.losses.append(total.item() / len(images))
         self.step_seconds.append((time.perf_counter() - start) / -(-len(images) // BATCH))
 
@@ -150,15 +151,15 @@ def load_data(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Image.Ima
     train, test = train_test_split(
         range(len(pictures)), test_size=TEST_DIGITS, random_state=seed, stratify=digits.target
     )
-    # Prepared like a picture from a file, so that both look alike.
+    # The pictures for --predict are prepared in the same way.
     images = torch.stack([torch.from_numpy(prepare(picture)) for picture in pictures])
     labels = torch.from_numpy(digits.target)
     return images[train], images[test], labels[train], labels[test], [pictures[i] for i in test]
 
 
 def train(out: Path, epochs: int, seed: int) -> bool:
-    """Train all networks, show and save the results. Returns whether the target was reached."""
-    # Matrices this small gain nothing from a second thread, and wait for it on a busy machine.
+    """Train all networks, and show and save the results. Returns False if a result is wrong."""
+    # A second thread does not help with matrices this small, and costs time on a busy machine.
     torch.set_num_threads(1)
     device = pick_device()
     *data, pictures = load_data(seed)
@@ -182,7 +183,7 @@ def train(out: Path, epochs: int, seed: int) -> bool:
     print(f"{len(images)} digits to learn from, {len(test_images)} to be tested on; on {device}.")
     with tqdm(range(epochs), unit="epoch", desc="Training all", disable=None) as bar:
         for _ in bar:
-            # Alternate between the networks, so that other load on the machine slows all of them.
+            # Alternate between the networks, so that other programs slow all of them alike.
             for training in histories.values():
                 training.epoch(images, labels)
                 training.examine(test_images, test_labels)
@@ -224,7 +225,7 @@ def show_table(histories: dict[str, Training], same: dict[str, int]) -> None:
         )
     Console().print(table)
     print(
-        f"A training step is one of the optimizer: {BATCH} digits of 8 rows, forward, backward and "
+        f"A training step is an optimizer step: {BATCH} digits of 8 rows, forward, backward and "
         "update.\nLayers take the rows in one call, cells row by row. With the weights of "
         f"treadle's cell,\nthe plain cell reads {same['plain cell']} of {TEST_DIGITS} the same, "
         f"the layer {same['layer']}."

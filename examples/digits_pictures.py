@@ -9,20 +9,20 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image, ImageFilter
 
-# scikit-learn's digits were bitmaps of 32 x 32, summed over blocks of 4 x 4.
+# scikit-learn's digits were made from 32 x 32 bitmaps, by summing blocks of 4 x 4 pixels.
 BITMAP, SIZE = 32, 8
-# The shape of these digits: at most three quarters as wide as high, with a fifth of the area inked.
+# These digits are at most three quarters as wide as they are high, and ink covers a fifth of them.
 WIDEST, LEAST_INK = 24, 0.2
-# Values below this share of the range from background to darkest ink are shadow or paper.
+# Values below this fraction of the range from background to darkest ink count as background.
 FAINTEST = 0.25
 
 
 def prepare(picture: Image.Image) -> np.ndarray:
     """Convert a picture of one digit, of any size, to scikit-learn's form: [8, 8] in 0..1.
 
-    The background becomes 0 and ink positive, for light on dark and for dark on light. The digit is
-    cropped, scaled to the full height and centred, and thin strokes are thickened. Raises
-    ValueError for a blank picture.
+    The background becomes 0 and ink positive, whether the picture is dark on light or light on
+    dark. The digit is cropped, scaled to the full height and centred, and thin strokes are
+    thickened. Raises ValueError for a blank picture.
     """
     ink = find_ink(picture)
     rows = np.flatnonzero((ink > FAINTEST).any(axis=1))
@@ -59,9 +59,10 @@ def find_ink(picture: Image.Image) -> np.ndarray:
 
 
 def to_grey(picture: Image.Image, paper: str) -> np.ndarray:
-    """Brightness of a picture laid on paper, [height, width] in 0..1."""
+    """Brightness of a picture, [height, width] in 0..1. Where it is transparent, the colour
+    ``paper`` shows through."""
     if picture.mode.startswith("I"):
-        # 16 bits per pixel, which Pillow would clip to 8.
+        # Pixels have 16 bits. Pillow's conversion would clip them to 8 bits.
         return np.asarray(picture, dtype=np.float32) / 65535
     colours = picture.convert("RGBA")
     colours = Image.alpha_composite(Image.new("RGBA", colours.size, paper), colours)
@@ -72,7 +73,7 @@ def draw_curve(path: Path, histories: dict[str, tuple[Sequence[float], Sequence[
     """Plot training loss and test accuracy by epoch, for each named (losses, accuracies)."""
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    # Curves of one cell should coincide: draw each thinner than the last.
+    # The curves of one cell should coincide, so each curve is thinner than the one below it.
     widths = np.linspace(8, 1.5, len(histories))
     for (name, (losses, accuracies)), width in zip(histories.items(), widths, strict=True):
         style = {"lw": width, "alpha": 0.6, "ls": "-" if name.startswith("treadle") else "--"}
@@ -92,7 +93,7 @@ def draw_curve(path: Path, histories: dict[str, tuple[Sequence[float], Sequence[
 
 
 def draw_sheet(path: Path, images: np.ndarray, read: Sequence[int], truth: Sequence[int]) -> None:
-    """Show every image [N, 8, 8] with the predicted digit below it, mistakes in red."""
+    """Draw every image [N, 8, 8] with the predicted digit below it. Wrong predictions are red."""
     across, step_x, step_y = 24, SIZE + 3, SIZE + 7
     down = -(-len(images) // across)
     sheet = np.zeros((down * step_y, across * step_x), dtype=np.float32)
@@ -117,6 +118,6 @@ def draw_sheet(path: Path, images: np.ndarray, read: Sequence[int], truth: Seque
     count = sum(label == written for label, written in zip(read, truth, strict=True))
     axes.set_title(
         f"{count} of {len(truth)} test digits read right; "
-        "in red what was misread, with what was written in brackets"
+        "mistakes are red, with the right digit in brackets"
     )
     figure.savefig(path, dpi=120)

@@ -14,7 +14,7 @@ SQUARE = (-1, 1, -1, 1)
 
 
 def draw_distance(path: Path, learnt: Floats, exact: Floats) -> None:
-    """Draws both signed distances [N, N] over the square from -1 to 1, with lines every 0.1."""
+    """Draws both signed distances [N, N] over the square from -1 to 1, with contours 0.1 apart."""
     figure = Figure(figsize=(8.4, 4.3), layout="constrained")
     levels = np.arange(-1, 1.5, 0.1)
     for axes, field, title in zip(
@@ -33,7 +33,8 @@ def draw_distance(path: Path, learnt: Floats, exact: Floats) -> None:
 
 
 def draw_potential(path: Path, potential: Floats, exact: Floats, slope: Floats) -> None:
-    """Draws u [N, N] with the lines of its field -slope [N, N, 2], and the error of u."""
+    """Draws the potential [N, N] with the lines of the field -slope [N, N, 2], and then the error
+    of the potential."""
     figure = Figure(figsize=(9.4, 4.3), layout="constrained")
     left, right = figure.subplots(1, 2)
     axis = np.linspace(-1, 1, len(potential))

@@ -2,11 +2,11 @@
 
     python examples/helmholtz.py
 
-Δu + k² u = f on the square from -1 to 1, with u = 0 at its border. f is chosen to make the answer
-sin(πx) sin(4πy), so the network's error is known. The loss is the mean square of the residual at
-random points. It needs second derivatives of the network with respect to its coordinates, which
-Siren.jet computes in one forward pass. At the end the script times training steps by jets and by
-autograd, which differentiates the network twice.
+The equation is Δu + k² u = f on the square from -1 to 1, with u = 0 at its border. f is chosen so
+that the solution is sin(πx) sin(4πy) and the network's error is known. The loss is the mean square
+of the residual at random points. The residual contains second derivatives of the network with
+respect to its input, which Siren.jet computes in one forward pass. At the end the script times
+training steps with jets, and training steps in which autograd differentiates the network twice.
 """
 
 from __future__ import annotations
@@ -29,28 +29,29 @@ from treadle.nn import Siren
 
 Residual = Callable[[Siren, Tensor], Tensor]
 K, WAVES = 1.0, (1, 4)
-# Waves this long need a smaller omega than a picture; otherwise the network starts as noise.
+# The solution has long waves, so omega is smaller than for a picture. With a larger omega the
+# network starts as noise.
 OMEGA, POINTS, LEARNING_RATE = 5.0, 512, 5e-3
 TARGET = 0.01
-# Δ of the answer is the answer times -SCALE.
+# The Laplacian of the solution is the solution times -SCALE.
 SCALE = (math.pi * WAVES[0]) ** 2 + (math.pi * WAVES[1]) ** 2
 
 
 def answer(x: Tensor) -> Tensor:
-    """The exact u at points [N, 2]: [N]."""
+    """The exact solution u at points [N, 2]: [N]."""
     return (math.pi * WAVES[0] * x[:, 0]).sin() * (math.pi * WAVES[1] * x[:, 1]).sin()
 
 
 def solution(net: Siren, x: Tensor) -> Jet:
     """The network's u at points [N, 2]: [N, 1]."""
     place = Jet.of(x)
-    # Factors that are 0 at the border, so that the border needs no loss term.
+    # These factors are 0 at the border, so the border needs no loss term.
     across, along = (1 - place * place).split([1, 1])
     return net.jet(x) * across * along
 
 
 def residual(net: Siren, x: Tensor) -> Tensor:
-    """The residual of the equation, as a share of f's largest value: [N]."""
+    """The residual of the equation divided by SCALE, which is close to f's largest value: [N]."""
     u = solution(net, x)
     f = (K**2 - SCALE) * answer(x)
     return ((u.laplacian + K**2 * u.value).squeeze(1) - f) / SCALE
@@ -68,7 +69,7 @@ def residual_by_autograd(net: Siren, x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def error(net: Siren, device: torch.device) -> float:
-    """The norm of u - answer divided by the norm of the answer, on a grid."""
+    """The norm of the error of u divided by the norm of the solution, on a grid."""
     axis = torch.linspace(-1, 1, 101, device=device)
     x = torch.cartesian_prod(axis, axis)
     exact = answer(x)
@@ -78,7 +79,7 @@ def error(net: Siren, device: torch.device) -> float:
 def take_step(
     net: Siren, optimizer: torch.optim.Optimizer, residual: Residual, points: int = POINTS
 ) -> Tensor:
-    """Takes a step at new random points. Returns the loss before the step."""
+    """Takes a training step at new random points. Returns the loss before the step."""
     x = 2 * torch.rand(points, 2, device=net.net[0].weight.device) - 1
     loss = residual(net, x).square().mean()
     optimizer.zero_grad()
@@ -88,7 +89,7 @@ def take_step(
 
 
 def step_times(net: Siren, points: int, rounds: int = 20) -> list[float]:
-    """Median seconds of a step by jets and of a step by autograd, measured alternately."""
+    """Median seconds of a step with jets and of a step with autograd; the steps alternate."""
     spent: list[list[float]] = [[], []]
     nets = [copy.deepcopy(net) for _ in spent]
     optimizers = [torch.optim.Adam(each.parameters(), 1e-5) for each in nets]
@@ -104,7 +105,7 @@ def step_times(net: Siren, points: int, rounds: int = 20) -> list[float]:
 def solve(steps: int = 1000, seed: int = 0) -> float:
     """Solve, and return the error."""
     torch.manual_seed(seed)
-    # Matrices this small gain nothing from a second thread, and wait for it on a busy machine.
+    # A second thread does not help with matrices this small, and costs time on a busy machine.
     torch.set_num_threads(1)
     device = pick_device()
     net = Siren(2, 64, 2, 1, True, OMEGA, OMEGA, device=device)

@@ -13,6 +13,6 @@ from benchmarks.harness import machine  # noqa: E402
 
 
 def facts(device: str, *packages: str) -> dict[str, Any]:
-    """Facts of this machine, with its present load, and the versions of ``packages``."""
+    """Facts about this machine, including its current load, and the versions of ``packages``."""
     versions = {package: importlib.metadata.version(package) for package in packages}
     return machine.facts(device) | versions

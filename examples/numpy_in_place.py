@@ -1,4 +1,4 @@
-"""Double a NumPy array in its own memory: through PyTorch and back, without a copy."""
+"""Double a NumPy array in place, as a PyTorch tensor that shares its memory."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def main() -> np.ndarray:
     treadle.scale_(tensor, 2.0)
     back = tensor.numpy()
     assert back.ctypes.data == address
-    print(f"{array} at {address:#x}: one memory, seen as array, tensor and array again.")
+    print(f"{array} at {address:#x}: the same memory as an array, a tensor and an array again.")
 
     if (device := pick_device()).type == "cuda":
-        # A GPU has separate memory, so this copies there and back, but nothing in between.
+        # A GPU has separate memory, so the array is copied to it and back; the op copies nothing.
         there = tensor.to(device)
         address = there.data_ptr()
         assert treadle.scale_(there, 2.0).data_ptr() == address

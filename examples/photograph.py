@@ -3,10 +3,10 @@
     python examples/photograph.py                 fit, compare with plain PyTorch, draw a sheet
     python examples/photograph.py --pixels 512    another width of the picture
 
-The photograph shows Grace Hopper and comes with matplotlib. The network learns colours from
-positions. It is a smooth function of the position, so it has a gradient and a Laplacian. Two copies
-learn from the same start: one with treadle's layer and one with the same layer in plain PyTorch. On
-a GPU both are larger and learn every pixel of the file.
+The photograph shows Grace Hopper and comes with matplotlib. The network maps positions to colours.
+It is a smooth function, so it has a gradient and a Laplacian. Two copies of it start from the same
+weights: one with treadle's layer and one with the same layer in plain PyTorch. On a GPU the network
+is larger and learns every pixel of the file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ except ImportError as error:
 SHEET = "photograph.png"
 FIRST_OMEGA = 50.0
 WARM_UP = 0.1
-# Rec. 709: the share of each colour in the brightness.
+# The weights of red, green and blue in the brightness, from Rec. 709.
 LUMINANCE = 0.2126, 0.7152, 0.0722
 PIECE = 1 << 14
 
@@ -112,7 +112,7 @@ class Fit:
             loss.backward()
             self.optimizer.step()
             self.steps += 1
-        # item() waits for the GPU, so the clock is read after the work and not after its launch.
+        # item() waits for the GPU, so the time includes the work and not only its launch.
         loss.item()
         seconds = time.perf_counter() - start
         self.spent += seconds
@@ -154,14 +154,14 @@ def derivatives(net: treadle.nn.Siren, height: int, width: int, device: torch.de
 
 
 def own_derivatives(image: Tensor) -> Maps:
-    """Both maps of the photograph [H, W, 3], by differences of neighbouring pixels."""
+    """Both maps of the photograph [H, W, 3], from differences of neighbouring pixels."""
     grey = (image.cpu() @ torch.tensor(LUMINANCE)).numpy()
     return Maps.of_differences(grey)
 
 
 def fit(out: Path, settings: Settings, device: torch.device) -> bool:
-    """Fit both, show and save the results. Returns whether the target was reached."""
-    # Two threads are faster on idle cores, but stall if another program needs a core.
+    """Fit both networks, and show and save the results. Returns False if a result is wrong."""
+    # Two threads are faster on idle cores, but wait for each other if a core is busy.
     torch.set_num_threads(1)
     image = torch.from_numpy(load_photograph(settings.pixels)).to(device)
     height, width, _ = image.shape
@@ -177,7 +177,7 @@ def fit(out: Path, settings: Settings, device: torch.device) -> bool:
     with tqdm(total=settings.steps, unit="step", desc="Fitting with both", disable=None) as bar:
         while ours.steps < settings.steps:
             steps = min(every, settings.steps - ours.steps)
-            # Alternate between the networks, so that other load on the machine slows both of them.
+            # Alternate between the networks, so that other programs slow both of them alike.
             for one in (ours, plain):
                 one.learn(steps)
             bar.update(steps)

@@ -1,4 +1,4 @@
-"""The pictures of the photograph example: the photograph, and the sheet of results."""
+"""The pictures of the photograph example: the photograph, and a sheet with the results."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ class Maps:
 
     @staticmethod
     def of_differences(grey: Floats) -> Maps:
-        """Uses central differences. At the border the picture is mirrored."""
+        """The maps of a picture [H, W], from central differences. The picture is mirrored at its
+        border."""
         padded = np.pad(grey, 1, mode="reflect")
         down, up = padded[2:, 1:-1], padded[:-2, 1:-1]
         right, left = padded[1:-1, 2:], padded[1:-1, :-2]
         return Maps(np.hypot(down - up, right - left) / 2, down + up + right + left - 4 * grey)
 
     def likeness(self, other: Maps) -> tuple[float, float]:
-        """The correlations of both maps with those of another picture, without the border."""
+        """The correlation of each map with that of another picture, without the border."""
         pairs = (self.gradient, other.gradient), (self.laplacian, other.laplacian)
         inner = [[m[2:-2, 2:-2].ravel() for m in pair] for pair in pairs]
         return tuple(float(np.corrcoef(*pair)[0, 1]) for pair in inner)  # type: ignore[return-value]
@@ -54,9 +55,9 @@ def load_photograph(width: int) -> Floats:
 def draw_sheet(
     path: Path, pictures: list[Floats], maps: list[Maps], curves: dict[str, Curve]
 ) -> None:
-    """Draws photograph and fit with their derivatives, one above the other, and the fits' curves.
+    """Draws a row for the photograph and its derivatives, one for the fit's, and then the curves.
 
-    ``pictures`` are the photograph and the fit, [H, W, 3] in ±1. ``maps`` are of these two.
+    ``pictures`` are the photograph and the fit, [H, W, 3] in ±1. ``maps`` are their derivatives.
     """
     height, width, _ = pictures[0].shape
     figure = Figure(figsize=(13, 3 + 6.5 * height / width), layout="constrained")
@@ -64,7 +65,8 @@ def draw_sheet(
     grid = figure.add_gridspec(3, 3, height_ratios=[height / width, height / width, 0.55])
     names = "photograph", "fit"
     likeness = maps[0].likeness(maps[1])
-    # One scale for both, chosen so that a few extreme pixels do not darken the rest.
+    # Both rows have the same scale. It ends at a quantile, so that a few extreme pixels do not
+    # make all others pale.
     most = [float(np.quantile(np.abs(m), 0.99)) for m in (maps[0].gradient, maps[0].laplacian)]
     for row, (name, picture, map) in enumerate(zip(names, pictures, maps, strict=True)):
         axes = [figure.add_subplot(grid[row, column]) for column in range(3)]
@@ -88,7 +90,7 @@ def draw_sheet(
 
 
 def draw_curves(axes: Axes, curves: dict[str, Curve]) -> None:
-    """PSNR over seconds of learning, without the time of the measurements."""
+    """Draws the PSNR over the seconds of learning. These do not include measuring the PSNR."""
     styles = [{"lw": 3, "color": "C0"}, {"lw": 1.5, "color": "black", "ls": "--"}]
     for (name, curve), style in zip(curves.items(), styles, strict=True):
         label = f"{name}: {curve.psnr[-1]:.1f} dB in {curve.seconds[-1]:.1f} s"

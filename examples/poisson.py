@@ -3,9 +3,9 @@
     python examples/poisson.py                      solve, and print the error
     python examples/poisson.py --figure IMAGE.png   also draw potential and field, and write JSON
 
-Δu = f on the square from -1 to 1, with u given at its border. f is Δ of two Gaussian hills of
-opposite sign, so the answer and the network's error are known. One forward pass, Siren.jet, gives
-the potential u, its field -∇u and Δu; the loss is an ordinary function of them.
+The equation is Δu = f on the square from -1 to 1, with u given at its border. f is the Laplacian of
+two Gaussian hills of opposite sign, so the solution and the network's error are known. Siren.jet
+computes the potential u, its gradient (the field is -∇u) and Δu in one forward pass.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SIDE = 101
 
 
 def answer(x: Tensor) -> tuple[Tensor, Tensor]:
-    """u and Δu = f at points [N, 2]: [N] each."""
+    """The exact solution u, and Δu = f, at points [N, 2]: [N] each."""
     u, f = torch.zeros_like(x[:, 0]), torch.zeros_like(x[:, 0])
     for place, sign in CHARGES:
         square = (x - torch.tensor(place, device=x.device)).square().sum(1)
@@ -51,7 +51,7 @@ def at_border(count: int, device: torch.device) -> Tensor:
 
 
 def loss(net: Siren, inside: Tensor, border: Tensor) -> Tensor:
-    """The mean square of the equation's residual, as a share of f's largest value, plus the mean
+    """The mean square of the equation's residual, relative to f's largest value, plus the mean
     square of u's error at the border."""
     left = net.jet(inside, gradient=False).laplacian[:, 0] - answer(inside)[1]
     off = net(border)[:, 0] - answer(border)[0]
@@ -82,7 +82,7 @@ def solve(steps: int, seed: int, device: torch.device) -> tuple[Siren, float]:
 
 @torch.no_grad()
 def compare(net: Siren, device: torch.device) -> tuple[dict[str, float], Tensor, Tensor, Tensor]:
-    """The errors, and on a grid u and the answer, both [SIDE, SIDE], and ∇u."""
+    """Returns the errors and, on a grid, u and the exact solution, [SIDE, SIDE] each, and ∇u."""
     axis = torch.linspace(-1, 1, SIDE, device=device)
     x = torch.cartesian_prod(axis, axis)
     u, (exact, f) = net.jet(x), answer(x)
@@ -91,7 +91,7 @@ def compare(net: Siren, device: torch.device) -> tuple[dict[str, float], Tensor,
         "Laplacian": float((u.laplacian[:, 0] - f).norm() / f.norm()),
         "largest of u": float((u.value[:, 0] - exact).abs().max()),
     }
-    # Rows of a picture are y.
+    # In pictures, rows correspond to y.
     potential, wanted = (t.reshape(SIDE, SIDE).T.cpu() for t in (u.value[:, 0], exact))
     return errors, potential, wanted, u.gradient[:, 0].reshape(SIDE, SIDE, 2).transpose(0, 1).cpu()
 
@@ -102,7 +102,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--figure", type=Path, metavar="IMAGE.png", help="draw potential and field")
     options = parser.parse_args(arguments)
-    # Matrices this small gain nothing from a second thread, and wait for it on a busy machine.
+    # A second thread does not help with matrices this small, and costs time on a busy machine.
     torch.set_num_threads(1)
     device = pick_device()
     net, seconds = solve(options.steps, options.seed, device)

@@ -1,7 +1,8 @@
-"""Proximal policy optimization (PPO) for recurrent policies, shared by the examples of agents.
+"""Proximal policy optimization (PPO) for recurrent policies, used by recurrent_ppo.py and agent/.
 
-Rows of a batch are sequences, because a policy with a memory learns from sequences. Each row begins
-with a given state, and the policy resets where an episode begins in the middle of the row.
+A batch holds T steps of B environments. Each environment is a row of the batch. The policy starts a
+row from the state that it had at the end of the previous batch. If an episode begins in the middle
+of a row, the policy resets its state there.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
-# Each entry is [T, B]: action, chance (the logarithm of its probability), value, reward, ends,
-# advantage, and the policy's input.
+# A recorded batch. Each of these entries is [T, B]: "action", "chance" (the log-probability of the
+# action when it was taken), "value", "reward", "ends" (whether this step ended an episode) and
+# "advantage". Other entries are the policy's inputs.
 Played = dict[str, Tensor]
-# Runs the current policy on some rows of the recorded frames, from their first states [1, B, H].
+# Runs the current policy on some rows of a batch, given their initial states [1, B, H]. Returns the
+# distributions of actions and the values.
 Judge = Callable[[Played, Tensor], tuple[Categorical, Tensor]]
 
 
@@ -25,16 +28,16 @@ Judge = Callable[[Played, Tensor], tuple[Categorical, Tensor]]
 class Rules:
     discount: float
     trace: float  # lambda of generalized advantage estimation
-    clip: float
-    entropy: float
+    clip: float  # the ratio of probabilities is clipped to 1 ± clip
+    entropy: float  # the weight of the entropy bonus
     epochs: int
-    parts: int  # updates per epoch, each with different rows
-    norm: float = 0.5  # the maximum norm of the gradient
+    parts: int  # minibatches per epoch, each with different rows
+    norm: float = 0.5  # gradients are clipped to this norm
 
 
 def advantages(played: Played, value: Tensor, rules: Rules) -> Tensor:
-    """Generalized advantage estimation; ``value`` [B] is the value after the last step. Nothing is
-    carried across the end of an episode."""
+    """Generalized advantage estimation, separately for each episode. ``value`` [B] is the value of
+    the states after the last step."""
     found, trace = [], torch.zeros_like(value)
     for t in reversed(range(len(played["reward"]))):
         goes_on = rules.discount * ~played["ends"][t]
@@ -46,7 +49,8 @@ def advantages(played: Played, value: Tensor, rules: Rules) -> Tensor:
 
 
 def loss(choice: Categorical, value: Tensor, part: Played, rules: Rules) -> Tensor:
-    """The clipped surrogate loss, plus the error of the values, minus an entropy bonus."""
+    """PPO's clipped surrogate loss, plus half the squared error of the values, minus an entropy
+    bonus."""
     ratio = (choice.log_prob(part["action"]) - part["chance"]).exp()
     gain = (part["advantage"] - part["advantage"].mean()) / (part["advantage"].std() + 1e-8)
     better = torch.min(ratio * gain, ratio.clamp(1 - rules.clip, 1 + rules.clip) * gain)
@@ -62,8 +66,8 @@ def improve(
     rules: Rules,
     random: torch.Generator | None = None,
 ) -> None:
-    """Learn from the batch that was played from the states ``start`` [1, B, H]. ``random`` shuffles
-    the rows, and must be on the device of ``start``."""
+    """Update the policy from a batch whose rows started from the states ``start`` [1, B, H].
+    ``random`` shuffles the rows, and must be on the device of ``start``."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for _ in range(rules.epochs):
         order = torch.randperm(start.shape[1], generator=random, device=start.device)

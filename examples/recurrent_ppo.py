@@ -1,15 +1,17 @@
-"""Train a GRU policy by PPO to remember, on batches in which episodes begin in the middle of rows.
+"""Train a GRU policy by PPO on mazes that require memory; episodes begin in the middle of rows.
 
     python examples/recurrent_ppo.py                     learn, in seconds
     python examples/recurrent_ppo.py --ignore-resets     the same without resets: it cannot learn
     python examples/recurrent_ppo.py --figure IMAGE.png  draw the curves of all variants, write JSON
 
-The mazes are T-mazes: the first sign in a corridor shows on which side the treasure is, all other
-signs mean nothing, and the corridor ends without warning. Only the policy's move at the end, left
-or right, counts. So the policy must remember the first sign, and only its state tells which sign
-was first. Many mazes run side by side. When one ends, the next begins in the same row of the batch,
-and the layer resets there (`reset`), both when playing and when learning. The next batch begins
-with the last states.
+The mazes are T-mazes. The first sign in a corridor shows on which side the treasure is, and all
+later signs are random. The corridor ends without warning, and only the policy's move at the end,
+left or right, counts. So the policy must remember the first sign. Nothing in the input marks this
+sign as the first; the policy can tell only by its state, which has just been reset.
+
+Many mazes run side by side, each in one row of the batch. When a maze ends, the next begins in the
+same row, and the layer resets there (its argument `reset`), both when the policy plays and when it
+learns. Each batch continues from the last states of the previous batch.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ SHORTEST, LONGEST = 8, 24
 RULES = ppo.Rules(discount=0.9, trace=0.9, clip=0.2, entropy=0.01, epochs=4, parts=4)
 LEARNING_RATE = 3e-3
 TARGET, SHOWN, SEEDS = 0.95, 10, 5
-# When the GRU ignores resets, and the label of that variant in the figure.
+# The variants. A key says when the GRU ignores resets; its value is the label in the figure.
 WAYS = {"": "with resets", "learning": "resets in playing alone", "always": "without resets"}
 
 
@@ -57,7 +59,8 @@ class Mazes:
         return F.one_hot(sign, 2).float()
 
     def step(self, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Advance by one step. Returns the reward, 1 or -1 at an end, and which corridors ended."""
+        """Advances by one step. Returns the rewards (1 or -1 where a corridor ends, otherwise 0)
+        and which corridors ended."""
         self.begins = self.left == 0
         reward = torch.where(self.begins, (action == self.side) * 2.0 - 1.0, 0.0)
         self.sign = self._next()
@@ -75,14 +78,15 @@ class Policy(nn.Module):
     def forward(
         self, signs: Tensor, h: Tensor, begins: Tensor | None
     ) -> tuple[torch.distributions.Categorical, Tensor, Tensor]:
-        """Moves, values and states from signs [T, B, 2], states [1, B, H] and resets [T, B]."""
+        """Takes signs [T, B, 2], states [1, B, H] and resets [T, B]. Returns the distributions of
+        moves [T, B], the values [T, B] and the last states [1, B, H]."""
         output, h = self.layer(signs, h, reset=begins)
         scores, value = self.head(output).split([2, 1], -1)
         return torch.distributions.Categorical(logits=scores), value.squeeze(-1), h
 
 
 class Training:
-    """A policy, its mazes, and the share of mazes solved in each batch."""
+    """A policy, its mazes, and the fraction of mazes solved in each batch (`rates`)."""
 
     def __init__(self, ignore_resets: str = "", seed: int = 0) -> None:
         torch.manual_seed(seed)
@@ -98,13 +102,13 @@ class Training:
         return sum(self.rates[-SHOWN:]) / len(self.rates[-SHOWN:])
 
     def act(self, h: Tensor) -> tuple[torch.distributions.Categorical, Tensor, Tensor]:
-        """One step of every maze."""
+        """Runs the policy on the current sign of every maze, without a step of the mazes."""
         begins = None if self.ignore == "always" else self.mazes.begins[None]
         return self.policy(self.mazes.sign[None], h, begins)
 
     @torch.no_grad()
     def play(self) -> dict[str, Tensor]:
-        """Plays STEPS steps of every maze. Each entry is [STEPS, MAZES]."""
+        """Plays STEPS steps in every maze. Each entry is [STEPS, MAZES], but "sign" is [..., 2]."""
         steps: list[tuple[Tensor, ...]] = []
         for _ in range(STEPS):
             sign, begins = self.mazes.sign, self.mazes.begins
@@ -131,7 +135,7 @@ class Training:
     def judge(
         self, part: ppo.Played, start: Tensor
     ) -> tuple[torch.distributions.Categorical, Tensor]:
-        """The current policy's results for a part of the rows, [STEPS, B]."""
+        """The current policy's distributions of moves and its values, [STEPS, B], for some rows."""
         begins = None if self.ignore else part["begins"]
         choice, value, _ = self.policy(part["sign"], start, begins)
         return choice, value
@@ -163,7 +167,7 @@ def compare(path: Path, updates: int, seed: int) -> None:
     record = {"torch": torch.__version__, "settings": settings, "curves": curves}
     path.with_suffix(".json").write_text(json.dumps(record) + "\n")
 
-    from matplotlib.figure import Figure  # learning needs only torch and treadle
+    from matplotlib.figure import Figure  # only figures need matplotlib
 
     figure = Figure(figsize=(7, 3.5), layout="constrained")
     axes = figure.subplots()
@@ -190,7 +194,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--figure", type=Path, metavar="IMAGE.png", help="draw all curves")
     options = parser.parse_args(arguments)
-    # Matrices this small gain nothing from a second thread, and wait for it on a busy machine.
+    # A second thread does not help with matrices this small, and costs time on a busy machine.
     torch.set_num_threads(1)
     if options.figure:
         compare(options.figure, options.updates, options.seed)

@@ -1,13 +1,14 @@
-"""Learn the signed distance of a heart only from points of its outline, with the eikonal loss.
+"""Learn the signed distance to a heart's outline from points of the outline, by an eikonal loss.
 
     python examples/signed_distance.py                      learn, and print the error
     python examples/signed_distance.py --figure IMAGE.png   also draw it, and write JSON
 
 A signed distance u is 0 on the outline, grows by 1 per unit of length (|∇u| = 1, the eikonal
 equation) and is negative inside. The network is trained on points of the outline and their normals,
-as from a scanner, and on random points where only the equation is known. The losses are the SIREN
-paper's plus a term of |Δu| that fades out and keeps the function smooth at first (DiGS, Ben-Shabat
-and others, CVPR 2022). Siren.jet computes value, gradient and Laplacian in one forward pass.
+which a scanner could measure, and on random points, where only the equation is known. The loss is
+that of the SIREN paper plus a term with |Δu|, which keeps the function smooth at first and then
+fades out (DiGS, Ben-Shabat and others, CVPR 2022). Siren.jet computes value, gradient and Laplacian
+in one forward pass.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def distance(x: Tensor, count: int = 2000) -> Tensor:
     """The signed distance of points [N, 2] to the outline: [N]."""
     corners = outline(count)[0].to(x)
     after = corners.roll(-1, 0)
-    # Inside if a ray to the right crosses the outline an odd number of times.
+    # A point is inside if a ray to its right crosses the outline an odd number of times.
     above = (corners[:, 1] > x[:, 1:]) != (after[:, 1] > x[:, 1:])
     slope = (after[:, 0] - corners[:, 0]) / (after[:, 1] - corners[:, 1])
     right = x[:, :1] < corners[:, 0] + slope * (x[:, 1:] - corners[:, 1])
@@ -66,7 +67,7 @@ def distance(x: Tensor, count: int = 2000) -> Tensor:
 def loss(net: Siren, on: Tensor, normals: Tensor, off: Tensor, done: float) -> Tensor:
     """The loss: u = 0 and the given normals on the outline, and |∇u| = 1 everywhere.
 
-    ``done`` is the share of the steps that have been taken.
+    ``done`` is the fraction of the training steps that have been taken.
     """
     u = net.jet(torch.cat([on, off]))
     value, gradient = u.value[:, 0], u.gradient[:, 0]
@@ -77,7 +78,7 @@ def loss(net: Siren, on: Tensor, normals: Tensor, off: Tensor, done: float) -> T
         60 * here.abs().mean()
         + 2 * turned.mean()
         + 5 * eikonal.abs().mean()
-        # Penalizes values near 0 away from the outline.
+        # Penalizes values near 0 at points that are not on the outline.
         + 0.5 * torch.exp(-100 * there.abs()).mean()
         + 0.2 * max(0, 1 - 2 * done) * u.laplacian[len(on) :].abs().mean()
     )
@@ -109,7 +110,7 @@ def learn(steps: int, seed: int, device: torch.device) -> tuple[Siren, float]:
 
 @torch.no_grad()
 def compare(net: Siren, device: torch.device) -> tuple[dict[str, float], Tensor, Tensor]:
-    """The errors, and both distances on a grid [SIDE, SIDE], the learnt one first."""
+    """Returns the errors, and both distances on a grid [SIDE, SIDE], the learnt one first."""
     axis = torch.linspace(-1, 1, SIDE, device=device)
     x = torch.cartesian_prod(axis, axis)
     u, exact = net.jet(x, laplacian=False), distance(x)
@@ -119,7 +120,7 @@ def compare(net: Siren, device: torch.device) -> tuple[dict[str, float], Tensor,
         "mean of ||gradient| - 1|": float((u.gradient[:, 0].norm(dim=1) - 1).abs().mean()),
         "wrong side": float(((u.value[:, 0] > 0) != (exact > 0)).float().mean()),
     }
-    # Rows of a picture are y.
+    # In pictures, rows correspond to y.
     grids = (t.reshape(SIDE, SIDE).T.cpu() for t in (u.value[:, 0], exact))
     return errors, *grids  # type: ignore[return-value]
 
@@ -130,16 +131,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--figure", type=Path, metavar="IMAGE.png", help="draw both distances")
     options = parser.parse_args(arguments)
-    # Matrices this small gain nothing from a second thread, and wait for it on a busy machine.
+    # A second thread does not help with matrices this small, and costs time on a busy machine.
     torch.set_num_threads(1)
     device = pick_device()
     net, seconds = learn(options.steps, options.seed, device)
     errors, learnt, exact = compare(net, device)
     error = errors["mean error"]
     print(
-        f"A heart on {device}: {options.steps} steps in {seconds:.1f} s; the distance is off by "
-        f"{error:.4f}\nin a square of side 2, on the outline by {errors['on the outline']:.4f}, "
-        f"and {errors['wrong side']:.2%} of the square is on the wrong side."
+        f"A heart on {device}: {options.steps} steps in {seconds:.1f} s. The mean error is "
+        f"{error:.4f} in a\nsquare of side 2, and {errors['on the outline']:.4f} on the outline. "
+        f"{errors['wrong side']:.2%} of the square has the wrong sign."
     )
     if options.figure:
         from field_pictures import draw_distance

@@ -1,4 +1,4 @@
-"""A small convolutional network with sine activations, trained for one epoch on real digits."""
+"""Train a small convolutional network with sine activations for one epoch on real digits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from device_check import pick_device
 
 
 class SineCNN(nn.Module):
-    """Two convolutions and a linear layer for [B, 1, 8, 8] pictures of ten classes."""
+    """Two convolutions and a linear layer: maps pictures [B, 1, 8, 8] to scores [B, 10]."""
 
     def __init__(self) -> None:
         super().__init__()

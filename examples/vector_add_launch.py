@@ -1,4 +1,4 @@
-"""Add two vectors and explain the launch: how blocks and threads share the elements."""
+"""Add two vectors, and explain the kernel launch: how blocks and threads divide the elements."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def main() -> list[dict]:
         if (idle := blocks * threads * each - ELEMENTS) >= 0:
             print(f"  {blocks:,} x {threads} x {each} leaves room for {idle:,} more at the end.")
         else:
-            print("  the grid is smaller than the vector, so every thread comes round again.")
+            print("  The grid is smaller than the vector, so each thread loops over several parts.")
         print(
             f"  It needs {launch['registers']} registers a thread and "
             f"{launch['shared_bytes']} bytes of shared memory a block, so that "

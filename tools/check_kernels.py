@@ -1,12 +1,12 @@
-"""Checks rules that a compiler does not: includes between folders, and launches of kernels.
+"""Checks rules that no compiler checks: includes between folders, and launches of kernels.
 
 - A family (kernels/<family>, csrc/<family>) includes only headers of its own and of `common`.
 - kernels/ includes CUDA, the standard library and itself, never torch or csrc/, because
   libtreadle_kernels.so must work with every torch version.
 - kernels/jax includes only kernels.h and XLA's interface, which no other folder includes.
-- Every kernel begins with begin_kernel(), which waits for the previous kernel, because a kernel may
-  start before that one has ended. A kernel that follows a launch of its own kind may do independent
-  work before it waits.
+- Every kernel begins with begin_kernel(), which waits for the end of the previous kernel, because
+  launches may overlap. A kernel that follows a launch of its own kind may do independent work
+  before it waits.
 - Kernels are launched only in kernels/common/launch.cuh; csrc/ has no device code.
 - Every launch, and every call of a `cudaError_t launch...` function, passes a stream, and its
   error is returned or checked.
@@ -29,7 +29,7 @@ FOREIGN = re.compile(r"(torch|ATen|c10|caffe2|pybind11|csrc|Python)\b")
 # Folders of csrc/ that may include all families.
 FRONT_DOOR = {"include", "compat", "c_api"}
 SIDE_DOORS = {
-    # These end with the sine of each element, for which they use the CPU loop of the op `sine`.
+    # The last step of these ops is a sine, which they compute by the CPU loop of the op `sine`.
     (Path("kernels/sine_linear/cpu/sine_linear.cpp"), "kernels/elementwise/cpu/sine.h"),
     (Path("kernels/sine_linear/cpu/jet.cpp"), "kernels/elementwise/cpu/sine.h"),
 }
@@ -71,7 +71,7 @@ def statement_before(text: str, position: int) -> str:
 
 
 def check_launches(path: Path, code: str, launchers: set[str]) -> Iterator[tuple[int, str]]:
-    """Launches in `code` that pass no stream, or whose error is dropped."""
+    """Launches in `code` that pass no stream, or whose error is ignored."""
     for match in RAW_LAUNCH.finditer(code):
         if path != LAUNCHER:
             yield match.start(), f"kernels are launched through {LAUNCHER} only"

@@ -45,7 +45,7 @@ for python in "$@"; do
   found=$(cd "$work" && "${run[@]}" -c 'import treadle; print(treadle.__file__)')
   [[ $found == "$home"/* ]] || fail "treadle was imported from $found"
   (cd "$work" && "${run[@]}" -m treadle | tail -n 1)
-  # Tests the library for torch without CUDA. No registry has such a torch, so this fakes one.
+  # Tests the library for torch without CUDA, with a torch that only pretends to be one.
   (cd "$work" && "${run[@]}" -c 'import torch
 torch.version.cuda = None
 from treadle import __main__, _build
@@ -63,7 +63,7 @@ raise SystemExit(__main__.main())' | tail -n 1)
   last=$home
 done
 
-# If the torch of an environment changes, the wheel must have a library for the new one.
+# If another torch is installed into an environment, the installed wheel must work with it.
 if [ $# -gt 1 ]; then
   say "the last environment with the first one's torch"
   see_packages_of "$1" "$last"

@@ -1,8 +1,8 @@
 """Checks comments, docstrings, messages and pages against the glossary of CONTRIBUTING.md.
 
-A rule is a pattern for one sense of a word, often in some folders only: `split` is fine unless it
-means fp16x2. Names are skipped: text in backquotes, and words with `_` or `/`. Lines of prose in
-pages have at most 100 characters, not counting links, tables and code.
+A rule is a pattern that finds a word in one sense, often only in some folders. For example, `split`
+is refused only where it means fp16x2. Names are skipped: text in backquotes, and words with `_` or
+`/`. In pages, lines of prose must have at most 100 characters, not counting links, tables and code.
 """
 
 from __future__ import annotations

@@ -2,11 +2,12 @@
 
     python tools/hard_arguments.py        prints the nearest float32 and float64
 
-A number of p bits is m 2^e. Let a = 2^e 2 / pi. The number is near a multiple if m a is near an
-integer k. The pairs (m, m a - k) form a lattice in the plane. The lattice is scaled so that m = 2^p
-is as long as a distance of 2^-p, and its basis is reduced. Then the best m of an exponent are
-combinations of the basis with small coefficients. This is fast, so nothing is stored: tests
-recompute the numbers.
+A number of p bits is m 2^e with an integer m. Let a = 2^e 2 / pi. Then m a is the number in quarter
+turns, and the number is near a multiple of pi / 2 if m a is near an integer k. The pairs
+(m, m a - k) form a lattice in the plane. The lattice is scaled so that m = 2^p and a distance of
+2^-p have equal lengths, and its basis is reduced. Then the best m for an exponent e are
+combinations of the two basis vectors with small coefficients. This is fast, so nothing is stored:
+tests recompute the numbers.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import mpmath
 
 DIGITS = 256  # binary digits of a: m a is accurate to 2^-200, and no distance is below 2^-64
 LARGEST = 971  # e of the largest float64
-LINES = range(-4, 5)  # multiples of the longer vector of the basis
+LINES = range(-4, 5)  # coefficients to try for the longer vector of the basis
 Vector = tuple[int, int]
 
-# The bits of the significand, and the exponents e of all numbers that are at least 1.
+# The bits of the significand, and the exponents e of all finite numbers that are at least 1.
 FLOAT32 = (24, range(-23, 105))
 FLOAT64 = (53, range(-52, LARGEST + 1))
 
@@ -72,7 +73,7 @@ def nearest(bits: int, e: int, count: int = 1) -> list[tuple[int, float]]:
 
 
 def hard(kind: tuple[int, range], count: int) -> list[float]:
-    """The `count` hardest positive numbers for every exponent."""
+    """For every exponent, the `count` positive numbers that are nearest to a multiple of pi / 2."""
     bits, exponents = kind
     return [float(m) * 2.0**e for e in exponents for m, _ in nearest(bits, e, count)]
 

@@ -1,9 +1,9 @@
 """Write the skeleton of an elementwise op of one tensor: `make new-op NAME=relu2`.
 
-It writes two new files and a few lines in eleven others, like those of sine. They compile as
-they are, and the tests of the new op fail until you write its formula in four places, which are
-printed at the end. docs/write_an_op.md explains them. The texts are in tools/new_op_files.py and
-tools/new_op_texts.py.
+It writes two new files, and adds a few lines to eleven others, like those of sine. The result
+compiles, but the tests of the new op fail until you write its formula in four places. These are
+printed at the end, and docs/write_an_op.md explains them. The texts that it writes are in
+tools/new_op_files.py and tools/new_op_texts.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CPP_WORDS = set(
     "struct switch template this throw true try typedef typename union unsigned using virtual void "
     "volatile while".split()
 )
-# Kernels call these without std::, and would call an op of the same name instead.
+# Kernels call these functions without std::, so an op of the same name would be called instead.
 MATH = set(
     "abs acos acosh asin asinh atan atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 fabs "
     "floor fma fmax fmin fmod frexp hypot ldexp lgamma log log10 log1p log2 lrint max min modf pow "

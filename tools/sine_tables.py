@@ -1,12 +1,13 @@
-"""Writes kernels/math/sine_tables.h: factors of x that give its position within a turn.
+"""Writes kernels/math/sine_tables.h: factors by which x becomes its position within a turn.
 
-    python tools/sine_tables.py           prints the file
-    python tools/sine_tables.py --write   writes it
+    python tools/sine_tables.py           print the file
+    python tools/sine_tables.py --write   write it
 
-A float is x = m 2^e with an integer m, and sin(x) depends only on x / pi modulo 2. So 1 / pi may be
-replaced by (2^e / pi modulo 2) / 2^e, a number for each exponent. A few digits of this number
-suffice, while x / pi itself would need more than the first 128 binary digits of 1 / pi. The number
-is split in two, so that the product with the first part is exact.
+A float is x = m 2^e with an integer m, and sin(x) depends only on x / pi modulo 2. So, for numbers
+with the exponent e, 1 / pi may be replaced by (2^e / pi modulo 2) / 2^e: this changes x / pi by a
+multiple of 2. A few digits of the new factor suffice, while x / pi itself would need more than the
+first 128 binary digits of 1 / pi. The tables contain each factor as a sum of two numbers, such that
+the product of x and the first number is exact.
 """
 
 from __future__ import annotations
@@ -82,19 +83,20 @@ def rounded(x: Fraction, bits: int) -> Fraction:
 
 
 def split(turns: Fraction, last: int, bits: int) -> tuple[Fraction, Fraction]:
-    """The largest multiple of 2^last up to `turns`, and the rest, which is positive so that -0
-    stays -0."""
+    """Returns the largest multiple of 2^last that is at most `turns`, and the rest, rounded to
+    `bits` bits. The rest is never negative, so that -0 stays -0."""
     high = turns // power(last) * power(last)
     return high, rounded(turns - high, bits)
 
 
 def float_rows() -> Iterator[tuple[Fraction, Fraction]]:
-    """For |x| = m 2^e, m < 2^24, e from -6 on: doubles whose sum times x is x / pi modulo 2.
+    """For |x| = m 2^e with m < 2^24 and e >= -6: two doubles whose sum times x is x / pi modulo 2.
 
-    The last bit of the first double is 2^-40. So m times it, minus the nearest integer, is a
-    double, which one fma computes exactly. The second double is below that bit, so rounding to an
-    integer needs only the first. The second has enough bits that at most 2^-69 is lost. No float is
-    closer to a multiple of pi / 2 than 2^-31 of a half turn.
+    Times 2^e, the last bit of the first double is 2^-40. So the product of x and the first double,
+    minus the nearest integer, is a double, which one fma computes exactly. The second double is
+    smaller than that bit, so the nearest integer depends only on the first. It has enough bits that
+    at most 2^-69 of a half turn is lost, while no float is closer to a multiple of pi / 2 than
+    2^-31 of a half turn.
     """
     for e in range(-6, 106):
         turns = modulo_two(power(e) * inverse_pi())
@@ -104,21 +106,23 @@ def float_rows() -> Iterator[tuple[Fraction, Fraction]]:
 
 
 def bfloat16_rows() -> Iterator[tuple[Fraction, Fraction]]:
-    """For |x| = m 2^e >= 2, m < 2^8: floats whose sum times 2^-SCALE x is x / pi modulo 2."""
+    """For |x| = m 2^e >= 2 with m < 2^8: two floats whose sum times 2^-SCALE x is x / pi modulo
+    2."""
     for e in range(-6, 122):
         high, low = split(modulo_two(power(e) * inverse_pi()), -23, 24)
         yield high * power(SCALE - e), low * power(SCALE - e)
 
 
 def inverse_pi_in_two(digits: int, bits: int) -> tuple[Fraction, Fraction]:
-    """1 / pi in two parts: `digits` binary digits, and `bits` of the rest."""
+    """1 / pi as a sum of two: its first `digits` binary digits, and `bits` bits of the rest."""
     return split(inverse_pi(), leading_bit(inverse_pi()) - digits + 1, bits)
 
 
 def words() -> Iterator[int]:
-    """The binary digits of 1 / (2 pi), 64 at a time. The first word is before the point.
+    """The binary digits of 1 / (2 pi) in words of 64. The first word is the integer part, 0.
 
-    The largest double is m 2^971; it needs the 192 digits from that position on.
+    The largest double is m 2^971. For it, the first 971 digits after the point do not matter, and
+    the next 192 suffice.
     """
     for word in range(20):
         yield int(inverse_pi() / 2 * power(64 * word)) & (2**64 - 1)
@@ -134,8 +138,8 @@ def row(parts: tuple[Fraction, Fraction], suffix: str) -> str:
 
 
 def float_table() -> Iterator[str]:
-    """The table is indexed by sign and exponent, counted from the first row, which takes few
-    instructions."""
+    """The lines of the table for floats. Its index is the sign and the exponent, minus those of the
+    first row, because this index takes few instructions."""
     filled = [row(parts, "") + "," for parts in float_rows()]
     first = 256 - len(filled)
     yield f"inline constexpr uint32_t kFirstFloatRow = {first};"
@@ -147,8 +151,8 @@ def float_table() -> Iterator[str]:
 
 
 def bfloat16_table() -> Iterator[str]:
-    """The table is indexed by exponent only, so it fills few cache lines. Entries of inf and NaN
-    are 0."""
+    """The lines of the table for bfloat16. Its index is only the exponent, so it fills few cache
+    lines. The entry for inf and NaN is 0."""
     filled = [row(parts, "f") + "," for parts in bfloat16_rows()]
     yield "TREADLE_TABLE HalfTurns<float> kBFloat16HalfTurns[256] = {"
     yield from in_lines(["{},"] * (256 - len(filled) - SCALE), 24)

@@ -1,7 +1,7 @@
-"""A chain of small launches, each of which reads the previous launch's result.
+"""Times a chain of small launches, in which each launch reads the previous launch's result.
 
-On GPUs of sm_90 or newer, a kernel may start before the previous one has ended. The suite times a
-CUDA graph of such launches, and the same graph in which each launch waits for the end of the
+On sm_90 and newer GPUs, a kernel may start before the previous one has ended. The suite times a
+CUDA graph of such launches, and the same graph changed so that each launch waits for the end of the
 previous one. Both use the same library, so the suite also works with an installed wheel.
 """
 

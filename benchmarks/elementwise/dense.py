@@ -1,4 +1,4 @@
-"""The elementwise ops on dense tensors: cases shared by several suites, and two suites.
+"""Times elementwise ops on dense tensors: two suites, and cases that other suites use too.
 
 "dense" times tensors of 1 GiB on CUDA. "sizes" times every op in the L2 cache on CUDA, and add and
 scale over many sizes on the CPU; sine.py times the other ops on the CPU.
@@ -102,7 +102,8 @@ def large_case(
     target: Target | None,
     all_baselines: bool = False,
 ) -> Case:
-    """Dense tensors of 1 GiB, timed against torch, a device copy and, optionally, the compilers."""
+    """Dense tensors of 1 GiB, timed against torch, a device copy and, if `all_baselines`,
+    torch.compile, Triton and CuPy."""
     size = (1 << 20) if settings.quick else GIB
     elements = size // dtype.itemsize
     x = drawn(elements, settings.device, dtype, argument)
@@ -142,7 +143,8 @@ def size_case(
     argument: str = "1",
     share: float = 0.98,
 ) -> Case:
-    """A case of 2^power elements that reuses its tensors; on the CPU with `count` threads."""
+    """A case of 2^power elements, on the CPU with `count` threads. All calls use the same tensors,
+    which therefore stay in the cache if they fit."""
     x = repeated(1 << power, settings.device, dtype, argument)
     y = repeated(1 << power, settings.device, dtype) if op == "vector_add" else x
     what = op if argument == "1" else f"{op} of large arguments"

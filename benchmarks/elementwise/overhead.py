@@ -1,4 +1,4 @@
-"""The overhead of a call, timed on tiny tensors, for torch.ops and for treadle.*."""
+"""Times the overhead of a call on tiny tensors, for torch.ops.treadle.* and for treadle.*."""
 
 from __future__ import annotations
 

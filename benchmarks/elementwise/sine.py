@@ -1,4 +1,4 @@
-"""sine and cosine by magnitude of the argument: 1 GiB on CUDA, and several sizes on the CPU."""
+"""Times sine and cosine by the magnitude of arguments: 1 GiB on CUDA, several sizes on the CPU."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from benchmarks.elementwise.overhead import twin_name
 from benchmarks.harness.cases import Case, Plan, Settings, Target, at_least
 
 PERIODIC = ("sine", "cosine")
-# The target on CUDA for each argument, as a share of a copy's speed. In float64, where arithmetic
-# is the limit, it is a share of torch's speed. None: no target.
+# The target on CUDA for each magnitude of the arguments, relative to a copy's speed. In float64,
+# where arithmetic limits the speed, it is relative to torch's. None: no target.
 SHARES: dict[torch.dtype, dict[str, float | None]] = {
     torch.float32: {"1": 0.97, "30": 0.97, "1e3": 0.97, MIXTURE: 0.97, "1e6": 0.92, "1e30": 0.92},
     torch.bfloat16: {"1": 0.97, "30": 0.97, "1e3": 0.97, MIXTURE: 0.97, "1e6": 0.97, "1e30": 0.90},
@@ -50,7 +50,7 @@ def target(op: str, dtype: torch.dtype, argument: str) -> Target | None:
 
 
 def argument_case(settings: Settings, op: str, dtype: torch.dtype, argument: str) -> Case:
-    # The compilers use libdevice's sine, like torch, so timing them with one argument is enough.
+    # The compilers use libdevice's sine, as torch does, so it is enough to time them once.
     baselines = argument == "1"
     reach = target(op, dtype, argument)
     case = large_case(settings, op, dtype, argument, target=reach, all_baselines=baselines)

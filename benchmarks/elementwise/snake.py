@@ -1,7 +1,8 @@
-"""snake at the size of an audio decoder, [16, 512, 8192], against plain PyTorch and torch.compile.
+"""Times snake at the size of an audio decoder, [16, 512, 8192], against plain PyTorch.
 
-CUDA: device time, compared with a copy of x. CPU: wall time of a smaller batch. The baselines are
-the formula of DAC and BigVGAN, x + sin(alpha x)^2 / (alpha + 1e-9), eager and compiled.
+On CUDA it measures device times, including that of a copy of x. On the CPU it measures wall times
+of a smaller batch. The baseline is the formula of DAC and BigVGAN,
+x + sin(alpha x)^2 / (alpha + 1e-9), eager and, on CUDA, compiled.
 """
 
 from __future__ import annotations
@@ -99,8 +100,7 @@ def case(settings: Settings, dtype: torch.dtype, backward: bool, count: int | No
             "label": f"{dtype_name(dtype)} {what(backward)}",
             "dtype": dtype_name(dtype),
             "shape": list(shape),
-            # The arrays that each pass reads or writes: forward x and y, backward x and two
-            # gradients.
+            # Forward reads x and writes y. Backward reads x and one gradient, and writes another.
             "bytes": (5 if backward else 2) * x.nbytes,
             "copy_bytes": 2 * x.nbytes,
         },

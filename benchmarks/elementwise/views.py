@@ -1,6 +1,7 @@
-"""Elementwise ops as in real programs: views, broadcasting, mixed dtypes and `out=`.
+"""Times elementwise ops as in real programs: views, broadcasting, mixed dtypes and `out=`.
 
-CUDA: 2^25 elements, beyond the L2 cache. CPU: 2^20 elements, add and scale.
+On CUDA the tensors have 2^25 elements, which do not fit in the L2 cache. On the CPU they have 2^20
+elements, and only add and scale are timed.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ class Maker:
         return self.random(dtype, self.rows + 2, self.columns)[1:-1]
 
     def slice_of_columns(self, dtype: torch.dtype) -> Tensor:
-        """Rows with different alignments."""
+        """The rows have different alignments."""
         return self.random(dtype, self.rows, self.columns + 3)[:, 1:-2]
 
     def misaligned(self, dtype: torch.dtype) -> Tensor:
-        """Begins one element after an aligned address."""
+        """The tensor begins one element after an aligned address."""
         return self.random(dtype, self.rows * self.columns + 1)[1:].view(self.rows, self.columns)
 
     def channels_last(self, dtype: torch.dtype) -> Tensor:
@@ -150,7 +151,7 @@ class View(NamedTuple):
 
 
 def views() -> Iterator[View]:
-    """Yields the views that tables show by layout, then the others."""
+    """Yields the views of BINARY and UNARY for all dtypes, and then those of MIXED and SMALL."""
     for layout, (a, b, dtypes) in BINARY.items():
         for dtype in dtypes:
             name = ", ".join(["add", layout, *filter(None, [SHORT.get(dtype)])])
@@ -193,8 +194,8 @@ def maker(settings: Settings) -> Maker:
 
 
 def into(function: Callable[..., Any], result: Tensor) -> Callable[..., Tensor]:
-    """`function` with an `out=` of its own, which the call returns. It is first filled with NaN,
-    which shows unwritten elements."""
+    """A function that calls `function` with its own `out=` and returns that tensor. At first the
+    tensor contains NaN, which shows unwritten elements."""
     out = torch.full_like(result, torch.nan)
 
     def call(*args: Any) -> Tensor:
@@ -229,7 +230,8 @@ def view_case(settings: Settings, view: View, count: int | None = None) -> Case:
     }
     if settings.device == "cuda":
         facts["mean_target"] = MEAN | {"part": "views"}
-    # On the CPU, torch rounds half types once in full SIMD vectors but twice in strided tensors.
+    # On the CPU, torch rounds half types once in full SIMD vectors but twice in strided tensors, so
+    # not all bits need to be equal.
     halves = any(t.dtype in (BFLOAT, HALF) for t in tensors)
     return Case(
         op=view.op,

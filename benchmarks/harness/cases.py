@@ -19,9 +19,9 @@ from benchmarks.harness.timing import Calls, Effort, Events, Host, Wall, measure
 from benchmarks.harness.verify import Refused, as_tuple, leaves, verify
 
 OURS = "treadle"
-# Preemptions per second; an idle machine has fewer than 10. Above this number, times of several
-# threads are useless: a thread that waits for another waits for a whole time slice of the
-# scheduler.
+# Preemptions per second in a valid row; an idle machine has fewer than 10. With more preemptions,
+# times of several threads are useless: a thread that waits for a preempted one waits for a whole
+# time slice of the scheduler.
 MOST_PREEMPTIONS = 30
 Row = dict[str, Any]
 
@@ -47,8 +47,8 @@ class Settings:
         return Events(self.effort(sample=5e-4, **chosen))
 
     def brief(self) -> Wall | Events:
-        """A timer that spends less time on each row, above all on slow rows, for suites of hundreds
-        of rows."""
+        """A timer for suites of hundreds of rows. It spends less time on each row, above all on
+        slow rows."""
         if self.device == "cuda":
             return self.device_time(seconds=0.07, warmup=0.02)
         return self.wall(1e-3, seconds=0.05, warmup=0.02, rounds=(3, 101))
@@ -63,7 +63,7 @@ class Target:
 
 
 def both(one: Target, other: Target) -> Target:
-    """Combines two targets: the limit is the lower one, and the text contains both."""
+    """Combines two targets. The limit is the lower of both, and the text contains both texts."""
     text = f"{one.text}, and {other.text}"
     return Target(text, lambda medians: min(one.limit(medians), other.limit(medians)))
 
@@ -84,13 +84,14 @@ class Case:
     yardsticks: Mapping[str, Calls] = field(default_factory=dict)
     target: Target | None = None
     bits: bool = False  # whether results must be bitwise equal to torch's
-    # Replaces `verify` on the first inputs; called with a function and, for ours, poison=True.
+    # If given, replaces `verify`, which checks a function on the first inputs. It is called with
+    # the function and, if that is treadle's, with poison=True.
     check: Callable[..., float] | None = None
-    # Replaces `check` for the baselines in `functions`.
+    # If given, replaces `check` for the baselines in `functions`.
     check_baseline: Callable[..., float] | None = None
-    # Checks of yardsticks by name; they raise Refused where the yardstick computes something wrong.
+    # Checks of yardsticks by name. They raise Refused if the yardstick's results are wrong.
     check_yardsticks: Mapping[str, Callable[[], float]] = field(default_factory=dict)
-    threads: int | None = None  # of torch on the CPU
+    threads: int | None = None  # torch's threads on the CPU
     facts: dict[str, Any] = field(default_factory=dict)  # the row's shape, dtype, bytes, ...
     notes: list[str] = field(default_factory=list)
 
@@ -113,7 +114,7 @@ class Case:
 
 
 class Measured(Protocol):
-    """What a plan builds: a Case, or another object that measures, for example memory."""
+    """What a plan builds: a Case, or another object that measures something, such as memory."""
 
     def row(self, key: str) -> Row: ...
 
@@ -268,7 +269,7 @@ def _judged(target: Target | None, medians: dict[str, float]) -> Row:
 
 
 def fastest_of(*names: str) -> Callable[[dict[str, float]], float]:
-    """The shortest time of these names; infinite if none was timed, as in a quick run."""
+    """The shortest of the times with these names; infinite if none was timed, as in a quick run."""
     return lambda medians: min(
         (medians[name] for name in names if name in medians), default=math.inf
     )

@@ -13,14 +13,15 @@ Row = dict[str, Any]
 
 
 def excess(row: Row) -> float:
-    """How far treadle's time or bytes exceed the target's limit, as a share of the limit."""
+    """How far treadle's time or bytes exceed the target's limit, as a fraction of the limit."""
     if "memory" in row:
         return float(row["memory"]["treadle"]["kept"] / row["target"]["limit_bytes"] - 1)
     return float(row["times"]["treadle"]["median_us"] / row["target"]["limit_us"] - 1)
 
 
 def of(rows: list[Row]) -> list[dict[str, Any]]:
-    """The mean over the timed rows of each set that has a target for its mean."""
+    """For each set of rows with a common target: the geometric mean over its timed rows, and
+    whether it reaches the target."""
     sets: dict[str, list[Row]] = {}
     for row in rows:
         if "mean_target" in row and "ratio" in row:

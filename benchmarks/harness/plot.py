@@ -67,7 +67,7 @@ def points(axes: Any, title: str, rows: list[Row]) -> None:
     axes.axvline(1.0, color="gray", linewidth=1)
     axes.set_xscale("log", base=2)
     low, high = axes.get_xlim()
-    # A much faster yardstick, such as an empty launch, would compress the rest.
+    # Cut the axis off: a much faster yardstick, such as an empty launch, would compress the rest.
     axes.set_xlim(max(0.1, min(low, 0.45)), max(high, 2.2))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_yticks(range(len(rows)), [row["label"] for row in rows], fontsize=7)
@@ -111,14 +111,14 @@ def lines(axes: Any, title: str, rows: list[Row]) -> None:
 
 
 def share_of_baseline(row: Row) -> float:
-    """The target as a share of the fastest baseline's speed."""
+    """The speed of the target divided by the fastest baseline's."""
     baseline = row["times"][row["fastest_baseline"]]["median_us"]
     return round(float(baseline / row["target"]["limit_us"]), 4)
 
 
 def shares(axes: Any, title: str, rows: list[Row]) -> None:
-    """Draws speeds as shares of a copy's, over the arguments: a colour for each dtype, and open
-    circles for torch."""
+    """Draws speeds divided by a copy's, over the arguments. Each dtype has a colour, and torch has
+    open circles."""
     arguments = sorted({row["argument"] for row in rows}, key=magnitude)
     for dtype in dict.fromkeys(row["dtype"] for row in rows):
         mine = sorted(
@@ -146,7 +146,7 @@ def shares(axes: Any, title: str, rows: list[Row]) -> None:
 
 
 def magnitude(argument: str) -> float:
-    """Sorts numbers first, then everything else."""
+    """A sort key, by which numbers come first, in order, and then everything else."""
     try:
         return float(argument)
     except ValueError:
@@ -154,7 +154,7 @@ def magnitude(argument: str) -> float:
 
 
 def share_of_copy(row: Row, name: str) -> float:
-    """The speed as a share of the copy's; NaN, which is not drawn, if it was not timed."""
+    """The speed of `name` divided by the copy's. NaN, which is not drawn, if it was not timed."""
     if name not in row["times"]:
         return math.nan
     return float(row["times"]["copy"]["median_us"] / row["times"][name]["median_us"])

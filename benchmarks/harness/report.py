@@ -1,4 +1,4 @@
-"""Rows as tables on the terminal, and changes since an older run."""
+"""Prints rows as tables on the terminal, and compares them with an older run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COLUMNS = [
     *("", "treadle", "spread", "fastest baseline", "its time", "ratio"),
     *("TB/s (of copy), a step", "beside", "target", "limit", ""),
 ]
-# Two runs of one program differ by about this much even on an idle machine.
+# The ratio of two runs of one program differs from 1 by about this much, even on an idle machine.
 NOISE = 0.03
 
 
@@ -31,7 +31,8 @@ def size(count: float) -> str:
 
 
 def cells(row: Row) -> list[str]:
-    """One line of the table. Times are medians; the spread is half the interquartile range."""
+    """The fields of one line of the table. Times are medians. The spread is half the interquartile
+    range, relative to the median."""
     if "refused" in row:
         return [row["label"], "REFUSED", "", row["refused"], *[""] * 7]
     if "memory" in row:
@@ -81,7 +82,7 @@ def a_step(row: Row) -> str:
 
 
 def bandwidth(row: Row) -> str:
-    """TB/s, and in brackets its share of the copy's TB/s, if a copy was timed."""
+    """TB/s and, if a copy was timed, in brackets the ratio to the copy's TB/s."""
     ours = row["times"][OURS].get("tb_per_s")
     if ours is None:
         return ""

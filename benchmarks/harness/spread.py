@@ -1,7 +1,7 @@
 """Measures rows on several GPUs of one machine at the same time, with one process per GPU.
 
-This is for rows of device time whose baselines take minutes to compile. The candidates of a row are
-still interleaved in one process on one GPU.
+This is for rows that measure device time and whose baselines take minutes to compile. The
+candidates of a row are still interleaved in one process on one GPU.
 """
 
 from __future__ import annotations

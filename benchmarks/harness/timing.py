@@ -1,7 +1,7 @@
-"""Timers that interleave the candidates round by round and keep the time of every round.
+"""Timers that compare functions, called candidates, round by round.
 
-A machine's clock frequency and load drift, so candidates must be measured at the same time. Times
-are always microseconds per call.
+A machine's clock frequency and load drift. So every round times all candidates, and the times of
+all rounds are kept. Times are always microseconds per call.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Effort:
 
 
 class Wall:
-    """The host's time for many calls: what a caller waits for, including launches."""
+    """The host's time for many calls, including launches and the wait for the last result."""
 
     name = "wall"
 
@@ -146,7 +146,7 @@ def measure(timer: Wall | Events, candidates: dict[str, Calls]) -> dict[str, lis
         for turn in range(most):
             if turn >= least and time.perf_counter() > end:
                 break
-            # In each round, the first candidate sees other cache contents and clocks than the next.
+            # The position in a round affects which cache contents and clocks a candidate finds.
             shuffle.shuffle(order)
             for name in order:
                 found[name].append(samplers[name]())

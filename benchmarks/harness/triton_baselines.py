@@ -1,4 +1,4 @@
-"""The elementwise ops as a Triton user writes them: 1024 elements per program."""
+"""The elementwise ops as a Triton user would write them, with 1024 elements per program."""
 
 from __future__ import annotations
 

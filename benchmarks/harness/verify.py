@@ -1,4 +1,7 @@
-"""Verifies results before timing, by the rule of the tests, on the benchmark's own inputs."""
+"""Verifies results before timing, by the rule of the tests, on the benchmark's own inputs.
+
+`verify` explains the rule.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from torch import Tensor
 
 from treadle import reference
 
-# A baseline's result is wrong if its error exceeds this share of the largest value. Rounding in
-# half types stays far below that over the few steps that are compared.
+# A baseline's result is wrong if its error exceeds this fraction of the largest value. Over the few
+# steps that are compared, rounding errors of half types stay far below it.
 FAR_OFF = 0.1
 # Elements compared at a time: float64 copies of gigabytes would not fit in memory.
 CHUNK = {"cpu": 1 << 20, "cuda": 1 << 24}
@@ -161,7 +164,7 @@ def off_by(what: str, value: Tensor, truth: Tensor) -> float:
     if not truth.numel():
         return 0.0
     largest, error = float(truth.abs().max()), float((value.double() - truth).abs().max())
-    # Written so that NaN fails.
+    # `not ... <=` instead of `>`, so that NaN fails.
     if not error <= FAR_OFF * largest:
         share = error / largest if largest else float("inf")
         raise Refused(f"{what} is off by {share:.2f} of its largest value")
@@ -175,7 +178,7 @@ def compare(what: str, value: Tensor, other: Tensor, truth: Tensor, is_result: b
     error, allowed = (float((t.double() - truth).abs().max()) for t in (value, other))
     eps = torch.finfo(value.dtype).eps
     limit = (2 if is_result else 3) * allowed + 8 * eps * float(truth.abs().max())
-    # Written so that NaN fails.
+    # `not ... <=` instead of `>`, so that NaN fails.
     if not error <= limit:
         raise Refused(f"{what} is wrong by {error:.2e}, where {limit:.2e} is allowed")
     return error / limit if limit else 0.0

@@ -1,6 +1,7 @@
-"""The blocks of docs/agent.md and docs/dev/agent_numbers.md, from docs/figures/agent_*.json.
+"""Makes the generated blocks of docs/agent.md and docs/dev/agent_numbers.md.
 
-examples/agent writes these files; `make readme-numbers` writes the blocks.
+The numbers are from docs/figures/agent_*.json, which examples/agent writes. `make readme-numbers`
+writes the blocks.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def share(value: float) -> str:
 
 
 def success(found: list[tuple[str, Record]]) -> Iterator[str]:
-    """The share of rooms that each agent solves, and how many steps it takes."""
+    """A table of the fraction of rooms that each agent solves, and of its steps per room."""
     if not found:
         return
     names = [str(r["machine"].get("gpu") or r["machine"]["cpu"]) for _, r in found]
@@ -56,7 +57,7 @@ def success(found: list[tuple[str, Record]]) -> Iterator[str]:
 
 
 def training(found: list[tuple[str, Record]]) -> Iterator[str]:
-    """For each machine, how long training took and how well the agent reads digits."""
+    """A line for each machine: how long training took, and how well the agent reads digits."""
     for name, record in found:
         settings, seconds = record["settings"], record["seconds"]
         frames = settings["updates"] * settings["rows"] * settings["steps"]
@@ -68,7 +69,8 @@ def training(found: list[tuple[str, Record]]) -> Iterator[str]:
 
 
 def shown(record: Record) -> Iterator[Record]:
-    """The rows with the fewest and with the most rooms, except those measured with one thread."""
+    """The rows with the fewest and with the most rooms. Rows of a world on the CPU with one thread
+    are left out."""
     sizes = [row["rows"] for row in record["speeds"]]
     for row in record["speeds"]:
         if row["rows"] in (min(sizes), max(sizes)) and not row["way"].endswith("threads: 1"):
@@ -81,7 +83,7 @@ def plain(row: Record) -> list[str]:
 
 
 def ways(found: list[tuple[str, Record]]) -> Iterator[str]:
-    """Frames per second of each way on the first machine."""
+    """A table of the frames per second of each way to run the loop, on the first machine."""
     for _, record in found[:1]:
         facts = record["machine"]
         name = facts.get("gpu") or facts["cpu"]
@@ -91,7 +93,8 @@ def ways(found: list[tuple[str, Record]]) -> Iterator[str]:
 
 
 def speed(found: list[tuple[str, Record]]) -> Iterator[str]:
-    """Frames per second of each way to run the loop, and the times of host and device."""
+    """A table for each machine: frames per second of each way to run the loop, and the times of
+    host and device."""
     for name, record in found:
         yield f"{where(name, record)}:"
         yield ""

@@ -1,6 +1,6 @@
-"""Writes the generated block of docs/interop.md, from the committed results of the suite jax.
+"""Makes the generated block of docs/interop.md from the committed results of the suite jax.
 
-`make readme-numbers` runs it.
+`make readme-numbers` writes the block.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KEYS = "cuda/jax/"
 
 
 def table_of(rows: list[Row]) -> Iterator[str]:
-    """A table of microseconds per step."""
+    """A table of microseconds per step, ours and the fastest baseline's."""
     yield from table("B, T, H", "treadle.jax", "fastest baseline", "times as fast", "by")
     for row in rows:
         name = row["key"].removeprefix(KEYS).replace("/", " ")

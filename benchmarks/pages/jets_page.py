@@ -1,6 +1,7 @@
-"""Writes the generated blocks of docs/jets.md and docs/dev/jets_numbers.md.
+"""Makes the generated blocks of docs/jets.md and docs/dev/jets_numbers.md.
 
-`make readme-numbers` runs it. The rows are the committed results of the suite jets, GPUs first.
+The numbers are the committed results of the suite jets, those of GPUs first. `make readme-numbers`
+writes the blocks.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ BASELINES = {
 
 
 def figures(rows: list[Row]) -> Iterator[str]:
-    """Our time, the speed relative to each baseline, and the peak bytes of a step.
+    """A table of our time, our speed relative to each baseline, and the peak bytes of a step.
 
-    Bytes are also given as a share of eager autograd's. A baseline that no row timed has no column.
+    Bytes are also shown relative to eager autograd's. A baseline that no row timed has no column.
     """
     timed = [row for row in rows if "times" in row]
     weighed = {row["key"].removesuffix("/memory"): row["memory"] for row in rows if "memory" in row}
@@ -49,7 +50,7 @@ def figures(rows: list[Row]) -> Iterator[str]:
 
 
 def summary(machines: Iterable[Machine]) -> Iterator[str]:
-    """The speed and bytes on the first machine, relative to autograd."""
+    """A table of our speed and bytes relative to autograd's, on the first machine."""
     measured = runs(machines, KEYS)
     if not measured:
         yield NO_SPEEDS

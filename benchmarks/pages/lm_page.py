@@ -1,6 +1,7 @@
-"""The blocks of docs/language_model.md and docs/dev/language_model_numbers.md.
+"""Makes the generated blocks of docs/language_model.md and docs/dev/language_model_numbers.md.
 
-`make readme-numbers` writes them from the files that the examples wrote to docs/figures.
+The numbers are from the files that the examples wrote to docs/figures. `make readme-numbers` writes
+the blocks.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def read(pattern: str) -> list[tuple[Path, Row]]:
 
 
 def where(path: Path, facts: Facts) -> str:
-    """The machine and versions of a file's numbers."""
+    """The machine and the versions with which a file was made."""
     threads = "1 thread" if facts.get("threads") == 1 else f"{facts['cores']} cores"
     name = facts.get("gpu") or f"{facts['cpu']}, {threads}, load before {facts['load_before']}"
     versions = f"torch {facts['torch']}"
@@ -37,7 +38,7 @@ def where(path: Path, facts: Facts) -> str:
 
 
 def lines_of(record: Row) -> Iterator[str]:
-    """A line for each measured task, and two about training."""
+    """A table with a line for each timed task, then two lines about training."""
     sides = list(record["speeds"][0]["tokens_per_s"])
     yield from table("", *sides)
     for row in record["speeds"]:
@@ -52,7 +53,7 @@ def lines_of(record: Row) -> Iterator[str]:
 
 
 def speeds(files: list[tuple[Path, Row]]) -> Iterator[str]:
-    """Tokens per second of each task on the first machine."""
+    """A table of the tokens per second of each task, on the first machine."""
     if not files:
         yield NONE_YET
         return
@@ -94,7 +95,7 @@ def machine(facts: Facts) -> str:
 
 
 def replaced(files: list[tuple[Path, Row]]) -> Iterator[str]:
-    """The difference of the losses and the time of a step, for each script and machine."""
+    """A table of the difference of losses and the time of a step, for each script and machine."""
     if not files:
         yield NONE_YET
         return

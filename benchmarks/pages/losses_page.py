@@ -1,6 +1,7 @@
-"""The block of docs/recurrent.md about what cells learn, from docs/figures/recurrent_losses.json.
+"""Makes the generated block of docs/recurrent.md about the losses that each cell reaches.
 
-`make readme-numbers` writes it, together with the blocks of rl_page.py.
+The numbers are from docs/figures/recurrent_losses.json. `make readme-numbers` writes the block,
+together with those of rl_page.py.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def column(row: dict[str, Any]) -> str:
 
 
 def rows(found: dict[str, Any]) -> Iterator[tuple[str, dict[str, str]]]:
-    """The title and the losses of each run, one column for each way of training."""
+    """The title of each line of the table, and its losses by column."""
     texts: dict[str, dict[str, str]] = {}
     for row in found["rows"]:
         if row["program"] == "waves":

@@ -1,6 +1,6 @@
-"""The table of docs/other_gpus.md, from results of layers planned for other GPUs.
+"""Makes the table of docs/other_gpus.md from results of layers that were planned for other GPUs.
 
-`make readme-numbers` writes it. Such results are in separate folders, such as h200-as-a100.
+Such results are in separate folders, such as h200-as-a100. `make readme-numbers` writes the table.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def geometric(speeds: list[float]) -> str:
 
 
 def lost(machine: Machine) -> str:
-    """The rows that are slower than torch's by more than the noise between two runs."""
+    """A sentence with the rows that are slower than torch's by more than the noise of two runs."""
     _, facts, rows = machine
     own = of(rows, OTHER_GPUS)
     slow = [(over(row) or 0.0, row) for row in own]

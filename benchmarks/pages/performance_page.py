@@ -1,10 +1,11 @@
-"""The blocks of docs/performance.md, and its picture, from all committed results.
+"""Makes the generated blocks and the picture of docs/performance.md from all committed results.
 
-    python benchmarks/pages/performance_page.py                 docs/figures/speed.png
-    python benchmarks/pages/performance_page.py --output DIR    the same file in another folder
+    python benchmarks/pages/performance_page.py                 draw docs/figures/speed.png
+    python benchmarks/pages/performance_page.py --output DIR    draw speed.png in another folder
 
-`make readme-numbers` writes the blocks. Baselines are other people's code: torch, torch.compile,
-Triton, CuPy. Our own algorithms, cells in a loop and targets are in docs/dev/targets.md.
+`make readme-numbers` writes the blocks. The baselines on this page are other people's code: torch,
+torch.compile, Triton, CuPy. docs/dev/targets.md compares our own algorithms and loops over our
+cells, and shows targets.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ CELLS, MODELS, WIDE = "sweep_cells", "models", "sweep_wide"
 OTHER_GPUS = "sweep_other_gpus"
 NONE_YET = targets_page.NONE_YET
 NO_MODELS = "They have not been measured yet: `benchmarks/gpu.sh OUTDIR bench --suite models`."
-# Ratios of times. Two runs of one program differ by less than SLOWER; a CPU's rows are listed
-# individually only above MUCH_SLOWER.
+# Ratios of times. A row counts as slower above SLOWER, because two runs of one program differ by
+# less. A CPU's rows are listed individually only above MUCH_SLOWER.
 SLOWER, MUCH_SLOWER = 1 + targets_page.NOISE, 1.2
 MOST_OF_A_SUITE = 2
 SINE_DTYPES = ("float32", "bfloat16")
@@ -77,7 +78,7 @@ def torchs(row: Row) -> str:
 
 
 def outside(row: Row) -> dict[str, float]:
-    """Times of the baselines that are other people's code and compute the same function."""
+    """The times of baselines that are other people's code and compute the same function."""
     times = row.get("times", {})
     return {
         other: time["median_us"]
@@ -128,7 +129,7 @@ def layers(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def many_rows(rows: list[Row]) -> Iterator[str]:
-    """A sentence, because a table would be as long as those above it."""
+    """A sentence about large batches, because a table would be as long as those above it."""
     parts = []
     for cell in ("lstm", "gru"):
         own = [row for row in rows if row["op"] == cell]
@@ -159,7 +160,7 @@ def call(row: Row | None) -> str:
 
 
 def models(all_machines: list[Machine]) -> Iterator[str]:
-    """Recurrent stacks of public models, on the first GPU that ran them."""
+    """A table of the recurrent layers of public models, on the first GPU that ran them."""
     for machine in all_machines:
         rows = [row for row in of(machine[2], MODELS) if "what" in row]
         if not rows or machine[1]["device"] != "cuda":
@@ -180,8 +181,8 @@ def models(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def slower(all_machines: list[Machine]) -> Iterator[str]:
-    """The rows that are slower than a baseline. Only the worst rows of each suite are listed, and
-    for a CPU only much slower ones."""
+    """A table of the rows that are slower than a baseline. It has only the worst rows of each suite
+    and, for a CPU, only much slower ones."""
     yield from table("machine", "row", "treadle, µs", "baseline, µs", "treadle / baseline")
     rest = []
     for _, facts, rows in all_machines:
@@ -214,7 +215,7 @@ def slower(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def elementwise(all_machines: list[Machine]) -> Iterator[str]:
-    """A line for each group of ops, with a column for each machine that has such rows."""
+    """A table with a line for each group of ops and a column for each machine that timed one."""
     columns = []
     for _, facts, rows in all_machines:
         groups = targets_page.groups(rows)
@@ -241,7 +242,8 @@ def sine(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def sine_layer(all_machines: list[Machine]) -> Iterator[str]:
-    """Ratios by dtype and pass, over all widths, to the compiler and to plain PyTorch."""
+    """A table of our speed relative to the compiler's and plain PyTorch's, by dtype and pass, over
+    all widths."""
     machine = first_gpu(all_machines)
     rows = [
         row
@@ -272,7 +274,8 @@ def sine_layer(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def jets(all_machines: list[Machine]) -> Iterator[str]:
-    """Ratios of times, and the peak bytes of a step as a share of autograd's."""
+    """A table of our times, our speed relative to the baselines', and the peak bytes of a step
+    relative to autograd's."""
     machine = first_gpu(all_machines)
     rows = [row for row in (machine[2] if machine else []) if row["key"].startswith("cuda/jets/")]
     if not rows or machine is None:
@@ -294,7 +297,7 @@ def jets(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def measured_on(all_machines: list[Machine]) -> Iterator[str]:
-    """Each machine and its folder, whose files record the commit of each measurement."""
+    """A line for each machine with its folder, whose files record the measured commits."""
     for paths, facts, rows in all_machines:
         busy = sum(bool(row.get("busy")) for row in rows)
         note = f", {busy} while other programs ran" if busy else ""
@@ -330,14 +333,14 @@ def rewritten(text: str, all_machines: list[Machine]) -> str:
 
 
 def order(what: str) -> tuple[int, ...]:
-    """Sorts shapes by H, then by B."""
+    """A key that sorts shapes by H, then by B, then by T."""
     b, t, h = map(int, what.split(","))
     return h, b, t
 
 
 def draw(machine: Machine, path: Path) -> None:
     """Draws one heat map per cell, with a row per shape and a column per dtype and mode. Colours
-    and numbers show the speed."""
+    and numbers show the speed relative to torch's."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -382,7 +385,7 @@ def panel(axes: Any, rows: list[Row], shapes: list[str]) -> Any:
         axes.text(
             column, shapes.index(row["what"]), text, color="white" if dark else "black", **style
         )
-    # White where both are equally fast, red where ours is slower.
+    # White where both are equally fast, blue where ours is faster, red where it is slower.
     scale = TwoSlopeNorm(0, -1, 5)
     axes.set_facecolor("0.92")  # not measured
     image = axes.imshow(grid, cmap="RdBu", norm=scale, aspect="auto")

@@ -1,10 +1,10 @@
-"""The planner's blocks of docs/recurrent.md, and its picture: which algorithm runs for which sizes.
+"""Makes the blocks and the picture of docs/recurrent.md about the algorithm for each size.
 
-    python benchmarks/pages/planner_page.py                 docs/figures/planner.png
-    python benchmarks/pages/planner_page.py --output DIR    the same file in another folder
+    python benchmarks/pages/planner_page.py                 draw docs/figures/planner.png
+    python benchmarks/pages/planner_page.py --output DIR    draw planner.png in another folder
 
-Nothing is measured: the library's planner is called with the properties of an H200. `make
-readme-numbers` writes the blocks.
+Nothing is measured: the library's planner, which chooses the algorithm for given sizes, is called
+with the properties of an H200. `make readme-numbers` writes the blocks.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def fits(cell: str, algorithm: str, hidden: int, element: int, backward: bool) -
         )
     except RuntimeError:
         return False
-    return str(found.algorithm) == algorithm  # for backward, the planner may choose another one
+    # For the backward pass, the planner may choose another algorithm than the forced one.
+    return str(found.algorithm) == algorithm
 
 
 def widest(cell: str, algorithm: str, element: int, backward: bool) -> str:
@@ -131,7 +132,7 @@ def draw(path: Path, points: int = 96) -> None:
 
     names = list(COLOUR)
     spread = [8 * (3072 / 8) ** (n / (points - 1)) for n in range(points)]
-    # Above 64, only multiples of 64, as in models, because `tiles` supports no others.
+    # Above 64, only multiples of 64, as in most models: `tiles` supports no others.
     widths = sorted({round(h) if h < 64 else round(h / 64) * 64 for h in spread})
     batches = sorted({round(8192 ** (n / (points - 1))) for n in range(points)})
     figure, panels = plt.subplots(2, 2, figsize=(8.4, 6.2), sharex=True, sharey=True)

@@ -3,13 +3,14 @@
     python benchmarks/pages/readme_numbers.py          rewrite the blocks between the comment lines
     python benchmarks/pages/readme_numbers.py --check  fail if a block is out of date
 
-README.md has four lines about the GPU with the most rows. Everything else is in docs/performance.md
+A block is the text between two such comment lines. README.md has four sentences about the GPU with
+the most rows. The other blocks, with the scripts that make them, are in docs/performance.md
 (performance_page.py), docs/dev/targets.md (targets_page.py, sweep_page.py), docs/recurrent.md
 (rl_page.py), docs/sine.md (sine_page.py), docs/sine_linear.md (sine_linear_page.py), docs/jets.md
 (jets_page.py), docs/interop.md (jax_page.py), docs/language_model.md (lm_page.py), docs/agent.md
 (agent_page.py), docs/dev/scaling.md (scale_page.py), docs/other_gpus.md (other_gpus_page.py) and
-docs/training_step.md (training_step_page.py). All numbers about jets, language models and the agent
-are in docs/dev/*_numbers.md.
+docs/training_step.md (training_step_page.py). docs/dev/*_numbers.md have all numbers about jets,
+language models and the agent.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def short(value: float) -> str:
 
 
 def layer(rows: list[Row]) -> Iterator[str]:
-    """Training calls of LSTM and GRU against torch's, by dtype."""
+    """Sentences about training calls of LSTM and GRU: the speed relative to torch's, by dtype."""
     for cell, baseline in (("LSTM", sweep_page.LSTM), ("GRU", "nn.GRU")):
         parts = []
         for digits in ("float16", "bfloat16", "float32"):
@@ -80,7 +81,7 @@ def layer(rows: list[Row]) -> Iterator[str]:
 
 
 def sine(rows: list[Row]) -> Iterator[str]:
-    """The share of a copy's speed that the sine of large numbers reaches."""
+    """A sentence about the speed of the sine of large numbers, relative to a copy's."""
     for row in rows:
         if (row.get("op"), row.get("dtype"), row.get("argument")) != ("sine", "float32", LARGE):
             continue
@@ -92,9 +93,9 @@ def sine(rows: list[Row]) -> Iterator[str]:
 
 
 def siren(rows: list[Row]) -> Iterator[str]:
-    """Time and memory of training steps with a loss on the Laplacian, relative to plain PyTorch's.
-    Rows that compute the Laplacian by jets are used if there are any, otherwise rows by
-    autograd."""
+    """A sentence about the time and memory of training steps with a loss on the Laplacian, relative
+    to plain PyTorch's. Uses rows that compute the Laplacian by jets if there are any, otherwise
+    rows that compute it by autograd."""
     for keys, eager, by in (
         (jets_page.KEYS, jets_page.EAGER, " of `Siren.jet`"),
         (sine_linear_page.NETWORK, sine_linear_page.EAGER, ""),
@@ -113,7 +114,7 @@ def siren(rows: list[Row]) -> Iterator[str]:
 
 
 def headline(found: list[Machine]) -> Iterator[str]:
-    """The lines of the GPU with the most rows, and the name of that GPU."""
+    """The name of the GPU with the most rows, and the sentences about it."""
     gpus = [machine for machine in found if machine[1]["device"] == "cuda"]
     if not gpus:
         yield performance_page.NONE_YET

@@ -1,7 +1,7 @@
-"""The block of docs/recurrent.md about resets, and its picture, from the suite rl.
+"""Makes the block of docs/recurrent.md about resets, and a picture, from results of the suite rl.
 
-    python benchmarks/pages/rl_page.py                 draw the picture, in docs/figures
-    python benchmarks/pages/rl_page.py --output DIR    the same file in another folder
+    python benchmarks/pages/rl_page.py                 draw docs/figures/rl.png
+    python benchmarks/pages/rl_page.py --output DIR    draw rl.png in another folder
 
 `make readme-numbers` writes the block, and those of losses_page.py and planner_page.py.
 """
@@ -51,7 +51,7 @@ def over(row: Row, name: str) -> str:
 
 
 def table_of(rows: list[Row]) -> Iterator[str]:
-    """A table of treadle's µs per step, in bold if the target was missed, and of the other
+    """A table of treadle's µs per step, in bold if it missed its target, and of the other
     candidates' times divided by treadle's."""
     names = ("without resets", "cut, padded, packed", "loop of cells", "TorchRL's Triton")
     yield from table("B, T, H", "treadle", *names)
@@ -66,7 +66,8 @@ def table_of(rows: list[Row]) -> Iterator[str]:
 
 
 def cost_of(rows: list[Row]) -> Iterator[str]:
-    """The median and the largest cost of resets over all shapes, for each share of the steps."""
+    """A sentence about the median and the largest cost of resets over all shapes, for each fraction
+    of steps that reset."""
     costs: dict[str, list[float]] = {}
     for row in rows:
         if "times" in row:
@@ -94,8 +95,8 @@ def ratios(rows: list[Row], name: str) -> list[float]:
 
 
 def summary_of(rows: list[Row]) -> Iterator[str]:
-    """For each cell, dtype and mode: the other candidates' times divided by ours, as median (worst
-    to best)."""
+    """A table with a line for each cell, dtype and mode: the other candidates' times divided by
+    ours, as median (worst to best)."""
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         if "times" in row:
@@ -121,7 +122,7 @@ def machine_line(files: list[File], folder: Path) -> str:
 
 
 def figures(machines: Iterable[Machine]) -> Iterator[str]:
-    """The lines for docs/recurrent.md: one for each cell, dtype and mode."""
+    """The block of docs/recurrent.md, which summarizes the rows by cell, dtype and mode."""
     measured = runs(machines, KEYS)
     if not measured:
         yield NONE_YET
@@ -135,7 +136,7 @@ def figures(machines: Iterable[Machine]) -> Iterator[str]:
 
 
 def every_row(machines: Iterable[Machine], folder: Path) -> Iterator[str]:
-    """The lines for docs/dev/targets.md."""
+    """The block of docs/dev/targets.md, which has every row."""
     measured = runs(machines, KEYS)
     if not measured:
         yield NONE_YET

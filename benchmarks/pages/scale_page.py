@@ -1,9 +1,10 @@
-"""The block of docs/dev/scaling.md: what a training step would cost on many GPUs, by arithmetic.
+"""Makes the block of docs/dev/scaling.md: the calculated time of a training step on many GPUs.
 
-    python benchmarks/pages/scale_page.py    print it; `make readme-numbers` writes it
+    python benchmarks/pages/scale_page.py    print the block; `make readme-numbers` writes it
 
-Times of one layer on one GPU are measured (rows of the suite sweep_cells); everything between GPUs
-is computed from the assumptions below. Units are seconds, bytes and bytes per second.
+The times of one layer on one GPU are measured (rows of the suite sweep_cells). The time of
+communication between GPUs is calculated from the assumptions below. Units are seconds, bytes and
+bytes per second.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ NODE = 8
 NVLINK = 900e9 / 2
 NETWORK = 400e9 / 8
 MEMORY = 141e9
-# We assume that this share of these speeds is reached.
+# We assume that this fraction of the speeds above is reached.
 REACHED = 0.8
-# NCCL 2.30 assumes these latencies (src/graph/tuning.cc, protocol Simple): to begin, and for a step
-# within a node and between nodes.
+# Latencies that NCCL 2.30 assumes (src/graph/tuning.cc, protocol Simple): for the beginning, and
+# for each hop within a node and between nodes.
 BEGIN = 8.4e-6
 WITHIN = {"ring": 3.4e-6, "tree": 4.0e-6}
 BETWEEN = 14e-6
-# The model: layers as wide as their input, between an embedding of bytes and a linear layer that
+# The model: layers with H inputs and H units, between an embedding of bytes and a linear layer that
 # predicts bytes.
 LAYERS, VOCABULARY, GATES = 4, 256, 4
 GRADIENT = 4  # bytes per element: float32, as with autocast or FSDP2's reduce_dtype
@@ -71,11 +72,11 @@ class Layer:
 
 
 def all_reduce(size: float, gpus: int) -> float:
-    """Seconds to all-reduce ``size`` bytes by NCCL's ring or trees, whichever is faster."""
+    """Seconds to all-reduce ``size`` bytes by NCCL's ring or its trees, whichever is faster."""
     if gpus == 1:
         return 0.0
     nodes = math.ceil(gpus / NODE)
-    # A ring enters and leaves a node once, on all of its network cards at the same time.
+    # A ring enters and leaves a node once, through all of the node's network cards at once.
     speed = NVLINK if nodes == 1 else min(NVLINK, NODE * NETWORK)
     bandwidth = 2 * (gpus - 1) / gpus * size / (REACHED * speed)
     steps = {"ring": 2 * (nodes - 1), "tree": 2 * math.ceil(math.log2(nodes))}
@@ -85,9 +86,11 @@ def all_reduce(size: float, gpus: int) -> float:
 
 
 def data_parallel(layer: Layer, layers: int, gpus: int, overlap: bool = True) -> float:
-    """The time of a step. When a layer's backward pass has ended, its gradients are sent while
-    earlier layers compute theirs; without overlap, all gradients are sent at the end."""
-    ends = VOCABULARY * layer.hidden * GRADIENT  # of the linear layer, and of the embedding
+    """The time of a training step with data parallelism. When a layer's backward pass has ended,
+    its gradients are sent while earlier layers compute theirs. Without ``overlap``, all gradients
+    are sent at the end."""
+    # The bytes of the linear layer's gradient, which are also those of the embedding's.
+    ends = VOCABULARY * layer.hidden * GRADIENT
     computed = layers * layer.forward
     sent = computed + all_reduce(ends, gpus)
     for _ in range(layers):
@@ -99,8 +102,9 @@ def data_parallel(layer: Layer, layers: int, gpus: int, overlap: bool = True) ->
 
 
 def layer_pipeline(layer: Layer, gpus: int, call: Layer) -> float:
-    """The time of a step if each GPU has one layer and processes the time steps in the best number
-    of chunks; a chunk takes at least as long as a short call."""
+    """The time of a training step if each GPU has one layer and processes the time steps in chunks.
+    Several numbers of chunks are tried, and the best one is used. A chunk takes at least as long as
+    ``call``, a short call."""
     found = []
     for chunks in (2**k for k in range(1 + int(math.log2(layer.steps)))):
         turns = chunks + gpus - 1
@@ -113,9 +117,10 @@ def layer_pipeline(layer: Layer, gpus: int, call: Layer) -> float:
 
 
 def sequence_pipeline(layers: dict[int, Layer], batch: int, gpus: int, call: Layer) -> float:
-    """The time of a step if each GPU has all layers (there are as many as GPUs) and a part of the
-    time steps, with rows in groups of the best measured size. A part of a layer waits for the part
-    before it and for the layer below. The gradients of the first layer are sent last."""
+    """The time of a training step if each GPU has all layers (as many as there are GPUs) and a part
+    of the time steps. Rows are in groups of the best measured size. A part of a layer waits for the
+    same layer's part on the previous GPU and for the layer below. The gradients of the first layer
+    are sent last."""
     found = []
     for rows, layer in layers.items():
         if batch % rows == 0:
@@ -130,7 +135,8 @@ def sequence_pipeline(layers: dict[int, Layer], batch: int, gpus: int, call: Lay
 
 
 def layers_of(rows: Iterable[dict[str, object]]) -> dict[str, Layer]:
-    """Layers by shape, in bfloat16; the backward pass takes training time minus inference time."""
+    """The bfloat16 layers by shape. The backward pass is the time of training minus that of
+    inference."""
     times: dict[str, dict[str, float]] = {}
     shapes = {}
     for row in rows:
@@ -185,8 +191,8 @@ def by_data(layers: dict[str, Layer]) -> Iterator[str]:
 
 
 def pairs(layers: dict[str, Layer]) -> Iterator[tuple[dict[int, Layer], int, int]]:
-    """The layers of each T and H by B, and each B with the numbers of GPUs for which B divided by
-    that number was measured."""
+    """For each T and H: the measured layers by B, with a B and a number of GPUs, if a layer with B
+    divided by the number of GPUs was measured too."""
     for hidden, steps in sorted({(layer.hidden, layer.steps) for layer in layers.values()}):
         same = (one for one in layers.values() if (one.hidden, one.steps) == (hidden, steps))
         by_batch = dict(sorted((layer.batch, layer) for layer in same))
@@ -228,7 +234,7 @@ def by_layers(layers: dict[str, Layer]) -> Iterator[str]:
 
 
 def memory(layers: dict[str, Layer]) -> Iterator[str]:
-    """The memory of a layer: its input, its output and its gates."""
+    """A sentence about the memory of a layer, which saves its input, output and gates."""
     widest = max(layer.hidden for layer in layers.values())
     kept = HALF * (2 + GATES) * widest
     fit = MEMORY / (LAYERS * kept)

@@ -1,6 +1,7 @@
-"""Writes the generated block of docs/sine_linear.md: committed results of two suites.
+"""Makes the generated block of docs/sine_linear.md.
 
-`make readme-numbers` runs it. The suites are sine_linear and siren.
+The numbers are the committed results of the suites sine_linear and siren. `make readme-numbers`
+writes the block.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ COMPILED, EAGER = "torch.compile", "composition"
 
 
 def times_as_fast(row: Row, baseline: str) -> float | None:
-    """The time of the fastest baseline with this prefix (torch.compile has two modes) divided by
-    ours."""
+    """The time of the baseline divided by ours. `baseline` is a prefix: torch.compile has two
+    modes, and the faster one counts."""
     times = row["times"]
     baselines = [time["median_us"] for name, time in times.items() if name.startswith(baseline)]
     return float(min(baselines) / times["treadle"]["median_us"]) if baselines else None
 
 
 def cells(row: Row | None, unit: float = 1) -> list[str]:
-    """Our time, and the compiler's and the composition's times divided by ours."""
+    """Our time, and the times of the compiler and of the composition divided by ours."""
     if row is None:
         return [""] * 3
     ours = row["times"]["treadle"]["median_us"] / unit
@@ -39,7 +40,7 @@ def cells(row: Row | None, unit: float = 1) -> list[str]:
 
 
 def layers(rows: list[Row]) -> Iterator[str]:
-    """One line for each width and dtype, for the forward pass and for both passes."""
+    """A table with a line for each width and dtype, for the forward pass and for both passes."""
     by_key = {row["key"]: row for row in rows if row["key"].startswith(LAYER)}
     baselines = ("× compiler", "× composition")
     yield from table("width, dtype", "forward, µs", *baselines, "both passes, µs", *baselines)

@@ -1,6 +1,7 @@
-"""The blocks of docs/sine.md, from the sources, sine_error.json in docs/figures, and results.
+"""Makes the generated blocks of docs/sine.md.
 
-`make readme-numbers` writes them with those of the README.
+The numbers are from the kernels' sources, from docs/figures/sine_error.json and from committed
+results. `make readme-numbers` writes the blocks.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def in_source(file: str, pattern: str) -> str:
 
 
 def near(file: str, name: str) -> float:
-    """A constant kNear of the sources: the magnitude up to which pi is subtracted in parts."""
+    """A constant kNear of the sources: the largest magnitude for which multiples of pi are
+    subtracted in parts."""
     return float.fromhex(in_source(file, rf"\bkNear{name} = (0x[\w.+-]+?)f?;"))
 
 
@@ -40,14 +42,14 @@ def power(x: float) -> str:
 
 
 def entries(name: str) -> int:
-    """The number of exponents in a table; the table for float has each with both signs."""
+    """The number of exponents in a table. The table for float has each of them with both signs."""
     table = in_source("sine_tables.h", rf"(?s)k{name}HalfTurns\[\d+\] = (\{{.*?\n\}});")
     found = len(re.findall(r"\{-?0x", table))
     return found // 2 if name == "Float" else found
 
 
 def ways() -> Iterator[str]:
-    """The argument reduction of each dtype."""
+    """A table of the argument reduction of each dtype."""
     exponents = {name: entries(name) for name in ("Float", "BFloat16")}
     words = int(in_source("sine_tables.h", r"kInverseTwoPi\[(\d+)\]"))
     without = in_source("sine_double.h", r"kNear<double> = (\d[\de]+);")
@@ -110,7 +112,7 @@ def nearest() -> Iterator[str]:
 
 
 def magnitude(argument: str) -> tuple[bool, float]:
-    """Sort key: numbers first, by size, then mixtures."""
+    """A sort key, by which numbers come first, in order, and then mixtures."""
     try:
         return False, float(argument)
     except ValueError:
@@ -130,7 +132,7 @@ def by_argument(rows: list[Row]) -> list[Row]:
 
 
 def speed_table(timed: list[Row]) -> Iterator[str]:
-    """A copy's time divided by treadle's and by torch's, so larger is better."""
+    """A table of a copy's time divided by treadle's and by torch's, so larger is better."""
     arguments = sorted({row["argument"] for row in timed}, key=magnitude)
     yield from table("arguments: this × N(0,1)", *arguments)
     for op, dtype in dict.fromkeys((row["op"], row["dtype"]) for row in timed):

@@ -1,7 +1,7 @@
-"""The LLTM layer's tables of docs/dev/targets.md, and their picture, from the suites sweep_*.
+"""Makes the LLTM layer's tables and picture of docs/dev/targets.md, from the suites sweep_*.
 
-    python benchmarks/pages/sweep_page.py                 docs/figures/layer.png
-    python benchmarks/pages/sweep_page.py --output DIR    the same file in another folder
+    python benchmarks/pages/sweep_page.py                 draw docs/figures/layer.png
+    python benchmarks/pages/sweep_page.py --output DIR    draw layer.png in another folder
 
 `make readme-numbers` writes the tables. They show every row, in bold if it missed its target.
 """
@@ -52,7 +52,7 @@ def number(value: float) -> str:
 
 
 def plain(row: Row | None, *names: str, value: str = "us_per_step") -> str:
-    """The times of the named candidates, or why there are none."""
+    """The times of the named candidates, or the reason why there are none."""
     if row is None:
         return ""
     if "refused" in row:
@@ -99,8 +99,8 @@ def shapes(rows: list[Row]) -> Iterator[str]:
 
 
 def choice(row: Row | None) -> str:
-    """The planner's choice and its time divided by the best algorithm's; in brackets, the other
-    algorithms' times divided by the best algorithm's."""
+    """The planner's choice, with its time divided by that of the best algorithm. In brackets, the
+    other algorithms' times divided by that of the best."""
     if row is None or "refused" in row:
         return plain(row)
     forced = {name: times["median_us"] for name, times in row["times"].items() if name != OURS}
@@ -138,7 +138,7 @@ def tiny(rows: list[Row]) -> Iterator[str]:
 
 
 def beside_torch(row: Row | None) -> str:
-    """Times of treadle and of torch's layer or its substitute."""
+    """The times of treadle's layer and of torch's. For an LLTM, the latter is nn.LSTM."""
     others = [name for name in (row or {}).get("times", {}) if name != OURS]
     return cell(row, OURS, *others[:1])
 
@@ -165,7 +165,7 @@ TABLES = {
 
 
 def figures(machines: Iterable[Machine]) -> Iterator[str]:
-    """The block `layer` of docs/dev/targets.md; targets_page.py lists what was missed."""
+    """The block `layer` of docs/dev/targets.md. targets_page.py lists the missed targets."""
     measured = runs(machines, KEYS)
     if not measured:
         yield NONE_YET
@@ -186,8 +186,8 @@ def figures(machines: Iterable[Machine]) -> Iterator[str]:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Draws the µs per step of treadle and nn.LSTM, with one panel per dtype and mode, one line per
-    shape, and targets as ticks."""
+    """Draws the µs per step of treadle and nn.LSTM. Each dtype and mode has a panel, each shape a
+    line of points, and targets are ticks."""
     import matplotlib
 
     matplotlib.use("Agg")

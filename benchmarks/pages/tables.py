@@ -1,4 +1,4 @@
-"""Code shared by all generated pages: reads committed results, and writes lines of Markdown."""
+"""Functions that the scripts of this folder share: reading results, and writing Markdown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Blocks = dict[str, Callable[[], Iterator[str]]]
 
 @lru_cache(maxsize=64)
 def _read(path: Path, written: int) -> Any:
-    del written  # part of the cache's key, so that a changed file is read again
+    del written  # only a part of the cache's key, so that a changed file is read again
     return json.loads(path.read_text())
 
 
@@ -33,8 +33,8 @@ def read(path: Path) -> Any:
 
 
 def machines() -> list[Machine]:
-    """Files, facts and rows of every machine and device. GPUs are first, then machines with more
-    rows, then newer ones.
+    """The files, facts and rows of every machine and device. GPUs come first; among GPUs, and among
+    CPUs, those with more rows come first, then newer ones.
 
     If two files of a folder timed the same row, the newer one is used. Quick runs are left out.
     """
@@ -58,8 +58,8 @@ def machines() -> list[Machine]:
 def runs(
     machines: Iterable[Machine], keys: str | tuple[str, ...]
 ) -> list[tuple[list[File], list[Row]]]:
-    """For each machine, the files with rows whose key has this prefix, newest last, and these
-    rows."""
+    """For each machine: the files with rows whose key begins with one of ``keys``, the newest last,
+    and these rows."""
     found = []
     for paths, _, rows in machines:
         own = [row for row in rows if row["key"].startswith(keys)]
@@ -79,13 +79,13 @@ def of(rows: list[Row], suite: str) -> list[Row]:
 
 
 def gpu_name(facts: Facts) -> str | None:
-    """The GPU, and the GPU for which layers were planned if it is another one; None on the CPU."""
+    """The GPU's name and, if layers were planned for another GPU, its name too. None on the CPU."""
     imposed = facts.get("imposed_gpu")
     return f"{facts['gpu']} as {imposed}" if imposed else facts.get("gpu")
 
 
 def commit(facts: Facts) -> str:
-    """The commit that was measured."""
+    """The measured commit."""
     name = facts["treadle_commit"] or "of no commit"
     return f"treadle {name[:10]}{' with changes' if name.endswith('-modified') else ''}"
 

@@ -1,7 +1,8 @@
-"""The blocks of docs/dev/targets.md, from all committed results: missed targets, then summaries.
+"""Makes the generated blocks of docs/dev/targets.md from all committed results.
 
-Each line of a summary is for a group of rows. Ratios are treadle's time over the fastest
-baseline's.
+The page has missed targets, and then summaries. Each line of a summary is about a group of rows.
+Ratios are treadle's time divided by the fastest baseline's. `make readme-numbers` writes the
+blocks.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from benchmarks.pages.tables import (
 
 PAGE = sweep_page.PAGE
 NONE_YET = "None have been committed yet."
-# Two runs of one program differ by about this much even on an idle machine.
+# The ratio of two runs of one program differs from 1 by about this much, even on an idle machine.
 NOISE = 0.03
 LAYER = "lltm layer"
 SWEEP = "lltm layer sweep (baselines: its algorithms, forced)"
 
-# Patterns of group names, and the line of all groups that match.
+# Patterns of group names, and what replaces them in the name of the summary's line.
 LINES = {
     r"^(vector_add|scale|sine|cosine)$": "elementwise",
     r"^\w+ of large arguments$": "sine and cosine of large arguments",
@@ -46,8 +47,8 @@ LINES = {
 
 
 def group(row: Row) -> str:
-    """The line to which a row belongs: a group of the plots, over all ops and numbers of
-    threads."""
+    """The name of the summary's line to which a row belongs. It is the row's group, without some
+    distinctions, such as the op and the number of threads."""
     name = re.sub(r", (cuda|CUDA|CPU, \d+ threads?|cpu|CPU)$", "", row["group"])
     for pattern, short in LINES.items():
         name = re.sub(pattern, short, name)
@@ -55,7 +56,7 @@ def group(row: Row) -> str:
 
 
 def is_front(row: Row) -> bool:
-    """Whether the row times a Python function against the op that it calls. The table omits such
+    """Whether the row times a Python function against the op that it calls. Tables omit such
     rows."""
     return bool(row["label"].startswith("treadle."))
 
@@ -88,7 +89,7 @@ def lines(rows: list[Row]) -> Iterator[str]:
 
 
 def beside(rows: list[Row]) -> Iterator[str]:
-    """A line with the layer's time relative to yardsticks that compute something else, if any."""
+    """A sentence about the layer's time relative to yardsticks, which compute something else."""
     found: dict[str, list[float]] = {}
     for row in rows:
         if group(row) != LAYER:
@@ -107,7 +108,8 @@ def beside(rows: list[Row]) -> Iterator[str]:
 
 
 def losses(rows: list[Row]) -> Iterator[str]:
-    """Rows that missed their target, the worst first, and slow rows without a target."""
+    """The rows that missed their target, the worst first, and other rows that are slower than the
+    fastest baseline."""
     late = sorted((row for row in rows if missed(row)), key=means.excess, reverse=True)
     count = sum("target" in row for row in rows)
     yield f"Targets missed: {len(late)} of {count}."
@@ -157,7 +159,7 @@ def summary(machine: Machine) -> Iterator[str]:
 
 
 def each(found: list[Machine], part: str) -> Iterator[str]:
-    """One part for each machine, below a separate heading."""
+    """The same part for each machine, below a heading with the machine's name."""
     if not found:
         yield NONE_YET
     for machine in found:

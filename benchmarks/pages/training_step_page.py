@@ -1,6 +1,6 @@
-"""Writes the generated block of docs/training_step.md, from results of the suite training_step.
+"""Makes the generated block of docs/training_step.md from results of the suite training_step.
 
-`make readme-numbers` runs it.
+`make readme-numbers` writes the block.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NAMES = {
 
 
 def table_of(rows: list[Row]) -> Iterator[str]:
-    """Milliseconds per call, and the speed relative to the loop over torch's cell."""
+    """A table of milliseconds per call, and of the speed relative to the loop over torch's cell."""
     timed = [row for row in rows if "times" in row]
     yield from table("", *(f"{row['dtype']}: ms (times as fast)" for row in timed))
     loop = next(iter(NAMES))

@@ -1,7 +1,7 @@
-"""lltm_cell: on CUDA, wall time of a small step and device time of a large one; on the CPU, wall
-time.
+"""Times lltm_cell: on CUDA, the wall time of a small step and the device time of a large one; on
+the CPU, wall times.
 
-Shapes: B batch, I inputs, H hidden.
+Shapes are B, I, H: batch, inputs, hidden units.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def what(backward: bool) -> str:
 def arguments(
     sizes: Sizes, device: str, dtype: torch.dtype, backward: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """input, weights, bias, old_h, old_cell; the weights are like those of a trained net."""
+    """input, weights, bias, old_h, old_cell. The weights are as large as those of a trained net."""
     b, i, h = sizes
     shapes = ((b, i), (3 * h, h + i), (3 * h,), (b, h), (b, h))
     made = [torch.randn(shape, device=device) for shape in shapes]
@@ -189,8 +189,8 @@ def _yardsticks(sizes: Sizes, inputs: list[Any]) -> dict[str, Any]:
     b, _, h = sizes
     copies = []
     for *_, old_cell in inputs:
-        # The kernel reads three gates and the cell and writes h and the cell: six arrays. So the
-        # copy moves three, each read and written.
+        # The kernel reads three gates and the cell, and writes h and the cell: six arrays. The copy
+        # reads three arrays and writes three.
         source = torch.randn(3 * b * h, device="cuda").to(old_cell.dtype)
         copies.append(partial(torch.empty_like(source).copy_, source))
     # A kernel that waits for zero cycles does nothing.

@@ -1,11 +1,13 @@
-"""Layers of formula cells against treadle's own LSTM and GRU, and against a loop.
+"""Times layers of cells written as formulas, against treadle's LSTM and GRU and against loops.
 
 A row is the wall time of a call of treadle.nn.Recurrent with one layer and I = H. LSTM and GRU
-written as formulas are compared with treadle.nn.LSTM and GRU of the same sizes. Light GRU is
-compared with SpeechBrain's loop over time, eager and as TorchScript; its sizes are those of a layer
-in SpeechBrain's recipes for speech. The rows `compile` are the time of the first call of a process,
-forward and backward, minus that of a later call: with an empty folder of compiled cells, and with a
-full one.
+written as formulas are compared with treadle.nn.LSTM and GRU of the same sizes. Light GRU and sLSTM
+are compared with loops over time, eager and as TorchScript. Light GRU's loop is that of
+SpeechBrain, and its sizes are those of a layer in SpeechBrain's recipes for speech.
+
+The rows `compile` measure compilation: the time of a process's first call, forward and backward,
+minus that of a later call. They compare an empty folder of compiled cells with one that already
+contains the cell.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from treadle import reference
 from treadle.nn.formula_layers import SLSTM_CELL
 
 SUITE = "formulas"
-CHECKED = 32  # steps
+CHECKED = 32  # steps whose results are compared
 LOOP, SCRIPT, CACHED = "loop", "TorchScript loop", "from disk"
 
 
@@ -121,14 +123,14 @@ def case(settings: Settings, kind: Kind) -> Case:
         share = share if settings.device == "cuda" else 1.0
         target = Target(f"at most {share:g} × the {other}", lambda medians: share * medians[other])
     else:
-        # Its parameters are in another order, so it gets arguments of its own.
+        # This module's parameters have another order, so it gets arguments of its own.
         module = OWN[kind.cell](hidden, hidden, **device)
         own = arguments(module, x.clone(), kind.backward)
         name = f"treadle.nn.{kind.cell.upper()}"
         yardsticks = {name: [called(module, own)]}
         target = Target(f"at most 1.10 × {name}", lambda medians: 1.10 * medians[name])
     plain = partial(stepwise, CELLS[kind.cell])
-    # The rule is for few steps, because errors add up over hundreds of steps.
+    # Only the first steps are compared, because errors add up over hundreds of steps.
     few = (x.detach()[:CHECKED].clone().requires_grad_(kind.backward), *args[1:])
     return Case(
         op=kind.cell,
@@ -203,8 +205,8 @@ def slstm_loop(x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
     return torch.stack(found)
 
 
-# Each loop, and the share of its time that a layer may take on a GPU: a tenth of LiGRU's eager
-# loop, and a twentieth of sLSTM's as TorchScript.
+# Each loop, and the fraction of its time that a layer may take on a GPU: a tenth of LiGRU's eager
+# loop, and a twentieth of sLSTM's loop in TorchScript.
 LOOPS: dict[str, tuple[Callable[..., Tensor], float]] = {
     "ligru": (loop, 0.1),
     "slstm": (slstm_loop, 0.05),
@@ -212,7 +214,7 @@ LOOPS: dict[str, tuple[Callable[..., Tensor], float]] = {
 
 
 def stepwise(cell: treadle.Cell, x: Tensor, *parameters: Tensor) -> Tensor:
-    """The formula on tensors, one step at a time."""
+    """Evaluates the formula on tensors, one step at a time."""
     weights = [p.unsqueeze(0) for p in parameters]
     hidden = weights[1].shape[1] // cell.state_gates
     h, c = (

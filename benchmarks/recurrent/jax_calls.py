@@ -1,8 +1,8 @@
-"""The calls of jax_layer.py in JAX (treadle.jax, lax.scan and flax), and their comparison with
-torch's own layer in float64.
+"""The calls of jax_layer.py in JAX (treadle.jax, lax.scan and flax), and checks of their results
+against torch's own layer in float64.
 
-Every layer is a function of x [T, B, I], states (h0, and c0 of LSTM) [B, H] and parameters, and
-returns the output and the last states. Parameters are torch's, except in flax, which has its own.
+Every layer is a function of x [T, B, I], states (h0, and c0 of an LSTM) [B, H] and parameters, and
+returns the output and the last states. Parameters have torch's layout, except those of flax.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks.recurrent import jax_flax
 from benchmarks.recurrent.layer import Kind
 from benchmarks.recurrent.layer_calls import STEPS
 
-# Set before JAX allocates the GPU's memory, because torch shares the process.
+# By default, JAX would allocate most of the GPU's memory, which torch needs too.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax  # noqa: E402
@@ -37,15 +37,15 @@ import treadle.jax  # noqa: E402
 SCAN, FLAX = "lax.scan", "flax"
 UNROLL = 8
 UNROLLED = f"{SCAN}, unroll={UNROLL}"
-# The largest error of a result, as a multiple of eps times its largest value; three times as much
-# for gradients.
+# The limit of a result's error, as a multiple of eps times the largest value. The limit of a
+# gradient's error is three times as large.
 ROUNDINGS = 16
 GATES = {"gru": 3, "lstm": 4}
 
 
 class Blocking(Wall):
-    """The host's time until JAX has computed the last result. On the CPU, JAX runs calls
-    concurrently, so the timer waits for each of them."""
+    """The host's time until JAX has computed the last result. On the CPU, JAX would run calls
+    concurrently, so there the timer waits for each call."""
 
     def __init__(self, device: str, effort: Effort) -> None:
         super().__init__("cpu", effort)
@@ -63,13 +63,13 @@ class Blocking(Wall):
 
 @dataclass(frozen=True)
 class Given:
-    """One set of numbers for all candidates, and the incoming gradients of training."""
+    """The inputs of all candidates and, for training, the gradients of the results."""
 
     x: Any
     states: tuple[Any, ...]
     params: tuple[Any, ...]  # weight_ih, weight_hh, bias_ih, bias_hh
     grads: tuple[Any, ...]
-    first_grads: tuple[Any, ...]  # of only the first STEPS
+    first_grads: tuple[Any, ...]  # grads, but 0 after the first STEPS steps
 
     @staticmethod
     def random(kind: Kind) -> Given:
@@ -79,7 +79,8 @@ class Given:
         def uniform(*shape: int) -> Any:
             return rng.uniform(-1, 1, shape) * s.h**-0.5
 
-        # The sum of two such biases, which flax has in place of both, is exact in every dtype.
+        # flax has the sum of these biases. It is exact in every dtype, because both are multiples
+        # of 1/256.
         biases = (np.round(256 * uniform(rows)) / 256 for _ in range(2))
         states = [rng.normal(size=(s.b, s.h)) for _ in range(2 if kind.cell == "lstm" else 1)]
         output = rng.normal(size=(s.t, s.b, s.h))
@@ -103,7 +104,7 @@ class Candidate:
     run: Callable[..., Any]
     given: Given
     params: Any
-    restored: Callable[[Any], tuple[Any, ...]]  # its parameters' gradients in torch's form
+    restored: Callable[[Any], tuple[Any, ...]]  # converts its gradients to torch's layout
     training: bool
 
     @staticmethod
@@ -126,8 +127,9 @@ class Candidate:
         return self.run(self.given.x, self.given.states, self.params, *more)
 
     def first_steps(self) -> list[Tensor]:
-        """The first outputs of the same compiled call and, in training, their gradients, which
-        later steps do not affect. All results must be finite, and the last output must be h_n."""
+        """The first outputs of the same compiled call and, in training, the gradients from only
+        these outputs. So later steps do not affect what is compared. Raises Refused unless all
+        results are finite and the last output is h_n."""
         given = self.given
         more = (given.first_grads,) if self.training else ()
         found = self.run(given.x, given.states, self.params, *more)
@@ -220,9 +222,9 @@ def check(
     plain: Callable[[], list[Tensor]],
     poison: bool = False,
 ) -> float:
-    """The largest error divided by its limit. All candidates may have the rounding errors of a
-    plain layer. Ours, marked by `poison`, must also satisfy the tests' rule, in which lax.scan in
-    the same dtype is the composition."""
+    """The largest error divided by its limit. For all candidates the limit is that of ROUNDINGS.
+    Ours, marked by `poison`, must also satisfy the tests' rule, in which lax.scan in the same dtype
+    is the composition."""
     found, worst = candidate.first_steps(), 0.0
     others = plain() if poison else found
     for index, (value, other, truth) in enumerate(zip(found, others, truths, strict=True)):

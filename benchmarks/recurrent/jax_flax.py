@@ -1,7 +1,8 @@
 """flax's GRU and LSTM layers with torch's parameters, for jax_calls.py; flax may be missing.
 
-A flax cell has a transposed matrix per gate, and one bias where torch has the sum of two. A GRU
-adds this bias to the input's product, except that n has two biases. An LSTM adds it to h's product.
+A flax cell has a transposed matrix for each gate, and one bias where torch adds two. A GRU adds
+this bias to the input's product, except that its gate n has two biases. An LSTM adds the bias to
+the product with h.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 try:
     import flax
     from flax import linen
-except Exception as problem:  # includes errors of a flax for another JAX
+except Exception as problem:  # a flax for another version of JAX may raise any error
     linen, VERSION, WHY_NOT = None, None, str(problem)
 else:
     VERSION, WHY_NOT = flax.__version__, ""

@@ -1,8 +1,9 @@
-"""GRU and LSTM layers of treadle.jax against jax.lax.scan and flax, all jitted, on the same inputs.
+"""Times GRU and LSTM layers of treadle.jax against jax.lax.scan and flax, all under jax.jit.
 
-Shapes are B, T, H, and I is H; one direction. Times are of the whole call, as in layer.py: forward,
-or with the gradients of the input and all parameters. Float32 runs without TF32 for all candidates.
-JAX is imported when the first row is built, so that listing keys does not need it.
+Shapes are B, T, H, where I is H, or B, T, I, H. Layers have one direction. As in layer.py, a time
+is that of the whole call: forward, or forward and backward with the gradients of the input and of
+all parameters. In float32, no candidate uses TF32. JAX is imported when the first row is built, so
+that listing keys does not need it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Whole layers: lltm against nn.LSTM and a loop of lltm_cell, packed against padded batches, and
-lstm and gru against torch's layers with the same parameters.
+"""Times whole layers: lltm against nn.LSTM and a loop of lltm_cell, packed against padded batches,
+and lstm, gru and rnn_tanh against torch's layers with the same parameters.
 
-Shapes: T steps, B batch, I inputs, H hidden. Times are of the whole call: what a caller waits for.
-For lltm, nn.LSTM is only a yardstick, because it computes something else: it has four gates, and
-LLTM has three. `us_per_step_and_gate` makes the two comparable.
+Shapes: T steps, B batch, I inputs, H hidden units. Times are wall times of the whole call. For
+lltm, nn.LSTM is only a yardstick, because it computes something else: it has four gates, and LLTM
+has three. `us_per_step_and_gate` makes the two comparable.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from benchmarks.recurrent.layer_calls import (
 PADDED, RECOMPUTE, LSTM_PACKED = "padded", "recompute=True", f"{LSTM}, packed"
 SMALL = "treadle, c0 = 0"
 GATES = {OURS: 3, LOOP: 3, RECOMPUTE: 3, PADDED: 3, SMALL: 3, LSTM: 4, LSTM_PACKED: 4}
-# c0, and the bias of the gates i and o, for which float32 slopes are subnormal or nearly so.
+# c0, and a bias added to the gates i and o. With them, float32 slopes are subnormal or nearly so.
 SATURATED = {"c0 = 42": (42.0, 0.0), "gates 80": (0.0, 80.0)}
 CPU_SIZES = ((1, 100, 64, 128), (32, 50, 128, 256), (8, 200, 16, 64))  # B, T, I, H
 CUDA_SIZES = ((64, 512, 512), (16, 256, 1024), (256, 256, 1024))  # B, T, H; I is H
@@ -186,13 +186,14 @@ def baseline(kind: Kind) -> str:
 
 
 def cell_case(settings: Settings, kind: Kind) -> Case:
-    """A case of the layer against torch's own, which is also the reference of the check."""
+    """A case of our layer against torch's, with whose results ours are also compared."""
     set_tf32(kind.tf32)
     args = cell_arguments(kind.cell, kind.shape, settings.device, kind.dtype, kind.backward)
     states = 2 if kind.cell == "lstm" else 1
     ours = layer(getattr(torch.ops.treadle, kind.cell).input, kind.backward, states=states)
     torchs = torch_layer(kind.cell, kind.backward)
-    # Both layers use TF32 depending on size: products of few rows may have full precision.
+    # Both layers may compute products of few rows without TF32, so enough steps are compared to
+    # have MANY_ROWS rows.
     steps = max(STEPS, -(-MANY_ROWS // kind.shape.b)) if kind.tf32 else STEPS
     return Case(
         op=kind.cell,

@@ -18,12 +18,12 @@ Args = tuple[Any, ...]
 LSTM, LOOP = "nn.LSTM", "loop of lltm_cell"
 TORCHS: dict[str, type[nn.RNNBase]] = {"lstm": nn.LSTM, "gru": nn.GRU}
 RNNS = {"rnn_tanh": "tanh", "rnn_relu": "relu"}
-# Trajectories diverge from any reference, sooner in lower precision, because rounding errors grow
-# from step to step. Two equally accurate float32 computations differed by up to 0.6 of the limit
-# over 32 steps of H 128, but by 1.6 of it over 100 (25 seeds, B 1 and 8), and by 1.1 of it over 32
-# steps of H 1024 on CUDA (1.2 over 16 once). So only the first steps are compared.
+# Only the first steps are compared, because rounding errors grow from step to step, faster in lower
+# precision. The difference of two equally accurate float32 computations, divided by the limit of
+# `verify`, was up to 0.6 over 32 steps with H 128, but 1.6 over 100 steps (25 seeds, B 1 and 8) and
+# 1.1 over 32 steps with H 1024 on CUDA (once 1.2 over 16 steps).
 STEPS = 8
-MANY_ROWS = 1024  # rows of a product: smaller ones are computed differently
+MANY_ROWS = 1024  # libraries may compute a product with fewer rows in another way
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Shape:
     t: int
     i: int
     h: int
-    name: str  # in keys and labels, also of quick runs, which use smaller sizes
+    name: str  # for keys and labels: the full sizes, even in quick runs, which use smaller ones
 
     @staticmethod
     def of(sizes: tuple[int, ...], quick: bool) -> Shape:
@@ -141,8 +141,8 @@ def without_cudnn(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def plain_layer(cell: str, dtype: torch.dtype, train: bool) -> Callable[..., Any]:
-    """The layer with which treadle's is compared: in float32 cuDNN's, which is correct and rounds
-    the products of all steps like treadle; in half types torch's layer without cuDNN."""
+    """The layer with which treadle's is compared. In float32 it is cuDNN's, which is correct and
+    rounds the products of all steps as treadle does. In half types it is torch's without cuDNN."""
     own = torch_layer(cell, train)
     return own if dtype == torch.float32 else without_cudnn(own)
 
@@ -159,7 +159,7 @@ def packed_layer(op: Callable[..., Any], train: bool = True) -> Callable[..., An
 def loop(
     x: Tensor, h0: Tensor, c0: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The loop that users of a cell write: it calls LLTMCell's op step by step."""
+    """The loop that users of LLTMCell write: it calls the cell's op step by step."""
     cell = ours("lltm_cell")
     weights = torch.cat([weight_hh, weight_ih], dim=1)
     h, c, found = h0[0], c0[0], []
@@ -177,9 +177,9 @@ def as_tf32(x: Tensor) -> Tensor:
 
 
 def in_two_products(input: Tensor, hx: Any, params: Any, *_: Any) -> tuple[Tensor, ...]:
-    """One plain layer that computes the input's part of the gates by one product, like our layer
-    and cuDNN's. In float32, cuBLAS is less accurate for many rows than for the few rows of a step.
-    If tf32 is allowed, operands are rounded here, because cuBLAS rounds depending on size."""
+    """A plain layer that computes the input's part of all gates by one product, as our layer and
+    cuDNN's do. In float32, cuBLAS is less accurate for many rows than for the few rows of a step.
+    If TF32 is allowed, operands are rounded here, because cuBLAS rounds them only at some sizes."""
     (h, c), (weight_ih, weight_hh, bias), found = (t[0] for t in hx), params, []
     rounds = input.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
     read = as_tf32 if rounds else lambda x: x
@@ -240,7 +240,7 @@ def check_torch(
     *,
     plain: Callable[..., Any] | None = None,
 ) -> float:
-    """Checks the results of torch's layer of this cell, or of its substitute."""
+    """Checks a function that computes torch's layer of this cell."""
     plain = without_cudnn(plain or torch_layer(cell, args[0].requires_grad))
     name = f"nn.{cell.upper()}"
     return check(function, args, steps, plain=plain, rule=verify_baseline, op=name)

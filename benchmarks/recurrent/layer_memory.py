@@ -1,4 +1,4 @@
-"""Bytes that a layer keeps for its backward pass; on CUDA also the peak of a training step.
+"""Measures the bytes that a layer keeps for its backward pass and, on CUDA, a step's peak.
 
 Kept bytes are those in use between forward and backward, except for inputs, parameters and results,
 which the caller has anyway. On CUDA the allocator reports them. On the CPU they are counted in the
@@ -57,14 +57,14 @@ def weigh(function: Callable[..., Any], args: Args) -> dict[str, int]:
 
 @dataclass
 class Weighing:
-    """A memory row of several functions. Ours is compared with `part` of the bytes of `against`."""
+    """A row with the bytes of several functions. It compares ours with `part` times `against`'s."""
 
     functions: dict[str, tuple[Callable[..., Any], Args]]
     check: Callable[..., float]
     against: str
     part: float
-    text: str  # the name of that part in the target's text
-    most: float | None  # the target: the largest allowed ratio of our bytes to that part
+    text: str  # the name of that product in the target's text
+    most: float | None  # the target: the largest allowed ratio of our bytes to that product
     facts: dict[str, Any]
     op: str = "lltm"
     weigh: Callable[[Callable[..., Any], Args], dict[str, int]] = weigh
@@ -155,7 +155,7 @@ def kept_by_graph(function: Callable[..., Any], args: Args) -> int:
     saved: dict[int, Tensor] = {}
 
     def pack(t: Tensor) -> Tensor:
-        # Kept alive here, because a freed address may be reused.
+        # Keeps the storage alive, because a freed address may be reused.
         saved[t.untyped_storage().data_ptr()] = t.detach()
         return t
 

@@ -1,5 +1,5 @@
-"""The host's overhead of a module call, which matters for short sequences: a policy acts one step
-at a time, and recurrent reinforcement learning trains on sequences of 16 to 128 steps.
+"""Times the host's overhead of a module call. It matters for short sequences: a policy acts one
+step at a time, and recurrent reinforcement learning trains on sequences of 16 to 128 steps.
 
 The baselines are torch's modules with the same parameters. On a GPU the sizes are those of a
 policy. On the CPU the layer is so small that the overhead dominates.
@@ -34,11 +34,11 @@ from benchmarks.recurrent.layer_calls import (
 
 SUITE = "layer_overhead"
 CELLS = ("lstm", "gru", "lltm")
-BATCH, HIDDEN = 16, {"cuda": 512, "cpu": 8}  # the input has as many features
+BATCH, HIDDEN = 16, {"cuda": 512, "cpu": 8}  # the input also has HIDDEN features
 TRAINED = (64, 128)  # steps of a training call
 DTYPES = {"cuda": (torch.float32, torch.bfloat16), "cpu": (torch.float32,)}
 ACTED = 20  # steps of make_step that are verified
-STEP_US, OF_LSTM = 25, 0.6
+STEP_US, OF_LSTM = 25, 0.6  # targets of a step of make_step and of a training call
 GRU, LSTM = "nn.GRU", "nn.LSTM"
 
 
@@ -181,7 +181,7 @@ def check_steps(function: Any, net: Any, x: Tensor, *, poison: bool = False) -> 
 
 
 def step_case(settings: Settings, kind: Kind, clock: str) -> Case:
-    """make_step against calls of modules. Both its host time and its total time have a target."""
+    """Times make_step against calls of modules. Its host time and its wall time have a target."""
     set_tf32(False)
     cell, device = kind.cell.upper(), settings.device
     sizes, options = (kind.shape.i, kind.shape.h), {"device": device, "dtype": kind.dtype}
@@ -193,7 +193,7 @@ def step_case(settings: Settings, kind: Kind, clock: str) -> Case:
     for name in (GRU, LSTM):
         other = Acting(getattr(nn, name[3:])(*sizes, **options).requires_grad_(False))
         yardsticks[name] = calls(other, [(x[0],)])
-    # A separate module, because converting its dtype and back moves its parameters.
+    # The check gets a separate module: it converts the dtype and back, which moves the parameters.
     twin = getattr(treadle.nn, cell)(*sizes, **options).requires_grad_(False)
     twin.load_state_dict(net.state_dict())
     timer: Wall | Host = settings.host() if clock == "host" else settings.wall()

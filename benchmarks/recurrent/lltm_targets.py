@@ -1,10 +1,10 @@
-"""Targets of `lltm` in µs per step on an H200, set before it was measured."""
+"""Targets of `lltm` in µs per step on an H200. They were set before any measurement."""
 
 from __future__ import annotations
 
 Sizes = tuple[int, int, int]
-# By dtype and B, T, H (I is H): inference and training, or inference only. A float16 shape without
-# a target has bfloat16's time as its target.
+# For each dtype and B, T, H (I is H): the targets of inference and training, or of inference only.
+# The target of a float16 shape that is missing here is our time in bfloat16.
 LLTM_TARGETS: dict[str, dict[Sizes, tuple[float, ...]]] = {
     "bfloat16": {
         (16, 512, 512): (0.75, 1.9),

@@ -1,11 +1,12 @@
-"""Recurrent stacks of public models: treadle.nn.LSTM and GRU against torch's, same parameters.
+"""Times the recurrent layers of public models: treadle.nn.LSTM and GRU against torch's.
 
 A row is a call of the whole module, with the sizes of a project's own configuration: its batch,
-steps, features, layers and directions. The weights are random. float32 runs with TF32 allowed,
-which is torch's default for recurrent layers.
+steps, features, layers and directions. The weights are random, and the same for both modules. In
+float32, TF32 is allowed, which is torch's default for recurrent layers.
 
-Results are checked twice: the first steps by the rule of all benchmarks, and the whole call against
-torch without cuDNN in float64, because a second direction and later layers read all steps.
+Results are checked twice: the first steps by the rule of all benchmarks (verify.py), and the whole
+call against torch without cuDNN in float64. The first steps are not enough, because a second
+direction and later layers read all steps.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from benchmarks.recurrent.sweep_calls import chosen
 
 SUITE = "models"
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-EFFORT = (LONG_SAMPLE, 0.06, (3, 51))  # the same as in sweep.py
+EFFORT = (LONG_SAMPLE, 0.06, (3, 51))  # sample, seconds and rounds, as in sweep.py
 SHORTEST = 3  # lengths of packed rows are at least T divided by this
 
 
@@ -98,7 +99,8 @@ class Model(Kind):
 
 
 def plans(settings: Settings) -> Iterator[Plan]:
-    """All rows on CUDA; on the CPU, where full sizes take minutes, only in a quick run."""
+    """Yields all rows on CUDA. On the CPU, where full sizes take minutes, yields rows only in a
+    quick run."""
     if settings.device == "cpu" and not settings.quick:
         return
     for stack, dtype, backward in product(STACKS, DTYPES, (False, True)):
@@ -198,8 +200,8 @@ def called(net: nn.RNNBase) -> Callable[..., tuple[Tensor, ...]]:
 
 
 def plain_stack(kind: Model, rounds: bool = False) -> Callable[..., tuple[Tensor, ...]]:
-    """Torch's op as a function of `arguments`. `rounds`: whether to round float32 operands to TF32,
-    which libraries do depending on size."""
+    """Torch's op as a function of `arguments`. `rounds`: whether to round float32 operands to TF32
+    here, because libraries round them only at some sizes."""
     op, stack = getattr(torch, kind.cell), kind.stack
     options = (True, stack.layers, 0.0, kind.backward, stack.both)
     directions = stack.layers * (2 if stack.both else 1)
@@ -218,7 +220,7 @@ def plain_stack(kind: Model, rounds: bool = False) -> Callable[..., tuple[Tensor
 
 
 def opening(args: Args, steps: int) -> Args:
-    """The arguments of a call on only the first steps."""
+    """The arguments for a call on the first `steps` steps."""
     x, sizes, *params = args
     rows = steps
     if sizes is not None:

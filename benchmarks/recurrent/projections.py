@@ -1,7 +1,7 @@
-"""treadle.nn.LSTM with projections against torch.nn.LSTM with the same parameters.
+"""Times treadle.nn.LSTM with projections against torch.nn.LSTM with the same parameters.
 
-A row is the wall time of a call of the module, with I = H, from zeros or from given states. The
-first shape is that of an encoder of RNN-T.
+A row is the wall time of a call of the module, with I = H. The call starts from zeros or from given
+states. The first shape is that of an RNN-T encoder.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ DTYPES = {
     "cpu": (torch.float32, torch.bfloat16),
 }
 QUICK = ((2, 3, 8, 4),)
-FACTORS = {True: 1 / 3, False: 1.0}  # of torch's time, for RNN-T in bfloat16 and for others
+FACTORS = {True: 1 / 3, False: 1.0}  # the limit over torch's time: RNN-T in bfloat16, and others
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,8 @@ def is_rnn_t(kind: Kind) -> bool:
 
 
 def arguments(kind: Kind, layer: nn.Module) -> tuple[Tensor, ...]:
-    """input, states if they are given, and the parameters, which require grad if `backward`."""
+    """The input, the states if they are given, and the parameters. If `backward`, all of them
+    require grad."""
     rows, steps, hidden, projection = kind.sizes
     for parameter in layer.parameters():
         parameter.requires_grad_(kind.backward)

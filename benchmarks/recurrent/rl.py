@@ -1,10 +1,11 @@
-"""LSTM and GRU on batches of reinforcement learning, in which episodes begin in the middle of rows.
+"""Times LSTM and GRU on batches as in reinforcement learning: episodes begin in the middle of rows.
 
 Shapes are B, T, H, and I is H. A row resets at 3 % of its steps, as in long episodes, or at half of
-them. The baselines are torch's layer on rows that are split, padded, packed and rejoined, like in
-TorchRL; a loop over torch's cell with masks; and, for one size, TorchRL's kernels in Triton
-(rl_triton.py). Times are of the whole call, as in layer.py. The target is relative to our own time
-without resets. The suite `rl_shapes` times only treadle, over the shapes of sweep.py up to H 512.
+them. There are three baselines: torch's layer on rows that are split, padded, packed and rejoined,
+as in TorchRL; a loop over torch's cell with masks; and, for one size, TorchRL's Triton kernels
+(rl_triton.py). As in layer.py, a time is that of the whole call. The target is relative to our own
+time without resets. The suite `rl_shapes` times only treadle, over the shapes of sweep.py up to
+H 512.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ OF_NONE = 1.05
 
 @dataclass(frozen=True)
 class Episodes(Kind):
-    """A row's layer, shape and mode, and the share of steps at which an episode begins."""
+    """The layer, shape and mode that one row times, and the fraction of steps that reset."""
 
     share: float = 0.0
 
@@ -105,7 +106,8 @@ def case(settings: Settings, kind: Episodes) -> Case:
     marks = rl_calls.marks_of(kind.shape, kind.share, settings.device)
     padded = rl_calls.padded(kind.cell, kind.backward, marks)
     loop = rl_calls.loop(kind.cell, marks)
-    # In float32, cuBLAS is less accurate in the product of all steps than in that of one step.
+    # In float32, cuBLAS is less accurate in the product of all steps than in that of one step, so
+    # the check compares with a layer that also computes the product of all steps.
     at_once = settings.device == "cuda" and kind.dtype == torch.float32
     plain = without_resets(
         getattr(torch.ops.treadle, kind.cell).input,

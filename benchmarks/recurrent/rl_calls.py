@@ -1,8 +1,8 @@
 """Three ways to run a layer over rows with several episodes, which rl.py compares.
 
-Each is a function of x [T, B, I], h0, c0 if the cell has one, and the parameters of torch's module.
-It is created for marks [T, B], which are True where an episode begins. If x is shorter, only the
-first marks are used.
+Each way is a function of x [T, B, I], h0, c0 if the cell has one, and the parameters of torch's
+module. It is made for given marks [T, B], which are True where an episode begins. If x has fewer
+steps than the marks, only the first marks are used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ CELLS: dict[str, Callable[..., Any]] = {"lstm": torch.lstm_cell, "gru": torch.gr
 
 
 def marks_of(shape: Shape, share: float, device: str) -> Tensor:
-    """Marks a random share of the steps, and always step 3 of row 0, which the check compares."""
+    """Marks random steps, a fraction `share` of all. Step 3 of row 0 is always marked, so that the
+    check, which compares only the first steps, sees a reset."""
     generator = torch.Generator().manual_seed(11)
     marks = torch.rand(shape.t, shape.b, generator=generator) < share
     marks[3, 0] = True

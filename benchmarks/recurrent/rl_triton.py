@@ -29,7 +29,7 @@ try:
 
     if not (theirs._has_triton and torch.cuda.is_available()):
         raise RuntimeError("Triton needs a GPU")
-except Exception as problem:  # includes errors of a torchrl for another torch
+except Exception as problem:  # a torchrl for another version of torch may raise any error
     theirs, VERSION, WHY_NOT = None, None, str(problem)
 else:
     VERSION, WHY_NOT = torchrl.__version__, ""
@@ -40,7 +40,7 @@ DTYPE = torch.bfloat16
 
 
 def triton(cell: str, marks: Tensor) -> Call:
-    """TorchRL's layer with resets, called like in its module: in float32 with bfloat16 products.
+    """TorchRL's layer with resets, called as its module does: in float32 with bfloat16 products.
 
     It expects [B, T, I], and a state for every step at which an episode may begin. Calls with fewer
     steps are padded, so that only one number of steps is tuned.
@@ -66,7 +66,7 @@ def triton(cell: str, marks: Tensor) -> Call:
 
 
 def warm(part: int, parts: int) -> None:
-    """Compiles a part of the configurations, by calls that may select only from this part."""
+    """Compiles one part of the configurations: calls the kernels with only these to choose from."""
     for kernel in vars(theirs).values():
         if hasattr(kernel, "configs"):
             kernel.configs = kernel.configs[part::parts] or kernel.configs[:1]

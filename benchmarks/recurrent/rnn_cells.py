@@ -1,8 +1,7 @@
-"""treadle.nn.LSTMCell, GRUCell and RNNCell against torch's: wall time of a step in a loop.
+"""Times treadle.nn.LSTMCell, GRUCell and RNNCell against torch's cells with the same parameters.
 
-A row is a call of the module with I = H, forward or forward and backward. Both modules share their
-parameters. Wall time is measured, because a cell is called once per step and the host limits the
-speed.
+A row is a call of the module with I = H, forward or forward and backward. It measures wall time,
+because a cell is called once per step, so the host limits the speed.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def case(settings: Settings, kind: Kind) -> Case:
     ours, theirs = modules(kind, device)
     args = arguments(kind, theirs)
     functions = {OURS: called(ours), "torch's": called(theirs)}
-    # A compilation takes longer than all other times of a row.
+    # Only one size is compiled, because a compilation takes longer than all other work of a row.
     if (kind.rows, kind.hidden) == OF_COMPILED and device == "cuda" and not settings.quick:
         functions[COMPILED] = called(torch.compile(theirs, dynamic=False))
     plain = {"lstm": lstm_step, "gru": gru_step, "rnn": rnn_step}[kind.cell]
@@ -107,7 +106,7 @@ def modules(kind: Kind, device: str) -> tuple[nn.Module, nn.Module]:
 
 
 def arguments(kind: Kind, cell: nn.Module) -> tuple[Tensor, ...]:
-    """input, states and the parameters of the cell, which require grad if `backward`."""
+    """The input, the states and the cell's parameters. If `backward`, all of them require grad."""
     for parameter in cell.parameters():
         parameter.requires_grad_(kind.backward)
     like = next(cell.parameters())

@@ -1,6 +1,6 @@
-"""lltm over shapes, dtypes and forms on CUDA.
+"""Times lltm over shapes, dtypes and forms on CUDA, in four suites.
 
-Times are of the whole call, including the product of the input, as in layer.py. Four suites:
+As in layer.py, a time is that of the whole call, including the product with the input. The suites:
 
     sweep_targets     targets in µs per step; float16 must be as fast as bfloat16
     sweep_shapes      must not be slower than nn.LSTM in the same dtype
@@ -56,7 +56,7 @@ BF16_OURS, FP16_LSTM = f"{OURS}, bfloat16", f"{LSTM}, float16"
 
 @dataclass(frozen=True)
 class Sweep(Kind):
-    """A row's layer, shape and mode, and its form."""
+    """The layer, shape, mode and form that one row times."""
 
     form: Form = DENSE
 
@@ -68,7 +68,7 @@ def kinds(
     form: Form,
     cell: str = "lltm",
 ) -> Iterator[Sweep]:
-    """Inference and training of all shapes. A quick run uses two, and the CPU none."""
+    """Yields inference and training of all shapes; two shapes in a quick run, none on the CPU."""
     if settings.device == "cpu":
         return
     for sizes in shapes[:2] if settings.quick else shapes:
@@ -125,11 +125,12 @@ SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     "sweep_algorithms": algorithms,
     "sweep_launch": launch,
 }
-# Seconds per sample, long enough to keep the queue full, as in a program: filling the queue and
-# waiting at the end, about 60 us, should not count. Tiny calls only measure the host's overhead.
+# Seconds per sample. A long sample makes the time to fill the queue and to wait at its end, about
+# 60 us, negligible, as in a program that keeps the queue full. Tiny calls do not need this, because
+# they measure only the host's overhead.
 LONG_SAMPLE, SHORT_SAMPLE = 16e-3, 2e-3
-# Seconds per sample and candidate, and rounds. They are few, because there are hundreds of rows,
-# and some calls take 0.1 s.
+# Seconds per sample, seconds per candidate, and the least and most rounds. All are small, because
+# there are hundreds of rows, and some calls take 0.1 s.
 EFFORT = {
     "sweep_targets": (LONG_SAMPLE, 0.12, (5, 51)),
     "sweep_shapes": (LONG_SAMPLE, 0.06, (3, 51)),
@@ -204,7 +205,7 @@ def beside_lstm(
     target: Target,
     more: dict[str, Calls] | None = None,
 ) -> Case:
-    """Ours, nn.LSTM in the same dtype, and `more` yardsticks."""
+    """A case of our layer, with nn.LSTM in the same dtype and `more` as yardsticks."""
     set_tf32(kind.tf32)
     args = kind.form.arguments(kind.shape, settings.device, kind.dtype, kind.backward)
     lstm, own = kind.form.call(torch.lstm, kind.backward), kind.form.lstm_arguments(args)
@@ -279,7 +280,7 @@ def algorithm_name(algorithm: str) -> str:
 
 
 def algorithms_case(settings: Settings, kind: Sweep) -> Case:
-    """Times each algorithm. If a shape or chip excludes one, the row's notes give the reason."""
+    """Times each algorithm. If one cannot run this shape on this chip, the row's notes say why."""
     set_tf32(False)
     args = kind.form.arguments(kind.shape, settings.device, kind.dtype, kind.backward)
     return case(

@@ -57,14 +57,14 @@ class Form:
         return self.call(ops.data if self.packed else ops.input, train)
 
     def check(self, args: Args) -> Callable[..., float]:
-        """A check of the first steps; in both directions, `check_both_ways`."""
+        """A check of the first steps. Calls in both directions need `check_both_ways`."""
         if self.both:
             return partial(check_both_ways, args=args)
         plain = layer(reference.lltm, layers=self.layers) if self.layers > 1 else None
         return partial(check, args=args, plain=plain)
 
     def check_lstm(self, function: Callable[..., Any], args: Args) -> Callable[[], float]:
-        """A check of nn.LSTM, or of its substitute, on `lstm_arguments`."""
+        """A check of nn.LSTM's call with these `lstm_arguments`."""
         plain = self.call(torch.lstm, args[0].requires_grad)
         if self.both:
             own = {"plain": without_cudnn(plain), "rule": verify_baseline, "op": "nn.LSTM"}

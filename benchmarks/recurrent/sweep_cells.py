@@ -1,4 +1,7 @@
-"""LSTM, GRU and RNN over the shapes of sweep.py, on CUDA: against torch's, and by algorithm."""
+"""Times LSTM, GRU and RNN on CUDA, against torch's layers and with each algorithm.
+
+The shapes are those of sweep.py, and others for GPUs other than sm_90 and for many rows.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ OTHER_GPUS: tuple[Sizes, ...] = (
     *((16, 256, 1024), (64, 256, 1024), (256, 256, 1024)),
 )
 EACH = (BF16, FP16, FP32)
-RELU: tuple[Sizes, ...] = ((16, 512, 512), (64, 256, 1024))  # others would repeat rnn_tanh
+RELU: tuple[Sizes, ...] = ((16, 512, 512), (64, 256, 1024))  # few: times are like rnn_tanh's
 WIDE: tuple[Sizes, ...] = tuple(
     (b, 24, h) for b, h in product((512, 2048, 8192, 16384), (64, 128, 256, 512))
 )
@@ -86,7 +89,7 @@ def wide(settings: Settings) -> Iterator[Plan]:
             yield plan("sweep_wide", wide_case, settings, kind)
     for cell in TORCHS:
         for kind in kinds(settings, (ROBOTS, *WIDE), (BF16, FP32), DENSE, cell):
-            # Float32 runs with torch's default flags, which allow tf32 in layers.
+            # In float32, only TF32 is timed, which torch allows in layers by default.
             half = kind.dtype == BF16
             if kind.tf32 or (half and kind.shape.name != NAME_OF_ROBOTS):
                 yield plan("sweep_wide", wide_case, settings, kind)
@@ -102,7 +105,7 @@ SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
 
 
 def cells_case(settings: Settings, kind: Sweep, suite: str = "sweep_cells") -> Case:
-    """A case of the layer against torch's own."""
+    """A case of our layer against torch's layer."""
     sample, seconds, rounds = EFFORT[suite]
     made = layer.cell_case(settings, kind)
     made.timer = settings.wall(sample, seconds=seconds, warmup=0.02, rounds=rounds)

@@ -1,10 +1,13 @@
-"""A training call of a recurrent state-space model, whose cell is between other layers.
+"""Times a training call of a recurrent state-space model: a loop over a GRU cell and other layers.
 
-The model is Dreamer's with a Gaussian state: a step computes the GRU's state from the last action
-and sample, a prior from the state, a posterior from the state and the observation's features, and
-draws the next sample from the posterior. So no kernel can run all steps. All candidates share their
-parameters: a loop over torch's cell, the same loop with a compiled step, a loop over treadle's
-layer, and `make_training_step` of the whole loop (treadle) or of one step.
+The model is Dreamer's with a Gaussian state. A step computes the GRU's state from the last action
+and sample, a prior from the state, and a posterior from the state and the observation's features;
+then it draws the next sample from the posterior. Because the next step needs this sample, no GRU
+kernel can run several steps.
+
+The candidates are a loop over torch's cell, the same loop with a compiled step, a loop over
+treadle's cell, and `make_training_step` of the whole loop ("treadle") or of one step. All share
+their parameters.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ Args = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Sizes:
-    """Rows, steps, units, features of an observation, of a sample and of an action."""
+    """The numbers of rows, steps and units, and of the features of an observation, a sample and an
+    action."""
 
     b: int = 16
     t: int = 64
@@ -64,7 +68,7 @@ class OneStep(nn.Module):
 
 
 def our_cell(cell: nn.GRUCell) -> nn.Module:
-    """treadle's cell, if this version has one, with the parameters of torch's."""
+    """treadle's cell with the parameters of torch's; OneStep if this version has no GRUCell."""
     if not hasattr(treadle.nn, "GRUCell"):
         return OneStep(cell)
     kind = {"device": cell.weight_hh.device, "dtype": cell.weight_hh.dtype}
@@ -109,7 +113,8 @@ def looped(
 
 
 def plans(settings: Settings) -> Iterator[Plan]:
-    """All rows on CUDA. On the CPU, where a step only calls the function, only in a quick run."""
+    """Yields all rows on CUDA. On the CPU, where make_training_step only calls the function, yields
+    rows only in a quick run."""
     if settings.device == "cpu" and not settings.quick:
         return
     for dtype in DTYPES:
@@ -131,7 +136,7 @@ def arguments(settings: Settings, dtype: torch.dtype, sizes: Sizes) -> Args:
 
 
 def called(function: Callable[..., Args], count: int) -> Callable[..., Args]:
-    """The function without the parameters among the arguments, because its module has them."""
+    """The function, called without the last arguments, which are parameters of its module."""
     return lambda *args: function(*args[:count])
 
 
@@ -175,7 +180,8 @@ def case(settings: Settings, dtype: torch.dtype) -> Case:
         timer=settings.wall(seconds=0.3, warmup=0.05, rounds=(5, 51)),
         yardsticks={name: calls(function, [args]) for name, function in beside.items()},
         target=at_most(OF_LOOP, LOOP) if settings.device == "cuda" else None,
-        # The loop runs the same kernels on the same numbers, so rounding errors grow equally.
+        # The error is compared with that of the loop over treadle's cell: it runs the same kernels
+        # on the same numbers, so rounding errors grow equally.
         check=partial(verify, op=SUITE, args=args, plain=beside_of(ours, plain, beside[OUR_LOOP])),
         check_baseline=checked,
         check_yardsticks={name: partial(checked, function) for name, function in beside.items()},
@@ -186,7 +192,8 @@ def case(settings: Settings, dtype: torch.dtype) -> Case:
 def beside_of(
     ours: Model, plain: Callable[..., Args], loop: Callable[..., Args]
 ) -> Callable[..., Args]:
-    """The loop over treadle's cell if arguments have its dtype; the plain model in float64."""
+    """Calls the loop over treadle's cell if the arguments have its dtype, otherwise (in float64)
+    the plain model."""
     dtype = ours.inward.weight.dtype
     return lambda *args: (loop if args[0].dtype == dtype else plain)(*args)
 

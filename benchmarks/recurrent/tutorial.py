@@ -1,8 +1,9 @@
 """lltm_cell as in PyTorch's tutorial on C++ extensions, as a baseline for hand-written extensions.
 
-A Python autograd.Function makes one C++ call forward (concatenate, addmm, one pointwise kernel) and
-one backward (one pointwise kernel, two products, sums). The code is our own but has the tutorial's
-structure, including zeroed results; bias is [3H].
+A Python autograd.Function makes one C++ call in the forward pass (concatenate, addmm, one pointwise
+kernel) and one in the backward pass (one pointwise kernel, two products, sums). The code is our own
+but has the tutorial's structure: for example, results are filled with zeros before they are
+written. The bias is [3H].
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def function_of(forward: Callable[..., Any], backward: Callable[..., Any]) -> Ca
 
         @staticmethod
         def backward(ctx: Any, grad_h: Tensor, grad_cell: Tensor) -> Any:
-            # A C++ std::vector comes back as a list, and autograd wants a tuple.
+            # A std::vector from C++ becomes a list, but autograd requires a tuple.
             return tuple(backward(grad_h.contiguous(), grad_cell.contiguous(), *ctx.saved_tensors))
 
     return Cell.apply

@@ -64,7 +64,7 @@ def uniform(device: str, bound: float, *shape: int) -> Tensor:
 
 
 def drawn(device: str, widths: Sequence[int]) -> list[Tensor]:
-    """Weight and bias of each layer of a SIREN."""
+    """Random weight and bias of each layer of a SIREN."""
     made = []
     for number, (i, o) in enumerate(zip(widths, widths[1:], strict=False)):
         bound = 1 / i if number == 0 else (6 / i) ** 0.5 / OMEGA
@@ -124,12 +124,12 @@ def by_func(wanted: Wanted, x: Tensor, params: Params) -> Derivatives:
     return y, torch.cat(slopes, dim=1) if wanted.gradient else None, found
 
 
-# The last traced program, and the first of the parameters that it reads.
+# The last traced program, with its first parameter, by which by_torch_jet recognizes it.
 _traced: list[tuple[Tensor, Any]] = []
 
 
 def by_torch_jet(wanted: Wanted, x: Tensor, params: Params) -> Derivatives:
-    """Computes the Laplacian only; in place of the values, returns x."""
+    """Computes only the Laplacian. Returns x in place of the values."""
     import jet
 
     if not _traced or _traced[0][0] is not params[0]:

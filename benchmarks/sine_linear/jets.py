@@ -1,9 +1,9 @@
-"""Derivatives of SIRENs by jets: training steps with a loss on the Laplacian or on the gradient
-(time and peak memory), and value, gradient and Laplacian without training (time).
+"""Measures derivatives of SIRENs by jets: the time and peak memory of training steps whose loss is
+on the Laplacian or on the gradient, and the time of derivatives without training.
 
 The baselines are autograd applied twice, to plain PyTorch and to treadle's layers; torch.func's
-forward mode applied twice, also compiled; and, if it is installed, torch-jet (jet-for-pytorch),
-which runs traced programs in Taylor mode.
+forward mode applied twice, eager and compiled; and, if it is installed, torch-jet
+(jet-for-pytorch), which runs traced programs in Taylor mode.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ MOST_MEMORY = 0.5
 
 @dataclass(frozen=True)
 class Task:
-    name: str  # in keys and labels, also of quick runs, which use smaller sizes
+    name: str  # for keys and labels: the full sizes, even in quick runs, which use smaller ones
     width: int
     hidden: int
     digits: str
@@ -162,7 +162,7 @@ def target(task: Task, device: str) -> Target | None:
         least = half if task.dtype == torch.bfloat16 else single
     elif task.what != LAPLACIAN:
         return None
-    # tf32 only has a target in ms, because the baseline that LEAST refers to is without TF32.
+    # With TF32 there is only a target in ms, because LEAST refers to a baseline without TF32.
     if task.digits.endswith("tf32"):
         least = None
     share = None

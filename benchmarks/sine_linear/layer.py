@@ -1,7 +1,7 @@
-"""sine_linear: one layer of a SIREN against plain PyTorch and torch.compile.
+"""Times sine_linear, one layer of a SIREN, against plain PyTorch and torch.compile.
 
-CUDA: device time of large batches, wall time of a small one. CPU: wall time. Weights and inputs are
-like a SIREN's: the inputs are sines of a previous layer.
+On CUDA it measures the device time of large batches and the wall time of a small one, on the CPU
+wall time. The weights are drawn as in a SIREN, and the inputs are sines, as from a previous layer.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ ROWS, WIDTHS = 1 << 18, (128, 256, 512, 1024)
 SMALL_ROWS, SMALL_WIDTH = 1024, 256
 CPU_ROWS, CPU_WIDTHS = 4096, (64, 256)
 AUTOTUNED = "torch.compile, max-autotune"
-# float32 without tf32: above this width tuning takes minutes and still selects cuBLAS.
+# Above this width, in float32 without TF32, tuning takes minutes and still selects cuBLAS.
 MOST_TUNED = 256
 UNTUNED = f"{AUTOTUNED} left out: it tunes for minutes, and cuBLAS was twice its best at width 512"
-# Targets as shares of the faster compiler's speed. The second is for both passes in half types, up
-# to HALF_WIDTH.
+# Targets relative to the speed of the faster mode of torch.compile. The second is for half types,
+# forward and backward, up to width HALF_WIDTH.
 OF_COMPILED, OF_COMPILED_HALF, HALF_WIDTH = 0.97, 1.3, 256
 OF_PLAIN, OF_PLAIN_SMALL, OF_PLAIN_CPU = 1.3, 1.5, 1.1
 
@@ -72,7 +72,7 @@ def functions(settings: Settings, tuned: bool) -> dict[str, Callable[..., Any]]:
     if settings.device == "cuda" and not settings.quick:
         found[COMPILED] = baselines.compiled(reference.sine_linear)
     if COMPILED in found and tuned:
-        # CUDA graphs would save launch overhead, which device time does not include.
+        # Without CUDA graphs: they only save launch overhead, which device time does not include.
         found[AUTOTUNED] = torch.compile(
             reference.sine_linear,
             fullgraph=True,

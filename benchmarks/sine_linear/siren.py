@@ -1,4 +1,4 @@
-"""Training steps of whole SIRENs (forward, loss, backward), with a loss on values or the Laplacian.
+"""Measures training steps of SIRENs (forward, loss, backward): a loss on values or the Laplacian.
 
 The baselines are the same net in plain PyTorch, eager and compiled. torch.compile does not support
 double backward, so the loss on the Laplacian has no compiled baseline. Memory is the peak of a step
@@ -39,7 +39,7 @@ OF_MEMORY = {torch.float32: 0.8, torch.bfloat16: 1.0}
 
 @dataclass(frozen=True)
 class Net:
-    name: str  # in keys and labels, also of quick runs, which use smaller sizes
+    name: str  # for keys and labels: the full sizes, even in quick runs, which use smaller ones
     width: int
     hidden: int
     dtype: torch.dtype

@@ -1,9 +1,9 @@
-// Shared by all autograd code: OpNode, a Node whose saved values are declared once, and functions
-// that call ops below autograd.
+// Shared by all autograd code: functions that call ops below autograd, and OpNode, a Node whose
+// saved values are declared once:
 //   struct ScaleBackward : OpNode<ScaleBackward, Scalar> { kName; static backward(grads, need,
 //   factor); };
-// It works eagerly and under compiled autograd, with the std::shared_ptr Nodes of torch 2.11 and
-// the c10::intrusive_ptr Nodes of torch 2.15.
+// An OpNode works eagerly and under compiled autograd, with the std::shared_ptr Nodes of torch 2.11
+// and the c10::intrusive_ptr Nodes of torch 2.15.
 #pragma once
 
 #include <ATen/TensorOperators.h>
@@ -69,7 +69,7 @@ struct Slot<Output> {
 template <class T>
 auto make_node() {
   if constexpr (std::is_same_v<NodePtr, std::shared_ptr<Node>>) {
-    // Unqualified, so that this also compiles with newer torch, which has no deleteNode.
+    // deleteNode is not qualified, so that this also compiles with newer torch, which lacks it.
     return std::shared_ptr<T>(new T(), [](T* node) { deleteNode(node); });
   } else {
     return c10::make_intrusive<T>();
@@ -226,7 +226,7 @@ inline Tensor tangent(const Tensor& t) { return isFwGradDefined(t) ? t._fw_grad(
 // is undefined.
 inline Tensor primal(const Tensor& t) { return isFwGradDefined(t) ? t._fw_primal(0) : t; }
 
-// In place, an existing tangent is overwritten rather than replaced, because views share it.
+// With `inplace`, an existing tangent is overwritten rather than replaced, because views share it.
 inline void set_tangent(const Tensor& out, const Tensor& value, bool inplace = false) {
   if (!value.defined()) return;
   const Tensor present = inplace ? tangent(out) : Tensor();

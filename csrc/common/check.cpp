@@ -43,7 +43,7 @@ const char* dtype_name(ScalarType dtype) {
   }
 }
 
-// In the order of Dtype.
+// Torch's dtypes, in the order of the enum Dtype.
 static constexpr ScalarType kDtypes[] = {
     ScalarType::Bool, ScalarType::Byte, ScalarType::Char,     ScalarType::Short, ScalarType::Int,
     ScalarType::Long, ScalarType::Half, ScalarType::BFloat16, ScalarType::Float, ScalarType::Double,

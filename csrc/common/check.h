@@ -44,15 +44,16 @@ void check_unary_output(const char* op, const Tensor& x, ScalarType compute, con
 void check_broadcast(const char* op, const char* a_name, const Tensor& a, const char* b_name,
                      const Tensor& b);
 
-// Raises if t reaches past the end of its storage, which may have been resized under the tensor.
+// Raises if t reaches past the end of its storage, which may have been resized since t was created.
 void check_storage(const char* op, const char* argument, const Tensor& t);
 
 // check_storage for a composite op, whose arguments may be wrapper tensors of vmap or torch.func.
 // A fake tensor is not checked, because it has no data.
 void check_composite_storage(const char* op, const char* argument, const Tensor& t);
 
-// A tensor whose values a composite op may read: t without the wrappers of vmap and torch.func, so
-// with every sample of a batch. Undefined if t is a fake or meta tensor, which has no values.
+// A tensor whose values a composite op may read: t without the wrappers of vmap and torch.func, and
+// therefore with all samples of a batch. Undefined if t is a fake or meta tensor, which has no
+// values.
 Tensor known_values(const Tensor& t);
 
 inline bool has(const std::optional<Tensor>& t) { return t.has_value() && t->defined(); }
@@ -62,7 +63,7 @@ inline void check_storage_if_any(const char* op, const char* argument,
   if (has(t)) check_storage(op, argument, *t);
 }
 
-// The same for several arguments; undefined ones are skipped.
+// check_storages calls check_storage for several arguments, and skips undefined tensors.
 struct NamedTensor {
   const char* name;
   const Tensor& tensor;

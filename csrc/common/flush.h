@@ -3,8 +3,9 @@
 // are subnormal.
 //
 // A new thread inherits the mode of the thread that creates it, and OpenMP keeps the threads that
-// it creates. So while the caller flushes subnormals, either no thread may be created, or the modes
-// of the pool must be restored by a parallel region that the caller begins in its previous mode.
+// it creates. A thread that is created while the caller flushes subnormals would therefore keep
+// flushing. So either no thread may be created in that time, or the caller's mode must be restored
+// first, and then a parallel region must restore the mode of every thread in the pool.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -61,8 +62,8 @@ class FlushInProducts {
   }
   ~FlushInProducts() {
     if (!limit_) return;
-    // Restored before the parallel region, which may create threads to replace those that BLAS
-    // ended: a new thread inherits the caller's mode.
+    // The caller's mode is restored before the parallel region. That region may create threads to
+    // replace those that BLAS ended, and a new thread inherits the caller's mode.
     cpu::set_float_mode(caller_);
     in_pool([&](int64_t thread) { cpu::set_float_mode(pool_[thread]); });
   }

@@ -1,5 +1,5 @@
-// ATen's matrix products whose results have few rows or columns. BLAS is faster at computing the
-// transpose of such a result.
+// ATen's matrix products for results with few rows or columns. BLAS computes the transposes of
+// these results faster.
 #pragma once
 
 #include <ATen/Functions.h>

@@ -39,7 +39,8 @@ struct Matrix {
   bool rows_dense() const {
     return column_stride == 1 && row_stride >= (columns > 1 ? columns : 1);
   }
-  // Whether it is dense along rows or columns, with a stride that fits cuBLAS's 32-bit integers.
+  // Whether the matrix is dense along rows or columns, with a stride that fits cuBLAS's 32-bit
+  // integers.
   bool dense() const {
     constexpr int64_t kMost = std::numeric_limits<int>::max();
     return (rows_dense() && row_stride <= kMost) || (t().rows_dense() && column_stride <= kMost);

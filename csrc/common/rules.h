@@ -32,7 +32,7 @@ void no_backend_rule(const OperatorHandle& op, Stack* stack);
 void autocast_arguments(const OperatorHandle& op, Stack* stack, c10::DeviceType device,
                         at::ArrayRef<std::string_view> keep, ScalarType dtype);
 
-// The same with autocast's dtype.
+// autocast_arguments with the dtype that autocast is set to.
 inline constexpr std::array<std::string_view, 0> kNoneKept = {};
 template <c10::DeviceType device, const auto& keep>
 void autocast_rule(const OperatorHandle& op, Stack* stack) {

@@ -1,5 +1,5 @@
 // Whether torch allows TF32 for float32 on a GPU, in matrix products and in cuDNN's recurrent
-// layers. From the setting for matrix products, ATen also derives cuBLAS's math mode.
+// layers. ATen also derives cuBLAS's math mode from the setting for matrix products.
 #pragma once
 
 #include <ATen/Context.h>

@@ -162,7 +162,7 @@ void elementwise_batch_rule(const OperatorHandle& op, Stack* stack) {
 // ---- problems and layers
 
 // Runs the op after moving the batch to the front of every argument for which takes() is true. With
-// `fold`, the batch is folded into the leading dimension, which is problems or independent rows.
+// `fold`, the batch is folded into the leading dimension (problems, or independent rows).
 template <class Takes>
 static void run_in_front(const BatchedCall& call, bool fold, const Takes& takes) {
   c10::SymInt inner;

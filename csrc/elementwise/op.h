@@ -1,7 +1,7 @@
 // An elementwise op is a struct with the parts that are specific to it. This header generates the
 // rest: the kernels of each form, Meta kernels, autograd, vmap, dispatcher calls and registration.
-// Read scale.h first. x is the first tensor, which the in-place form overwrites; A... are the types
-// of the other arguments, in the schema's order. A struct defines:
+// The simplest example is scale.h. x is the first tensor, which the in-place form overwrites; A...
+// are the types of the other arguments, in the schema's order. A struct defines:
 //   kName                             the schema's name; also kOverload and kForms if not default
 //   check(op, x, a..., out)           returns the result's dtype; `out` is the output or undefined
 //   twin(x, a...)                     torch ops that give the shape and dtype on meta tensors
@@ -39,7 +39,7 @@ std::tuple<> if_tensor(const T&) {
   return {};
 }
 
-// The same for a number, in the form that kernels accept.
+// if_number does the same for a number, in the form that kernels accept.
 inline auto if_number(const Scalar& s) { return std::tuple(to_scalar_arg(s)); }
 template <class T>
 std::tuple<> if_number(const T&) {

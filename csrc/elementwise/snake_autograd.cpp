@@ -1,7 +1,7 @@
 // Derivatives of snake. The backward pass is one fused op, snake_backward. If it may be
-// differentiated again, it is composed of differentiable ops instead, and so are tangents. Both use
-// the formulas of kernels/math/snake.h, in float32 for half types. With logscale, they also
-// differentiate exp.
+// differentiated again, it is composed of differentiable ops instead; tangents are always composed.
+// The compositions use the formulas of kernels/math/snake.h, in float32 for half types. With
+// logscale, they also differentiate exp.
 #include <ATen/ExpandUtils.h>
 #include <ATen/OpMathType.h>
 
@@ -54,7 +54,8 @@ struct SnakeCall {
     return w * (2 * x * cosine(t) - w);
   }
 
-  // The tangent of a parameter, computed from that of its argument: its logarithm with logscale.
+  // The tangent of a parameter, computed from that of the argument. With logscale, the argument is
+  // the parameter's logarithm.
   Tensor along(const Tensor& moved, const Tensor& parameter) const {
     const Tensor t = along_channels(cast(moved, x.scalar_type()), x);
     return form.logscale ? t * parameter : t;

@@ -1,5 +1,6 @@
-// vmap of snake. If only x is batched, the batch is folded into N. Otherwise it is folded into C,
-// and always in the backward pass, because gradients of alpha and beta differ between samples.
+// vmap of snake. In the forward pass the batch is folded into N if only x is batched, and otherwise
+// into C. In the backward pass it is always folded into C, because the gradients of alpha and beta
+// differ between samples.
 #include "common/vmap.h"
 #include "elementwise/snake.h"
 #include "treadle/ops.h"

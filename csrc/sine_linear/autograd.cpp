@@ -2,11 +2,11 @@
 // the derivatives of slope(g, f, k) = g f s_k are slopes again. sine_linear_slope_backward computes
 // the VJP for a gradient v of the result in one pass:
 //   for g: slope(v, f, k)    for f: slope(v, g, k)    for z: slope(v g, f, k + 1)
-// grad_z gives grad_x = grad_z W, grad_W = grad_z^T x and grad_b = sum grad_z. output and phase are
-// functions of x, W and b, so they get no gradients of their own.
+// The gradient of z gives grad_x = grad_z W, grad_W = grad_z^T x and grad_b = sum grad_z. output
+// and phase are functions of x, W and b, so they get no gradients of their own.
 //
-// z is never stored. Its gradients accumulate at a second input of the layer's Node, which a slope
-// finds through output.grad_fn(). So the GEMMs run once for the sum of all gradients of z.
+// z is never stored. Its gradients accumulate at a second gradient input of the layer's Node, which
+// a slope finds through output.grad_fn(). So the GEMMs run once for the sum of all gradients of z.
 #include <ATen/TensorSubclassLikeUtils.h>
 
 #include "sine_linear/kept_output.h"

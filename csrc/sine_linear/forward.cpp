@@ -80,8 +80,8 @@ void forward_rows(const SineLinearBackend& backend, SineLinearForward args, cons
 
 }  // namespace
 
-// Returns a view if possible. Does not call flatten, for which gradcheck's vmap, an older
-// implementation in torch, has no rule.
+// Returns a view if possible. Does not call flatten, because gradcheck uses an older implementation
+// of vmap, which has no rule for it.
 Tensor rows_of(const Tensor& t, int64_t front) {
   if (t.dim() == front + 2) return t;
   c10::SymDimVector shape;

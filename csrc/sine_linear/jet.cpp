@@ -174,8 +174,8 @@ static Tensor jet_grad_z(const SineJetBackend& backend, const JetLayer& layer, c
   return grad_z;
 }
 
-// weight in the layout that is fastest in cuBLAS: in tf32 this is dense along the dimension of the
-// sum, as in the forward pass.
+// weight in the layout that is fastest in cuBLAS. For TF32 this must be dense along the dimension
+// over which the product sums, as in the forward pass.
 static Tensor dense_along_sum(const Tensor& weight) {
   const bool tf32 = weight.is_cuda() && weight.scalar_type() == at::kFloat && tf32_allowed();
   return tf32 ? weight.t().contiguous().t() : weight;

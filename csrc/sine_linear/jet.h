@@ -14,7 +14,7 @@ namespace treadle {
 struct SineJetBackend {
   const SineLinearBackend& layer;
   bool multiplies;   // for few input features, `forward` computes the product itself
-  bool rounds_rest;  // `forward` reads products of all parts but the value in the jet's dtype
+  bool rounds_rest;  // `forward` reads products in the jet's dtype, except those of the value
   void (*forward)(const SineJetForward& args, at::Device device);
   // Like SineLinearBackend::fused_forward.
   bool (*fused_forward)(const SineJetForward& args, at::Device device);

@@ -15,7 +15,7 @@ using OutputAndPhase = Tensors2;
 // nothing and returns false.
 struct SineLinearBackend {
   Tensor (*gemm_operand)(const Tensor& t);  // converts t to an argument of `gemm`
-  // out [R, O] in acc_t = x [R, I] weight [O, I]^T
+  // out [R, O] = x [R, I] weight [O, I]^T, in acc_t (float for half types)
   void (*gemm)(const Tensor& out, const Tensor& x, const Tensor& weight);
   int64_t gemm_bytes;  // the maximum size of the product for a chunk of rows
   void (*forward)(const SineLinearForward& args, at::Device device);

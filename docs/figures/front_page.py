@@ -1,11 +1,11 @@
 """Draws README.md's picture: front_page.png.
 
-    python docs/figures/front_page.py                 the picture beside this file
-    python docs/figures/front_page.py --output DIR    the same in another folder
+    python docs/figures/front_page.py                 draw the picture beside this file
+    python docs/figures/front_page.py --output DIR    draw it in another folder
 
 Left: times of a training step of treadle.nn.LSTM and GRU and of torch's, over H, from the committed
-results of an H200. Right: the network of examples/photograph.py, which this script trains on the
-CPU in a few minutes, and its gradient by autograd.
+results of an H200. Right: the picture that the network of examples/photograph.py has learnt, and
+its gradient. This script trains the network on the CPU in a few minutes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SETTINGS = photograph.Settings(pixels=256, hidden=256, layers=3, batch=4096, ste
 
 
 def steps_of_layer(cell: str) -> dict[tuple[str, str], dict[int, float]]:
-    """µs per step in training of one layer with B = 16: by (who, dtype), then by H."""
+    """µs per time step in training one layer with B = 16, by (who, dtype) and then by H."""
     found: dict[tuple[str, str], dict[int, float]] = {}
     for row in json.loads(RESULTS.read_text())["rows"]:
         shown = (row.get("suite"), row["op"], row.get("mode")) == ("sweep_cells", cell, "training")
@@ -100,7 +100,7 @@ def draw(path: Path, picture: NDArray[np.float32], gradient: NDArray[np.float32]
     handles, labels = lstm.get_legend_handles_labels()
     lstm.legend(handles[3:], labels[3:], fontsize=8, loc="upper left", frameon=False)
     gru.legend(handles[:3], labels[:3], fontsize=8, loc="upper left", frameon=False)
-    # A few extreme pixels must not darken the rest.
+    # The scale ends at a quantile, so that a few extreme pixels do not make all others pale.
     steep = float(np.quantile(gradient, 0.99))
     images: list[tuple[str, Any, dict[str, Any]]] = [
         ("A field: a learnt photograph", picture, {}),
@@ -114,7 +114,7 @@ def draw(path: Path, picture: NDArray[np.float32], gradient: NDArray[np.float32]
     file = io.BytesIO()
     figure.savefig(file, dpi=100)
     plt.close(figure)
-    # 256 colours are enough, and half the bytes.
+    # With 256 colours, which are enough, the file has half as many bytes.
     with Image.open(file) as image:
         image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
 

@@ -1,14 +1,13 @@
-"""Trains the same two programs with LLTM, LSTM and GRU, for the table of losses in
-docs/recurrent.md.
+"""Trains two programs with LLTM, LSTM and GRU, for the table of losses in docs/recurrent.md.
 
-    python docs/figures/recurrent_losses.py                 writes recurrent_losses.json beside it
-    python docs/figures/recurrent_losses.py --output DIR    the same file in another folder
-    python docs/figures/recurrent_losses.py --quick         tiny, as the tests run it
+    python docs/figures/recurrent_losses.py                 write recurrent_losses.json here
+    python docs/figures/recurrent_losses.py --output DIR    write the file to another folder
+    python docs/figures/recurrent_losses.py --quick         use tiny sizes, as the tests do
 
-It runs for some minutes on one core. `waves` is the program of PyTorch's example
+It runs for some minutes on one core. The program `waves` is that of PyTorch's example
 time_sequence_prediction: two layers of 51 units, trained by LBFGS, predict the next value of sine
-waves in float64. `characters` is examples/characters.py with 160 units. LLTM is trained with and
-without the penalty on c that this example adds to the loss.
+waves in float64. The program `characters` is examples/characters.py with 160 units. There the LLTM
+is trained with and without the penalty on c that this example adds to the loss.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ QUICK_WAVES, QUICK_TEXT = {"rows": 5, "length": 20, "looks": [1]}, {"steps": 2, 
 
 
 class Waves(nn.Module):
-    """Predicts the next value of each sequence: [T, B, 1] to [T, B, 1], and the states."""
+    """Predicts the next value at each step: maps [T, B, 1] to [T, B, 1], and returns the states."""
 
     def __init__(self, cell: str) -> None:
         super().__init__()
@@ -54,14 +53,14 @@ class Waves(nn.Module):
 
 
 def waves(rows: int, length: int) -> Tensor:
-    """[T, B, 1]: sines of period 126 with random phases."""
+    """Sine waves [T, B, 1] of period 126 with random phases."""
     begins = np.random.RandomState(2).randint(-80, 80, (1, rows))
     return torch.from_numpy(np.sin((np.arange(length)[:, None] + begins) / 20)).unsqueeze(-1)
 
 
 def learn_waves(cell: str, rows: int, length: int, looks: list[int]) -> Iterator[dict[str, Any]]:
-    """The held-out loss after given numbers of LBFGS steps, of 20 evaluations each, and the largest
-    c."""
+    """Yields the held-out loss and the largest c after each of the numbers of LBFGS steps in
+    ``looks``. Each step has 20 evaluations."""
     torch.manual_seed(0)
     model, data = Waves(cell).double(), waves(rows, length)
     learnt, held_out = data[:, HELD_OUT:], data[:, :HELD_OUT]
@@ -84,12 +83,12 @@ def learn_waves(cell: str, rows: int, length: int, looks: list[int]) -> Iterator
 
 
 def largest(states: Any) -> dict[str, float]:
-    """The largest magnitude in the last c. A GRU has none."""
+    """The largest magnitude in the last c, or nothing for a GRU, which has no c."""
     return {"largest_c": states[1].abs().max().item()} if isinstance(states, tuple) else {}
 
 
 def learn_text(text: str, cell: str, pull: float, rate: float, steps: int) -> dict[str, Any]:
-    """Bits per character of the held-out text."""
+    """Trains, and returns a row with the bits per character of the held-out text."""
     settings = replace(characters.Settings(), cell=cell, hidden=160, learning_rate=rate, pull=pull)
     training = characters.Training(settings, text, torch.device("cpu"))
     for _ in range(steps):
@@ -112,7 +111,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "figures", metavar="DIR")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, for a trial")
     chosen = parser.parse_args(arguments)
-    # Matrices this small gain little from a second thread, and wait for it on a busy machine.
+    # A second thread helps little with matrices this small, and costs time on a busy machine.
     torch.set_num_threads(1)
     of_waves, of_text = (QUICK_WAVES, QUICK_TEXT) if chosen.quick else (WAVES, TEXT)
     text = characters_text.find_text()

@@ -1,12 +1,12 @@
 """Draws the error of sine and cosine over their arguments, and writes the figures of docs/sine.md.
 
-    python docs/figures/sine_error.py                 sine_error.png and .json beside it
-    python docs/figures/sine_error.py --output DIR    the same files in another folder
+    python docs/figures/sine_error.py                 write sine_error.png and .json here
+    python docs/figures/sine_error.py --output DIR    write both files to another folder
 
 It runs for half a minute on the CPU and uses the same random numbers every time. In float32 it
-draws random floats in every quarter of a decade, and computes the largest error in each with
-mpmath. In half types it tries all numbers. treadle's results have the same bits on every machine;
-torch's depend on its version and the processor.
+draws random floats in every quarter of a decade, and computes the largest error in that quarter
+with mpmath. In half types it tries all numbers. treadle's results have the same bits on every
+machine; torch's depend on its version and the processor.
 """
 
 from __future__ import annotations
@@ -46,14 +46,15 @@ LABELS = {"treadle": "treadle", "torch": "torch on the CPU"}
 
 
 def edges() -> list[float]:
-    """Arguments from 1e-6 to the largest float, equally far apart on a logarithmic axis."""
+    """The ends of the pieces: from 1e-6 to the largest float, equidistant on a logarithmic axis."""
     largest = torch.finfo(torch.float32).max
     count = math.floor(math.log10(largest / LOWEST) * PIECES_A_DECADE)
     return [LOWEST * 10 ** (i / PIECES_A_DECADE) for i in range(count + 1)] + [largest]
 
 
 def random_floats(low: float, high: float, generator: torch.Generator) -> Tensor:
-    """Floats of both signs, all equally likely: drawn as bits, so the same on every machine."""
+    """Random floats of both signs, all equally likely. They are drawn as bits, so they are the same
+    on every machine."""
     first, last = torch.tensor([low, high]).view(torch.int32).tolist()
     drawn = torch.randint(first, last + 1, (PER_PIECE,), generator=generator)
     sign = torch.randint(0, 2, (PER_PIECE,), generator=generator) * 2 - 1
@@ -89,10 +90,10 @@ def curves() -> tuple[list[float], dict[str, dict[str, list[float]]], dict[str, 
 
 
 def misrounded(name: str, who: str, dtype: torch.dtype) -> int:
-    """How many finite numbers of a half type are not rounded to the nearest result."""
+    """For how many finite numbers of a half type the result is not correctly rounded."""
     every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
     x = every[every.isfinite()]
-    # float64 is accurate enough: no result is so close to the middle between two half-type numbers.
+    # float64 is accurate enough: no result is that close to the middle of two half-type numbers.
     correct = FUNCTIONS[name]["torch"](x.double()).to(dtype)
     return int((FUNCTIONS[name][who](x) != correct).sum())
 
@@ -110,8 +111,8 @@ def halves() -> dict[str, Any]:
 def nearest() -> dict[str, float]:
     """The float of at least 1 that is nearest to a multiple of pi / 2, found by trying all.
 
-    For x = m 2^e, the position of x in its quarter turn is m times the first 64 bits of 2^e 2 / pi
-    after the point, modulo 2^64.
+    Let x = m 2^e. Its position within a quarter turn, in units of 2^-64 quarter turns, is m times
+    the first 64 bits of 2^e 2 / pi after the point, modulo 2^64.
     """
     m = np.arange(2**23, 2**24, dtype=np.uint64)
     found = {"x": 1.0, "distance": 1.0}

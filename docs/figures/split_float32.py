@@ -1,8 +1,10 @@
-"""Errors of float32 products h W^T of 512 units by fp16x2, as in cluster/fp16x2_forward.cuh, and by
-fma. K is in four parts. The simulated tensor cores truncate addends a given number of bits after
-the first bit of the largest one. float32 has 24 bits; GPUs keep a few more.
+"""Computes the errors of float32 products h W^T with 512 units, by fp16x2 and by fma.
 
     python docs/figures/split_float32.py      # writes split_float32.json
+
+The fp16x2 product is that of cluster/fp16x2_forward.cuh, with K in four parts. When a tensor core
+adds products, it truncates each of them a number of bits after the first bit of the largest. The
+simulation has that number as a parameter. float32 has 24 bits; GPUs keep a few more.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ TOP, STATE = 14, 12  # exponents: cluster/fp16x2.h
 
 
 def halves(x: Array) -> tuple[Array, Array]:
-    """x = high + 2^-11 low."""
+    """The float16 terms of x = high + 2^-11 low."""
     high = x.astype(np.float16).astype(np.float64)
     return high, ((x - high) * 2048).astype(np.float16).astype(np.float64)
 
@@ -30,7 +32,7 @@ def cut(x: Array, exponent: Array) -> Array:
 
 
 def add_products(total: Array, a: Array, b: Array, bits: int) -> Array:
-    """total [UNITS, ROWS] + a [UNITS, 16] b [ROWS, 16], added as in one mma instruction."""
+    """total [UNITS, ROWS] + a [UNITS, 16] b [ROWS, 16], rounded as by one mma instruction."""
     terms = np.concatenate([a[:, None] * b, total[..., None]], -1)
     exponent = np.frexp(np.abs(terms).max(-1))[1]
     found = cut(terms, (exponent - bits)[..., None]).sum(-1)
@@ -38,8 +40,8 @@ def add_products(total: Array, a: Array, b: Array, bits: int) -> Array:
 
 
 def split(w: Array, h: Array, bits: int, chunks: int) -> Array:
-    """The product by fp16x2. Sums of high terms are rounded to float32 every `chunks` chunks of
-    16."""
+    """The product by fp16x2. After every `chunks` chunks of 16 elements of K, the sum of high terms
+    is added to a float32 total and starts again at 0."""
     exponent = np.frexp(np.abs(w).max(-1))[1] - 1
     w_high, w_low = halves(np.ldexp(w, (TOP - exponent)[:, None]))
     h_high, h_low = halves(np.ldexp(h, STATE))
@@ -59,8 +61,8 @@ def split(w: Array, h: Array, bits: int, chunks: int) -> Array:
 
 
 def by_fma(w: Array, h: Array) -> Array:
-    """The product by fma, added in cluster_fp32_forward's order: 32 elements of K per thread, then
-    the threads' sums in pairs."""
+    """The product by fma, in the order of cluster_fp32_forward: each thread adds 32 elements of K,
+    and then the threads' sums are added in pairs."""
     sums = np.zeros((K // 32, ROWS, UNITS), np.float32)
     for k in range(K):
         sums[k // 32] = sums[k // 32].astype(np.float64) + h[:, k, None] * w[:, k]

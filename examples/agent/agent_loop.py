@@ -1,4 +1,4 @@
-"""The loop of perceiving, reasoning and acting, all on one device, also as a CUDA graph."""
+"""The agent's loop (perceive, reason, act), all on one device, optionally as a CUDA graph."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ WHO = {
 
 
 class Loop:
-    """An eye and a mind in a world. A step advances all rows.
+    """An eye and a mind in a world, whose rows are rooms. A step advances all rows.
 
-    A step updates its state in place, so a captured step can be replayed. ``who`` is one of WHO.
-    With ``make_step`` the layer runs as treadle.nn.make_step's graph, which keeps the layer's
-    state.
+    A step updates the loop's tensors in place, so that a CUDA graph of it can be replayed. ``who``
+    is a key of WHO. With ``make_step``, treadle.nn.make_step runs the layer and keeps its state.
     """
 
     def __init__(
@@ -45,7 +44,8 @@ class Loop:
         self.frame = torch.empty(0)  # the last frame seen
 
     def perceive(self) -> Tensor:
-        """The mind's input, [B, I]: the kinds of tiles that the eye sees, and the last move."""
+        """The mind's input, [B, I]: for each tile, the probability of each kind according to the
+        eye, and then the last move."""
         self.frame = self.world.frame()
         sight = self.eye(self.frame).softmax(-1).flatten(1)
         if self.who == "eyes shut":
@@ -64,7 +64,8 @@ class Loop:
 
     @torch.no_grad()
     def step(self) -> dict[str, Tensor]:
-        """Takes one step in every row. Each entry is [B], and ``x`` is [B, I]."""
+        """Takes one step in every row. Returns one step of ppo.Played: each entry is [B], but
+        ``x``, the mind's input, is [B, I]."""
         x, begins = self.perceive(), self.world.begins.clone()
         scores, value = self.reason(x, begins)
         if self.who == "random":
@@ -86,8 +87,8 @@ class Loop:
 
     @torch.no_grad()
     def play(self, steps: int) -> tuple[dict[str, Tensor], Tensor]:
-        """Takes ``steps`` steps; each entry is [T, B]. Also returns the value [B] of the state
-        after them."""
+        """Takes ``steps`` steps. Returns ppo.Played, in which each entry is [T, B], and the value
+        [B] of the state after the last step."""
         played = [self.step() for _ in range(steps)]
         together = {name: torch.stack([step[name] for step in played]) for name in played[0]}
         _, value, _ = self.mind(self.perceive()[None], self.h, self.world.begins[None])
@@ -95,8 +96,9 @@ class Loop:
 
 
 class Captured:
-    """A call as a CUDA graph. Each replay returns the same tensors, with new values from new random
-    numbers. It keeps the call alive, because the graph reads and writes the call's tensors."""
+    """A call captured as a CUDA graph. Each replay draws new random numbers, and writes its results
+    to the same tensors. This object refers to the call, so that the tensors of the call, which the
+    graph uses, stay alive."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self.call, self.graph = call, torch.cuda.CUDAGraph()
@@ -124,7 +126,7 @@ def player(loop: Loop, steps: int) -> Callable[[], tuple[dict[str, Tensor], Tens
 
 
 def success(loop: Loop, steps: int) -> dict[str, float]:
-    """The number of episodes that end within ``steps`` steps, the share of them that end on the
+    """The number of episodes that end within ``steps`` steps, the fraction of them that end on the
     right digit, and their mean length."""
     ends = right = torch.zeros((), device=loop.world.device)
     for _ in range(steps):

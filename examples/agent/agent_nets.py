@@ -14,7 +14,7 @@ SCENES, EYE_RATE = 64, 6e-3
 
 
 class Eye(nn.Module):
-    """Scores the kinds of the tiles in frames: [B, 1, 24, 24] to [B, 9, KINDS]."""
+    """Scores the kind of each tile in frames: maps [B, 1, 24, 24] to [B, 9, KINDS]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Eye(nn.Module):
 
 
 class Mind(nn.Module):
-    """Remembers tiles and moves, scores the next moves and predicts the reward."""
+    """Remembers tiles and moves, scores the next move and predicts the future reward."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def learn_to_read(eye: Eye, sheet: Sheet, steps: int) -> None:
 
 @torch.no_grad()
 def share_read(eye: Eye, sheet: Sheet, count: int = 2000) -> float:
-    """The share of the digits in scenes of this sheet that the eye reads correctly."""
+    """The fraction of digits that the eye reads correctly, in ``count`` scenes of this sheet."""
     tiles = scenes(sheet, count)
     kinds = sheet.kinds[tiles]
     right = eye(paint(sheet, tiles)).argmax(-1) == kinds

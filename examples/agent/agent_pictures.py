@@ -26,13 +26,13 @@ class Moment:
     room: np.ndarray  # [56, 56]
     at: int
     frame: np.ndarray  # [24, 24]
-    read: list[int]  # kinds of the nine tiles
+    read: list[int]  # the kinds of the nine tiles according to the eye
     action: int
     reward: float
 
 
 def watch(loop: Loop, steps: int) -> list[list[Moment]]:
-    """The first whole episode of each row that has one within this number of steps."""
+    """The first complete episode of each row, if the row has one within ``steps`` steps."""
     world = loop.world
     episodes: list[list[Moment]] = [[] for _ in range(world.rows)]
     running, done = [False] * world.rows, [False] * world.rows
@@ -55,8 +55,7 @@ def watch(loop: Loop, steps: int) -> list[list[Moment]]:
 
 
 def choose(episodes: list[list[Moment]]) -> list[list[Moment]]:
-    """The first episodes that suit a picture. They have medium length and are successful, except
-    that the last is a failed one if there is any."""
+    """The first successful episodes of medium length, and then the first failed one, if any."""
     fit = [e for e in episodes if SHORTEST <= len(e) <= LONGEST]
     good = [e for e in fit if e[-1].reward > 0]
     bad = [e for e in fit if e[-1].reward <= 0][:1]
@@ -64,7 +63,8 @@ def choose(episodes: list[list[Moment]]) -> list[list[Moment]]:
 
 
 def draw_strip(path: Path, episodes: list[list[Moment]]) -> None:
-    """A row of pairs for each episode: the room from above, and below it the agent's view."""
+    """Draws each episode as a row of steps. A step shows the room from above and, below it, the
+    agent's view."""
     columns = max(map(len, episodes))
     figure = Figure(figsize=(1.1 * columns, 2.75 * len(episodes) + 0.3))
     grid = figure.subplots(2 * len(episodes), columns, squeeze=False)
@@ -88,7 +88,7 @@ def draw_room(axes: Axes, moment: Moment, step: int) -> None:
 
 
 def draw_view(axes: Axes, moment: Moment, last: bool) -> None:
-    """The frame, the digits read in it, and the move; the colour shows the outcome."""
+    """Draws the frame, the digits read in it, and the move. The colour shows the outcome."""
     axes.imshow(moment.frame, cmap="gray_r", vmin=0, vmax=1.2)
     for place, kind in enumerate(moment.read):
         if kind < DIGITS:
@@ -100,7 +100,7 @@ def draw_view(axes: Axes, moment: Moment, last: bool) -> None:
 
 
 def draw_figure(path: Path, record: dict[str, Any]) -> None:
-    """The learning curve, success with and without each part, and frames per second."""
+    """Draws the learning curve, the success of each agent in WHO, and frames per second."""
     figure = Figure(figsize=(11, 3.6), layout="constrained")
     left, middle, right = figure.subplots(1, 3, width_ratios=(1, 0.7, 1.3))
     left.plot(record["curve"], lw=1.2)
@@ -127,7 +127,7 @@ def draw_figure(path: Path, record: dict[str, Any]) -> None:
 
 
 def draw_speeds(axes: Axes, speeds: list[dict[str, Any]]) -> None:
-    """A group of bars for each number of rows, a bar for each way."""
+    """Draws a group of bars for each number of rows, with one bar for each way to run the loop."""
     ways, sizes = (list(dict.fromkeys(row[key] for row in speeds)) for key in ("way", "rows"))
     height = 0.8 / len(ways)
     for number, way in enumerate(ways):

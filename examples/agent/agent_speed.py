@@ -17,14 +17,15 @@ from torch import Tensor
 Row = dict[str, Any]
 ON_CPU = "world on the CPU"
 TOGETHER = 32  # steps of the longest graph
-# Steps issued while the device sleeps: their kernels must fit into its queue.
+# AHEAD steps are issued while the device sleeps: their kernels must fit into its queue. Times are
+# medians of ROUNDS measurements.
 AHEAD, ROUNDS = 6, 15
 SLEEP = 1 << 26  # cycles, a few hundredths of a second
 
 
 class HostWorld:
-    """A world on the CPU, like most environments, with nets on a GPU: every step sends a frame to
-    the GPU and an action back."""
+    """A world on the CPU, as most environments are, for nets on a GPU. Every step copies frames to
+    the GPU and actions back."""
 
     def __init__(self, world: World, device: torch.device) -> None:
         self.world, self.device, self.rows = world, device, world.rows
@@ -63,7 +64,8 @@ def ways(eye: Eye, mind: Mind, sheet: Sheet, rows: int) -> Iterator[tuple[str, C
 
 
 def measure(eye: Eye, mind: Mind, sheet: Sheet, sizes: list[int], seconds: float) -> list[Row]:
-    """For each number of rows: frames per second, and how long host and device wait in a step."""
+    """For each number of rows: frames per second, and the fractions of a step in which the host
+    and the device wait."""
     found = []
     for rows in sizes:
         for way, call, steps in ways(eye, mind, sheet, rows):
@@ -103,9 +105,9 @@ def wait(device: torch.device) -> None:
 
 
 def alone(call: Callable[[], object], steps: int) -> tuple[float, float]:
-    """Seconds per call: the host's if it never waits for the device, and the device's if it never
-    waits for the host. For the latter a sleeping kernel runs first, and all calls are issued before
-    it ends."""
+    """Seconds per call of the host if it never waits for the device, and of the device if it never
+    waits for the host. So that neither waits, a sleeping kernel runs first, and all calls are
+    issued before it ends."""
     calls, cycles = max(1, AHEAD // steps), SLEEP
     host: list[float] = []
     device: list[float] = []

@@ -1,10 +1,10 @@
 """Rooms of handwritten digits, many side by side, as tensors on one device.
 
 A room has 5 x 5 tiles of 8 x 8 pixels, a wall around them, and a digit in each corner. The agent
-begins in the middle and sees the 3 x 3 tiles around it, which include no corner. Only the first
-frame also shows the cue, a digit on the agent's own tile. The right corner has the same digit,
-written by somebody else. When an episode ends, on a digit or at its last step, the next one begins
-in that row.
+begins in the middle and sees the 3 x 3 tiles around it, which do not include a corner. Only the
+first frame also shows the cue, a digit on the agent's own tile. The corner to find has the same
+digit, written by somebody else. An episode ends when the agent reaches any digit, or after LIMIT
+steps. Then the next episode begins in the same row of the batch.
 
 Nothing here reads a tensor's value on the host, so on a GPU the host never waits.
 """
@@ -20,11 +20,13 @@ from torch import Tensor
 TILE, WINDOW, SIDE = 8, 3, 7  # pixels of a tile, tiles of a frame, tiles of a room with its walls
 TILES = WINDOW * WINDOW
 DIGITS, CORNERS = 10, 4
-# Kinds of tiles are 0 to 9 and these. The first two pictures in a sheet are FLOOR and WALL.
+# There are KINDS kinds of tiles: the digits 0 to 9 and these two. FLOOR and WALL are the positions
+# of the first two pictures in a sheet.
 FLOOR_KIND, WALL_KIND, KINDS = 10, 11, 12
 FLOOR, WALL = 0, 1
 START = SIDE * (SIDE // 2) + SIDE // 2
 MOVES = (-SIDE, 1, SIDE, -1)  # up, right, down, left
+# Steps of an episode at most, the reward if it fails, and the standard deviation of pixel noise.
 LIMIT, WRONG, NOISE = 24, -0.5, 0.15
 TEST_DIGITS = 360
 
@@ -70,7 +72,8 @@ def make_sheet(images: Tensor, labels: Tensor, device: torch.device) -> Sheet:
 
 
 class World:
-    """``rows`` rooms. Where an episode ends, a new room follows. ``step`` writes in place."""
+    """``rows`` rooms. When an episode ends, a new room takes the row. ``step`` updates the tensors
+    in place."""
 
     def __init__(self, sheet: Sheet, rows: int) -> None:
         self.sheet, self.rows = sheet, rows
@@ -97,8 +100,8 @@ class World:
         return first + (torch.rand(digits.shape, device=self.device) * count).long()
 
     def _begin(self) -> None:
-        """Makes new rooms in the rows that begin. It draws rooms for all rows, because only the
-        device knows which rows begin."""
+        """Makes new rooms in the rows that begin. It draws rooms for all rows and keeps those that
+        it needs, because only the device knows which rows begin."""
         chances = torch.rand(self.rows, DIGITS, device=self.device) * (self.sheet.count > 0)
         digits = chances.topk(CORNERS, -1).indices  # four different ones
         which = (torch.rand(self.rows, 1, device=self.device) * CORNERS).long()
@@ -145,7 +148,7 @@ def paint(sheet: Sheet, tiles: Tensor) -> Tensor:
 
 
 def scenes(sheet: Sheet, count: int) -> Tensor:
-    """Tiles of random windows, [count, 9]: most are digits."""
+    """Nine random tiles for each of ``count`` frames, [count, 9]. Most are digits."""
     shape, device = (count, TILES), sheet.kinds.device
     digits = torch.randint(WALL + 1, len(sheet.kinds), shape, device=device)
     plain = torch.randint(WALL + 1, shape, device=device)

@@ -3,13 +3,14 @@
     python examples/agent/find_digit.py              learn, then play with unseen digits
     python examples/agent/find_digit.py --out DIR    also write JSON and pictures there
 
-The agent sees a handwritten digit once. Then it walks through a room, in which it sees only the
-nearest tiles, to the corner that shows the same digit, written by somebody else. A convolutional
-net with sine activations reads the pixels (perceive), a GRU remembers what was read (reason), and
-the room moves the agent (act). Many rooms run side by side. When one ends, the next begins in the
-same row, and the GRU resets there. The convolutional net (the eye) learns first, from labelled
-scenes, and then the GRU (the mind) learns by PPO. An agent that cannot read, or that forgets the
-cue, succeeds in at most a quarter of the rooms.
+The agent sees a handwritten digit, the cue, once. Then it must walk to the corner of a room that
+shows the same digit, written by somebody else. On its way it sees only the nearest tiles. A
+convolutional net with sine activations reads the pixels (perceive), a GRU remembers what was read
+and chooses a move (reason), and the room moves the agent (act). Many rooms run side by side, each
+in one row of a batch. When an episode ends, the next begins in the same row, and the GRU resets
+there. The convolutional net (the eye) learns first, from labelled scenes. Then the GRU (the mind)
+learns by PPO. An agent that cannot read, or that forgets the cue, succeeds in at most a quarter of
+the rooms.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ except ImportError as error:
         f"find_digit.py: {error.name} is missing; it comes with pip install -r requirements.txt"
     )
 
-# High entropy, because the agent would otherwise settle for guessing among the last corners.
+# The entropy bonus is large: with a smaller one, the agent settles for guessing among corners.
 RULES = ppo.Rules(discount=0.97, trace=0.95, clip=0.2, entropy=0.04, epochs=4, parts=4)
 TARGET, SHOWN = 0.85, 20
-# For measuring speed: numbers of rows, and seconds for each way to run the loop.
+# For measuring speed: the numbers of rows, and the seconds for each way to run the loop.
 SIZES, SECONDS = {"cpu": [64, 512], "cuda": [256, 2048, 16384]}, 1.0
 
 
@@ -58,7 +59,7 @@ class Settings:
     reading: int = 800  # training steps of the eye
     updates: int = 160
     learning_rate: float = 5e-3
-    tested: int = 200  # steps of all rows, on unseen digits
+    tested: int = 200  # steps of the test, in which all digits are unseen
     seed: int = 0
 
 
@@ -69,8 +70,9 @@ class Training:
         self.loop, self.settings = loop, settings
         self.play = player(loop, settings.steps)
         self.optimizer = torch.optim.Adam(loop.mind.parameters(), settings.learning_rate)
-        # Kept on the device, so that only printing waits: episodes that ended, those on the right
-        # digit, and those that began in the middle of a batch.
+        # For each batch: how many episodes ended, how many of them on the right digit, and how many
+        # began in the middle of the batch. These stay on the device until they are printed, so
+        # that update() does not wait for the device.
         self.counts: list[Tensor] = []
 
     def update(self) -> None:
@@ -92,7 +94,7 @@ class Training:
         return Categorical(logits=scores, validate_args=False), value
 
     def curve(self) -> list[float]:
-        """The share of right digits in each batch."""
+        """For each batch, the fraction of its ended episodes that ended on the right digit."""
         ends, right, _ = torch.stack(self.counts).T
         return (right / ends.clamp(min=1)).tolist()
 
@@ -100,7 +102,7 @@ class Training:
         return int(torch.stack(self.counts)[:, 2].sum())
 
     def run(self) -> float:
-        """Makes all updates. Returns the seconds that they took."""
+        """Makes all updates, and returns the seconds that they took."""
         start = time.perf_counter()
         for update in range(1, self.settings.updates + 1):
             self.update()
@@ -161,7 +163,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, metavar="DIR", help="write JSON and pictures there")
     options = parser.parse_args(arguments)
-    # Matrices this small gain nothing from a second thread, and wait for it on a busy machine.
+    # A second thread does not help with matrices this small, and costs time on a busy machine.
     torch.set_num_threads(1)
     device = pick_device()
     settings = Settings(options.rows, updates=options.updates, seed=options.seed)

@@ -1,4 +1,4 @@
-"""The picture of a run of train_lm.py: losses, and tokens per second."""
+"""Draws a run of train_lm.py: losses, and tokens per second."""
 
 from __future__ import annotations
 

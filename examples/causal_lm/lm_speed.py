@@ -1,4 +1,4 @@
-"""Tokens per second of language models, measured alternately: training steps and generate()."""
+"""Measures tokens per second of language models, in training steps and in generate()."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ SECONDS = 1.0  # per measurement; each call is timed at least three times
 
 @dataclass
 class Workload:
-    """``batch`` rows of ``length`` tokens, to learn in one step or to generate.
+    """``batch`` rows of ``length`` tokens, to learn from in one training step or to generate.
 
-    In training bfloat16 means autocast, like Trainer's; in generation it is the parameters' dtype.
+    In training, bfloat16 means autocast, as in Trainer. In generation it is the parameters' dtype.
     """
 
     task: str
@@ -66,7 +66,8 @@ def generation_speed(models: Models, load: Workload) -> dict[str, float]:
 def in_turns(
     calls: dict[str, Callable[[], object]], load: Workload, device: torch.device
 ) -> dict[str, float]:
-    """Tokens per second, from the median times of calls that alternate, after a warm-up."""
+    """Calls the functions alternately. Returns the tokens per second of each, from its median time
+    without the first call."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     begun = time.perf_counter()
     while min(map(len, times.values())) < 4 or time.perf_counter() - begun < SECONDS * len(calls):

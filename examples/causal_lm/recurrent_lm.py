@@ -1,4 +1,4 @@
-"""A causal language model of bytes for transformers, with recurrent layers instead of attention.
+"""A byte-level causal language model for transformers, with recurrent layers instead of attention.
 
 The layers are ``treadle.nn.LSTM``, ``GRU`` or ``LLTM``, or torch's LSTM or GRU
 (``kernels="torch"``). ``generate()`` uses their states as its cache, whose size does not depend on
@@ -50,9 +50,9 @@ class RecurrentLMConfig(PretrainedConfig):
 
     Args:
         mixer: "lstm", "gru" or "lltm".
-        kernels: "treadle", or "torch" for torch's layer of the same name (there is no LLTM).
-        cell_pull: the weight of a penalty on the mean magnitude of an LLTM's c in the training
-            loss, because an LLTM has no forget gate.
+        kernels: "treadle", or "torch" for torch's layer of the same name (torch has no LLTM).
+        cell_pull: the weight of a penalty on the mean of |c| in an LLTM's training loss. An LLTM
+            has no forget gate, so without the penalty |c| would grow.
     """
 
     model_type = "treadle-recurrent-lm"
@@ -79,16 +79,16 @@ class RecurrentLMConfig(PretrainedConfig):
             raise ValueError(
                 f"RecurrentLMConfig: mixer/kernels must be one of {known}, got {mixer}/{kernels}"
             )
-        # Texts contain no NUL byte, and paragraphs begin after a newline. There is no end-of-text
-        # token.
+        # A text begins with a newline (byte 10), and byte 0 pads because no text contains it. There
+        # is no end-of-text token.
         super().__init__(**{"bos_token_id": 10, "pad_token_id": 0, "eos_token_id": None} | rest)
 
 
 class RecurrentCache:
-    """The states of every block after the tokens that were read. Its size is constant.
+    """The states of every block after the tokens read so far. Its size is constant.
 
     It has the methods that ``generate()`` calls on a cache; beam search calls ``reorder_cache``.
-    In transformers 4.57 and later, ``generate()`` can also start from one.
+    In transformers 4.57 and later, ``generate()`` also accepts a cache to start from.
     """
 
     is_compileable = is_croppable = False
@@ -113,7 +113,7 @@ class RecurrentCache:
 
 
 class Block(nn.Module):
-    """Mixes over time, then over features; each after a norm and with a residual connection."""
+    """A recurrent layer and an MLP, each after a norm and with a residual connection."""
 
     def __init__(self, config: RecurrentLMConfig) -> None:
         super().__init__()
@@ -123,15 +123,16 @@ class Block(nn.Module):
         self.mlp_norm = nn.RMSNorm(size)
         self.mlp = nn.Sequential(nn.Linear(size, 2 * size), nn.GELU(), nn.Linear(2 * size, size))
         self.dropout = nn.Dropout(config.dropout)
-        # treadle's layers accept a float32 c with inputs of half types, so sums over the text keep
-        # their precision within a call and between calls.
+        # With inputs of half types, treadle's layers accept a float32 c. So c, which is a sum over
+        # the text, keeps its precision within a call and between calls.
         self.wide_cell = config.kernels == "treadle" and config.mixer != "gru"
         self.one_state = config.mixer == "gru"
 
     def forward(
         self, x: Tensor, states: States | None, begins: Tensor | None
     ) -> tuple[Tensor, States]:
-        """Mix x [B, T, H] over time; where ``begins`` [B, T] is true, the row resets."""
+        """Map x [B, T, H] to the same shape. The state of a row resets before each step for which
+        ``begins`` [B, T] is true."""
         if states is None and self.wide_cell and x.dtype in HALVES:
             h = x.new_zeros(1, x.size(0), x.size(2))
             states = h, h.float()
@@ -173,15 +174,15 @@ class RecurrentForCausalLM(PreTrainedModel, GenerationMixin):
         """Read a text, or continue reading one.
 
         Args:
-            input_ids: [B, T]; for a text that continues, only the new tokens.
-            attention_mask: [B, S], where S >= T is the length including what was read before: zeros
-                before a text begins (padding on the left), ones after.
-            labels: [B, T], the tokens themselves, or -100 at positions that do not count. With
-                labels the result has a ``loss``.
-            cache: the cache of what was read before. It is updated in place.
-            use_cache: whether to return a cache. None: the config's ``use_cache``, but False in
-                training.
-            logits_to_keep: the number of last positions for which to score the next token; 0: all.
+            input_ids: [B, T]; with a ``cache``, only the new tokens.
+            attention_mask: [B, S], where S >= T also counts the tokens read before. It is 0 at
+                padding, which must be on the left, and 1 at the text.
+            labels: [B, T], the tokens of ``input_ids``, or -100 at positions that do not count.
+                With labels the result has a ``loss``.
+            cache: the states after the tokens read before. They are updated in place.
+            use_cache: whether to return a cache. None means the config's ``use_cache``, but False
+                in training.
+            logits_to_keep: how many of the last positions score the next token; 0 means all.
             return_dict: ignored.
             past_key_values: the name of ``cache`` in transformers before 5.24.
         """
@@ -210,8 +211,9 @@ class RecurrentForCausalLM(PreTrainedModel, GenerationMixin):
         return loss
 
     def _begins(self, mask: Tensor | None, steps: int) -> Tensor | None:
-        """Marks [B, T] where texts begin after padding; None if there is no padding."""
-        # A single step continues a text; reading the mask at each step would make the host wait.
+        """Resets [B, T]: true where a text begins after padding. None if there is no padding."""
+        # A single token continues a text, so its mask is not needed. Reading it would make the host
+        # wait for the GPU at each step of generate().
         if mask is None or steps == 1 or bool(mask.all()):
             return None
         if self.config.kernels == "torch":
@@ -232,7 +234,7 @@ class RecurrentForCausalLM(PreTrainedModel, GenerationMixin):
         past_key_values: RecurrentCache | None = None,
         **_: Any,
     ) -> dict[str, Any]:
-        """The arguments of forward in a step of ``generate()``, with the tokens not read yet."""
+        """The arguments of forward in a step of ``generate()``, with only the unread tokens."""
         cache = cache or past_key_values
         seen = 0 if cache is None else cache.get_seq_length()
         return {

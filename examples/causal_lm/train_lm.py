@@ -1,13 +1,14 @@
-"""Train a recurrent language model of bytes, and one with torch's layer, in transformers' Trainer.
+"""Train byte-level language models with treadle's and torch's layers in transformers' Trainer.
 
     python examples/causal_lm/train_lm.py                  LSTM: learn, save, load, write
-    python examples/causal_lm/train_lm.py --mixer gru      or lltm (torch has no such layer)
+    python examples/causal_lm/train_lm.py --mixer gru      GRU (or lltm, which torch does not have)
     python examples/causal_lm/train_lm.py --figures DIR    losses, tokens per second: JSON and PNG
 
 It needs transformers and, unless --speeds-only skips training, accelerate. The text is that of
-examples/characters.py (or --text FILE). The model, in recurrent_lm.py in this folder, has one of
-treadle's recurrent layers instead of attention. Both runs start from the same weights and read the
-same pieces, so their losses differ only by rounding, which training amplifies.
+examples/characters.py (or --text FILE). The model, in recurrent_lm.py in this folder, has recurrent
+layers instead of attention. The run with treadle's layers and the one with torch's start from the
+same weights and see the same batches. So their losses differ only because of rounding errors, which
+training amplifies.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ CUDA_LOADS = [
 
 
 class Pieces(torch.utils.data.Dataset[dict[str, Tensor]]):
-    """A text in pieces of equal length; each piece is its own labels."""
+    """A text in pieces of equal length. The labels are the piece itself; the model shifts them."""
 
     def __init__(self, text: str, length: int) -> None:
         numbers = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8).long()
@@ -107,7 +108,7 @@ class Pieces(torch.utils.data.Dataset[dict[str, Tensor]]):
 
 
 class RecordingTrainer(Trainer):
-    """Records the loss of every step, without copying it from its device."""
+    """Records the loss of every step, without copying it to the host."""
 
     losses: list[Tensor]
 
@@ -185,7 +186,7 @@ def learn(
     """Train with each side's layers; save and load treadle's model, and write a text with it."""
     runs = {}
     for kernels in sides:
-        print(f"{settings.mixer} of {kernels} on {device}: bits a byte")
+        print(f"{kernels}'s {settings.mixer} on {device}, loss in bits per byte:")
         model, runs[kernels] = train(settings, kernels, text, device, output)
         words = "held out {held_out:.3f}; {seconds} s; {tokens_per_s:,} tokens/s"
         print(words.format(**runs[kernels]))
@@ -243,7 +244,7 @@ def parse(given: list[str] | None) -> argparse.Namespace:
 def main(given: list[str] | None = None) -> dict[str, Any]:
     options = parse(given)
     logging.disable_progress_bar()
-    # Matrices this small gain little from a second thread, and wait for it on a busy machine.
+    # A second thread helps little with matrices this small, and costs time on a busy machine.
     torch.set_num_threads(1)
     device = torch.device(options.device) if options.device else pick_device()
     asked = {n: getattr(options, n) for n in ("mixer", "steps", "hidden", "seed", "bf16")}
@@ -251,7 +252,7 @@ def main(given: list[str] | None = None) -> dict[str, Any]:
     chosen = {name: value for name, value in asked.items() if value is not None}
     settings = Settings(**(large | chosen))
     machine = facts(device.type, "transformers") | {"threads": 1}
-    machine["allow_tf32"] = torch.backends.cudnn.allow_tf32  # of recurrent layers in float32
+    machine["allow_tf32"] = torch.backends.cudnn.allow_tf32  # for recurrent layers in float32
     sides = [side for side in ("treadle", "torch") if (settings.mixer, side) in LAYERS]
     record: dict[str, Any] = {"machine": machine, "settings": asdict(settings), "runs": {}}
     if not options.speeds_only:

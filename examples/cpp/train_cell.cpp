@@ -1,4 +1,4 @@
-// Calls every op of treadle from C++, and trains a small recurrent net by C++ autograd. No Python.
+// Calls every op of treadle from C++ and trains a small recurrent net with C++ autograd.
 //
 // The net reads a sequence of random numbers, one per step, and learns to output their mean.
 #include <torch/torch.h>
@@ -36,7 +36,8 @@ void call_every_op(torch::Device device) {
   require(torch::allclose(treadle::sine_linear(a, weight, bias, 2),
                           (2 * torch::linear(a, weight, bias)).sin(), 1e-4, 1e-5),
           "sine_linear");
-  // Value v and derivative v' with respect to one coordinate give z = W v + b and W v'.
+  // The input is a value v and its derivative v' with respect to one coordinate. The layer makes
+  // z = W v + b and its derivative W v' of them, and then the sine.
   const Tensor jet = treadle::sine_linear_jet(torch::stack({b, b + 1}), weight, bias, 2, 1);
   const Tensor z = torch::linear(b, weight, bias), slope = torch::linear(b + 1, weight);
   require(
@@ -66,14 +67,15 @@ void call_every_op(torch::Device device) {
   }
 }
 
-// Compares both overloads of lltm, in two directions and with gradients, with a loop of lltm_cell.
+// Compares both overloads of a bidirectional lltm with loops over lltm_cell, with gradients for the
+// first overload.
 void call_layers(torch::Device device) {
   constexpr int64_t kRows = 3, kFeatures = 5, kUnits = 4;
   const auto options = torch::TensorOptions(device).dtype(torch::kDouble);
   const Tensor x = torch::randn({kSteps, kRows, kFeatures}, options).requires_grad_();
   const Tensor h0 = torch::randn({2, kRows, kUnits}, options);
   const Tensor c0 = torch::randn({2, kRows, kUnits}, options);
-  std::vector<Tensor> params;  // of each direction: weight_ih, weight_hh, bias
+  std::vector<Tensor> params;  // for each direction: weight_ih, weight_hh, bias
   for (int direction = 0; direction < 2; ++direction) {
     for (const int64_t columns : {kFeatures, kUnits}) {
       params.push_back(torch::randn({3 * kUnits, columns}, options).requires_grad_());

@@ -1,4 +1,4 @@
-"""Trains a model with torch's recurrent layers and a copy with treadle's, alternately."""
+"""Trains a model with torch's recurrent layers and a copy with treadle's; their steps alternate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 from device_check import pick_device  # noqa: E402
 from machine_facts import facts  # noqa: E402
 
-Step = Callable[[int], float]  # from the number of a step to its loss
+Step = Callable[[int], float]  # takes the step of this number, and returns its loss
 
 
 def compare(model: nn.Module, learner: Callable[[nn.Module], Step], steps: int) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def compare(model: nn.Module, learner: Callable[[nn.Module], Step], steps: int) 
         steps: the number of steps.
 
     Returns:
-        The losses and seconds per step of each side, and the names of replaced modules.
+        The loss and the seconds of each step on both sides, and the names of replaced modules.
     """
     ours = copy.deepcopy(model)
     replaced = treadle.nn.replace(ours).replaced
@@ -46,7 +46,7 @@ def compare(model: nn.Module, learner: Callable[[nn.Module], Step], steps: int) 
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for step in range(steps):
         for name, take in sides.items():
-            torch.manual_seed(step)  # both drop the same elements
+            torch.manual_seed(step)  # so that dropout drops the same elements on both sides
             begun = time.perf_counter()
             losses[name].append(take(step))
             seconds[name].append(round(time.perf_counter() - begun, 6))
@@ -61,13 +61,14 @@ def summary(found: dict[str, Any]) -> str:
     apart = max(abs(a - b) / abs(a) for a, b in zip(*found["losses"].values(), strict=True))
     theirs, ours = (statistics.median(times) for times in found["seconds"].values())
     return (
-        f"Losses are at most {apart:.1e} of themselves apart; "
+        f"The relative difference of losses is at most {apart:.1e}; "
         f"a step takes {theirs:.3f} s with torch's layers, {ours:.3f} s with treadle's."
     )
 
 
 def options(doc: str | None, given: list[str] | None, **defaults: int) -> argparse.Namespace:
-    """The options of both scripts. Each size in ``defaults`` becomes an option of the same name."""
+    """Parses the options of either script. Each size in ``defaults`` becomes an option of the same
+    name. Also sets the seed and the number of threads."""
     parser = argparse.ArgumentParser(description=(doc or "").split("\n")[0])
     for name, default in defaults.items():
         parser.add_argument(f"--{name}", type=int, default=default, help=f"default: {default}")
@@ -76,7 +77,7 @@ def options(doc: str | None, given: list[str] | None, **defaults: int) -> argpar
     parser.add_argument("--json", type=Path, metavar="FILE", help="write losses and times there")
     chosen = parser.parse_args(given)
     chosen.device = torch.device(chosen.device) if chosen.device else pick_device()
-    # Matrices this small gain little from a second thread, and wait for it on a busy machine.
+    # A second thread helps little with matrices this small, and costs time on a busy machine.
     torch.set_num_threads(1)
     chosen.machine = facts(chosen.device.type) | {"threads": 1}
     torch.manual_seed(chosen.seed)

@@ -1,13 +1,13 @@
-"""Predicts sine waves, in the shapes of PyTorch's time_sequence_prediction, with
-treadle.nn.replace.
+"""Predicts sine waves at the sizes of PyTorch's time_sequence_prediction, with nn.replace.
 
     python examples/drop_in/time_sequence_prediction.py --json FILE
 
-The data are 100 waves of 1000 steps with random phases, in float64: 97 for training, 3 for the
-test. The model has two layers of 51 units and learns by LBFGS at a rate of 0.8. After each step of
-LBFGS it predicts 1000 more values from its own outputs. The script is our own; only these numbers
-come from pytorch/examples. There the layers are two nn.LSTMCell in a loop over steps; here they are
-one nn.LSTM, which computes the same. A copy of the model with treadle's LSTM trains alongside.
+The data are 100 waves of 1000 steps with random phases, in float64: 97 for training and 3 for
+testing. The model has two layers of 51 units and learns by LBFGS with a learning rate of 0.8. After
+each step of LBFGS it predicts 1000 more values from its own outputs. Only these numbers come from
+pytorch/examples; the script is our own. The original runs two nn.LSTMCell in a loop over the steps.
+Here one nn.LSTM of two layers computes the same. A copy of the model, in which treadle.nn.replace
+has replaced the LSTM, trains alongside.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ PERIOD, TESTED, RATE = 20, 3, 0.8
 
 
 class WaveModel(nn.Module):
-    """Predicts the next value at each step, and ``future`` more: [B, T] to [B, T + future]."""
+    """Predicts the next value at each step, and then ``future`` more values: maps [B, T] to
+    [B, T + future]."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -46,7 +47,7 @@ def make_waves(count: int, length: int) -> Tensor:
 
 
 def learner(model: nn.Module, waves: Tensor, future: int, told: list[float]) -> Step:
-    """A function that takes a step, and appends the error on the test waves to ``told``."""
+    """Returns a function that takes a step and appends the error on the test waves to ``told``."""
     learnt, tested = waves[TESTED:], waves[:TESTED]
     optimizer = torch.optim.LBFGS(model.parameters(), lr=RATE)
 
@@ -57,7 +58,7 @@ def learner(model: nn.Module, waves: Tensor, future: int, told: list[float]) -> 
         return loss
 
     def step(_: int) -> float:
-        loss = optimizer.step(error).item()  # the loss before the step, its first evaluation
+        loss = optimizer.step(error).item()  # LBFGS returns the loss before its step
         with torch.no_grad():
             values = model(tested[:, :-1], future)
         told.append(F.mse_loss(values[:, : tested.size(1) - 1], tested[:, 1:]).item())
@@ -80,7 +81,7 @@ def main(given: list[str] | None = None) -> dict[str, Any]:
     found = compare(model, learn, chosen.steps)
     found["tested"] = dict(zip(found["losses"], tested, strict=True))
     for side, errors in found["tested"].items():
-        print(f"error on waves of the test, {side:7}: {'  '.join(f'{e:.2e}' for e in errors)}")
+        print(f"error on the test waves, {side:7}: {'  '.join(f'{e:.2e}' for e in errors)}")
     return keep(found, chosen)
 
 

@@ -1,13 +1,13 @@
-"""A word language model in the shapes of PyTorch's example of that name, with treadle.nn.replace.
+"""A language model at the sizes of PyTorch's example word_language_model, with nn.replace.
 
     python examples/drop_in/word_language_model.py --json FILE
 
 The model has an embedding, two layers of torch.nn.LSTM and a linear head, all of width 200. A batch
-has 20 columns of text, of which each step reads 35 words. SGD has a rate of 20, gradients are
-clipped at 0.25, and dropout is 0.2 (--percent 20). The script is our own; only these numbers come
-from pytorch/examples. The text is that of examples/characters.py. A copy of the model with
-treadle's LSTM trains alongside. (cuDNN draws its dropout masks differently: on a GPU losses are
-comparable only with --percent 0.)
+has 20 columns of text, and each step reads 35 words of every column. SGD has a learning rate of 20,
+gradients are clipped at 0.25, and dropout is 0.2 (--percent 20). Only these numbers come from
+pytorch/examples; the script is our own. The text is that of examples/characters.py. A copy of the
+model, in which treadle.nn.replace has replaced the LSTM, trains alongside. On a GPU, losses are
+comparable only with --percent 0, because cuDNN draws other dropout masks than treadle.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LEAST = 3  # rarer words are merged into one
 
 
 class WordModel(nn.Module):
-    """Scores the next word: [T, B] and states to [T, B, words] and states."""
+    """Scores the next word: maps text [T, B] and states to scores [T, B, words] and states."""
 
     def __init__(self, words: int, width: int, layers: int, dropout: float) -> None:
         super().__init__()

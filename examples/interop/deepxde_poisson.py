@@ -1,4 +1,4 @@
-"""Poisson's equation in DeepXDE, first with its own derivatives, then with a Siren's jet.
+"""Solve Poisson's equation in DeepXDE, with DeepXDE's own derivatives and with a Siren's jets.
 
     pip install deepxde
     python examples/interop/deepxde_poisson.py                  errors and seconds of both
@@ -34,7 +34,7 @@ OPTIONS = {"outermost_linear": True, "first_omega_0": 4.0, "hidden_omega_0": 4.0
 
 
 class Net(dde.nn.NN):
-    """A Siren that DeepXDE trains. It keeps the jet at the points of its last call."""
+    """A Siren that DeepXDE trains. ``jet`` is the jet at the points of its last call."""
 
     def __init__(self, by_jet: bool) -> None:
         super().__init__()
@@ -58,10 +58,10 @@ def answer(x: np.ndarray) -> np.ndarray:
 
 
 def equation(net: Net) -> Callable[[Tensor, Tensor], Tensor]:
-    """The function that computes the residual at x, given the net's values y."""
+    """Returns the function that computes the residual at x, given the net's values y."""
 
     def by_jet(x: Tensor, y: Tensor) -> Tensor:
-        # DeepXDE calls the net at x before it calls this.
+        # DeepXDE calls the net at x before it calls this function.
         return net.jet.laplacian - source(x)
 
     def by_autograd(x: Tensor, y: Tensor) -> Tensor:
@@ -72,9 +72,9 @@ def equation(net: Net) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def train(by_jet: bool, steps: int) -> tuple[float, float]:
-    """Returns the error, as a share of the answer's norm, and the CPU time in seconds."""
+    """Returns the error divided by the norm of the solution, and the CPU time in seconds."""
     dde.config.set_random_seed(0)
-    # In float32, rounding errors make the two diverge after a few hundred steps.
+    # In float32, rounding errors make the two ways diverge after a few hundred steps.
     dde.config.set_default_float("float64")
     net = Net(by_jet)
     square = dde.geometry.Rectangle([-1, -1], [1, 1])

@@ -1,4 +1,4 @@
-"""treadle's torch ops on memory that torch shares with another package by DLPack.
+"""treadle's torch ops on memory that torch shares with another package through DLPack.
 
 Arrays of each installed package become tensors, and tensors become arrays, without a copy.
 """
@@ -32,12 +32,12 @@ def with_numpy() -> str:
 
 
 def with_jax() -> str:
-    # Otherwise JAX allocates three quarters of a GPU's memory, and torch also needs some.
+    # By default JAX allocates three quarters of a GPU's memory, but torch also needs some.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
     import jax.numpy as jnp
 
-    # Skip a GPU that JAX can use but torch cannot.
+    # Use the CPU if JAX can use the GPU but torch cannot.
     device = "cuda" if torch.cuda.is_available() and jax.default_backend() == "gpu" else "cpu"
     array = jax.device_put(
         jnp.linspace(-3, 3, 1024), jax.devices("gpu" if device == "cuda" else "cpu")[0]
@@ -61,7 +61,7 @@ def with_tensorflow() -> str:
         array = tensorflow.linspace(-3.0, 3.0, 1024)
     tensor = torch.from_dlpack(array)  # immutable, as in JAX
     result = treadle.sine(tensor)
-    # TensorFlow hides addresses, so check that two exports of one array have the same pointer.
+    # TensorFlow does not show addresses, so check that two exports of an array have the same one.
     assert torch.from_dlpack(array).data_ptr() == tensor.data_ptr()
     back = tensorflow.experimental.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(result))
     assert torch.from_dlpack(back).data_ptr() == result.data_ptr()
@@ -79,7 +79,7 @@ def with_cupy() -> str:
     tensor = torch.from_dlpack(array)  # torch's current stream waits for CuPy's
     assert tensor.data_ptr() == array.data.ptr
     treadle.sine_(tensor)
-    assert cupy.from_dlpack(tensor).data.ptr == array.data.ptr  # here CuPy's waits for torch's
+    assert cupy.from_dlpack(tensor).data.ptr == array.data.ptr  # CuPy's stream waits for torch's
     assert np.allclose(array.get(), expected, rtol=0, atol=2e-7)
     return f"CuPy {cupy.__version__}"
 
@@ -88,7 +88,7 @@ def with_numba() -> str:
     import numba
     from numba import cuda, vectorize
 
-    # On the CPU Numba works on NumPy arrays, including those that share a tensor's memory.
+    # On the CPU, Numba works on NumPy arrays, including those that share a tensor's memory.
     twice = vectorize(["float32(float32)"])(lambda x: 2 * x)
     tensor = torch.linspace(-3, 3, 1024)
     expected = treadle.scale(tensor, 2)
@@ -98,7 +98,7 @@ def with_numba() -> str:
         return f"Numba {numba.__version__} (no GPU: CPU alone)"
     tensor = tensor.cuda()
     torch.cuda.synchronize()
-    array = cuda.as_cuda_array(tensor)  # by __cuda_array_interface__
+    array = cuda.as_cuda_array(tensor)  # through __cuda_array_interface__
     assert array.__cuda_array_interface__["data"][0] == tensor.data_ptr()
     back = torch.as_tensor(array, device="cuda")
     assert back.data_ptr() == tensor.data_ptr()

@@ -1,7 +1,7 @@
-"""treadle/kernels.h in ctypes: the structs, and calls that raise errors. All recipes here use it.
+"""treadle/kernels.h in ctypes: its structs, and calls whose error codes become exceptions.
 
-This file is not part of the package: copy what you need. It finds the library without importing
-treadle, so a program that uses it needs no torch.
+The examples with NumPy, CuPy, PyCUDA and Numba arrays use this file. It is not part of the package:
+copy what you need. It finds the library without importing treadle, so programs do not need torch.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def number(value: float) -> Number:
 
 
 def array(x: Any) -> ctypes.Structure:
-    """Describes an array of NumPy, CuPy, PyCUDA, Numba or torch without a copy. Keep `x` alive."""
+    """Describes an array of NumPy, CuPy, PyCUDA, Numba or torch, without a copy. Keep `x` alive
+    while the description is in use."""
     cuda = getattr(x, "__cuda_array_interface__", None)
     facts = x.__array_interface__ if cuda is None else cuda
     order, kind, size = facts["typestr"][0], facts["typestr"][1], int(facts["typestr"][2:])
@@ -94,8 +95,8 @@ def library() -> ctypes.CDLL:
 
 
 def call(name: str, *arguments: Any) -> None:
-    """Calls treadle_<name> with the arguments, structs by address. Raises RuntimeError with the
-    library's error text."""
+    """Calls treadle_<name>. Passes the address of each struct, but a Number by value. Raises
+    RuntimeError with the library's error text if the call fails."""
     passed = [
         ctypes.byref(a) if isinstance(a, ctypes.Structure) and not isinstance(a, Number) else a
         for a in arguments

@@ -27,7 +27,7 @@ def on_cpu() -> None:
     b = np.cos(a)
     out = np.empty_like(a)
     call("vector_add", kernels.device(), array(a), array(b), number(2.0), array(out))
-    # Doubling is exact, so the result is rounded once whether or not the compiler uses fma.
+    # Doubling is exact, so the sum is rounded once, whether or not the compiler uses an fma.
     assert np.array_equal(out, add_scaled(a, b, np.float32(2)))
     call("sine", kernels.device(), array(a), array(out))
     assert np.allclose(out, sine(a), rtol=0, atol=2e-7)

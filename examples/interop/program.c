@@ -1,4 +1,4 @@
-/* The kernels from C99, without Python and torch. In a clone that has been built:
+/* Calls the kernels from C99, without Python or torch. In a clone that has been built:
  *
  *   lib=$PWD/python_pkg/treadle/lib
  *   gcc -std=c99 -Ikernels/include examples/interop/program.c $lib/libtreadle_kernels.so \

@@ -2,8 +2,8 @@
 header.
 
 The library uses CUDA's runtime, which works in a GPU's primary context. So PyCUDA must also use
-that context (pycuda.autoprimaryctx, not pycuda.autoinit). The second half needs nvcc and this
-repository.
+that context (pycuda.autoprimaryctx, not pycuda.autoinit). The kernel from our header needs nvcc and
+this repository.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def gpu() -> bool:
 
 
 def here(stream: Any) -> object:
-    """The index of the current context's GPU, and a stream of that GPU."""
+    """The GPU of the current context, with ``stream``, for our library."""
     from pycuda import driver
 
     current, count = driver.Context.get_device(), driver.Device.count()
@@ -59,7 +59,7 @@ def twice_by_treadle(x: Any, stream: Any) -> None:
 def twice_by_source(x: Any, stream: Any) -> None:
     from pycuda.compiler import SourceModule
 
-    # The header has templates, which extern "C" around everything would forbid.
+    # The header has templates, so SourceModule must not wrap the source in extern "C".
     options = {"no_extern_c": True, "options": ["-std=c++17"], "include_dirs": [str(ROOT)]}
     kernel = SourceModule(SOURCE, **options).get_function("twice")
     blocks = ((x.size + 255) // 256, 1)
@@ -72,7 +72,7 @@ def main() -> None:
         return
     from pycuda import autoprimaryctx, driver, gpuarray
 
-    assert autoprimaryctx.context is not None  # imported: the primary context is current
+    assert autoprimaryctx.context is not None  # the import made the primary context current
 
     host = np.linspace(-1, 1, 1_003, dtype=np.float32)
     stream = driver.Stream()

@@ -1,10 +1,10 @@
-"""Times the CPU against a copy to the GPU, the kernel and a copy back: when is the GPU faster?
+"""Finds the sizes at which the GPU is faster than the CPU, with and without the time of copies.
 
     python examples/interop/transfer.py [--largest 28] [--json build/a.json] [--plot build/a.png]
-    python examples/interop/transfer.py --read build/a.json --plot build/a.png    plot them again
+    python examples/interop/transfer.py --read build/a.json --plot build/a.png    plot it again
 
-Times are medians in microseconds, from arrays in the CPU's memory to a result there. For data that
-stays on the GPU (resident) they include neither copy.
+Times are medians in microseconds. They include the copy to the GPU and the copy back, from pageable
+or from pinned memory. For data that stays on the GPU (resident) they include neither copy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 import treadle
 
 WAYS = ("CPU", "pageable", "pinned", "resident")
-BATCH, HIDDEN = 16, 256  # of the GRU layer; the number of steps varies
+BATCH, HIDDEN = 16, 256  # for the GRU layer; its number of steps varies
 Op = Callable[..., torch.Tensor]
 
 
@@ -40,7 +40,7 @@ def median_us(call: Callable[[], object], seconds: float = 0.2) -> float:
 
 
 def on_gpu(op: Op, inputs: list[torch.Tensor]) -> Iterator[tuple[str, float]]:
-    """Times three ways to use a GPU. All but the last begin and end in the CPU's memory."""
+    """Times three ways to use a GPU. The first two begin and end with data in the CPU's memory."""
     there = [x.cuda() for x in inputs]
     out = op(*there)
     for way, pin in (("pageable", False), ("pinned", True)):
@@ -106,7 +106,8 @@ def measure(largest: int) -> dict[str, Any]:
 
 
 def break_even(found: dict[str, Any], op: str, way: str) -> int | None:
-    """The smallest size from which on this way is faster than the CPU at all measured sizes."""
+    """The smallest measured size such that this way is faster than the CPU there and at all larger
+    sizes. None if there is no such size."""
     rows = [row for row in found["rows"] if row["op"] == op and way in row["us"]]
     slower = [row["elements"] for row in rows if row["us"][way] >= row["us"]["CPU"]]
     faster = [row["elements"] for row in rows if row["elements"] > max(slower, default=0)]
@@ -149,7 +150,7 @@ def main() -> None:
         for op in ("add", "sine", "gru")
         for way in WAYS[1:]
     ]
-    print(f"transfer: {gpu or 'no GPU'}; pays from so many elements on: {', '.join(sizes)}")
+    print(f"transfer: {gpu or 'no GPU'}; elements from which it is faster: {', '.join(sizes)}")
 
 
 if __name__ == "__main__":

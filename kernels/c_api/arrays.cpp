@@ -141,7 +141,7 @@ std::string listed(const int64_t* numbers, int64_t count) {
 }
 
 int64_t count_of(const treadle_array& array) {
-  // Checked first: the product of the other sizes may exceed 64 bits.
+  // A size of 0 is checked first, because the product of the other sizes may exceed 64 bits.
   if (std::count(array.sizes, array.sizes + array.ndim, 0) > 0) return 0;
   return std::accumulate(array.sizes, array.sizes + array.ndim, int64_t{1}, std::multiplies<>());
 }
@@ -223,7 +223,7 @@ ElementwiseSpace::ElementwiseSpace(const NamedArray& out,
       const int64_t size = from.sizes[d], wanted = to.sizes[d + missing];
       require(size == wanted || size == 1, given.name, " must broadcast to ", out.name,
               ", which has size ", wanted, " in dimension ", d + missing, ", got ", size);
-      // Kernels have the fastest dimension first.
+      // Kernels expect the fastest dimension first.
       const bool still = size == 1 || args.numel == 0;
       args.strides[i][from.ndim - 1 - d] = still ? 0 : strides[d] * size_of(args.dtypes[i]);
     }

@@ -38,15 +38,16 @@ void check_array(const treadle_device& device, const NamedArray& given);
 void check_data(const treadle_device& device, const char* name, const char* field,
                 const treadle_array& array, int64_t alignment);
 
-// Checks an `out` that is computed elementwise from `inputs` of the same sizes. It must either be
-// an input or share no memory with it, and no two of its elements may have the same address.
+// Checks an `out` that is computed elementwise from `inputs` of the same sizes. Each input must
+// either be `out` itself or share no memory with it, and no two elements of `out` may have the same
+// address.
 void check_memory(const NamedArray& out, std::initializer_list<NamedArray> inputs);
 
 // Checks that two arrays, which are both written, share no memory.
 void check_apart(const NamedArray& one, const NamedArray& other);
 
 // The iteration space of an elementwise op; operand 0 is the output. Inputs are broadcast, and
-// dimensions merged wherever all operands allow it.
+// dimensions are merged wherever all operands allow it.
 struct ElementwiseSpace {
   ElementwiseArgs args{};
 

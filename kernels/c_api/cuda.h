@@ -1,4 +1,4 @@
-// The CUDA calls of the functions of kernels.h. In a build without CUDA, check_index raises.
+// The CUDA calls that the functions of kernels.h make. In a build without CUDA, check_index raises.
 #pragma once
 
 #include <cstdint>

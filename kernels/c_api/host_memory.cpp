@@ -42,7 +42,8 @@ bool driver_is_loaded() {
 
 }  // namespace
 
-// A read by the operating system fails cleanly, while a read by this process would crash it.
+// The operating system reads the byte: it reports an error where a read by this process would
+// crash.
 bool readable(const char* address) {
   if (!driver_is_loaded()) return true;
   char byte;

@@ -68,7 +68,7 @@ void check_memories(std::initializer_list<NamedArray> written,
     for (const NamedArray& in : read) {
       if (in.array != nullptr) check_memory(*out, {in});
     }
-    // Compares positions in the list, because the caller may pass one struct for two arrays.
+    // Positions in the list are compared, because the caller may pass one struct for two arrays.
     for (auto other = out + 1; other != written.end(); ++other) {
       if (other->array != nullptr) check_apart(*out, *other);
     }

@@ -10,7 +10,7 @@
 namespace treadle {
 namespace {
 
-// A contiguous argument of a call. If it is written, it must not overlap any other.
+// A contiguous argument of a call. If it is written, it must not overlap any other argument.
 struct Block {
   const char* name;
   const void* data;

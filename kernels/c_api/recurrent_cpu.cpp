@@ -61,8 +61,8 @@ void over_rows(const CLayer& layer, int64_t step_work, const F& f) {
 
 }  // namespace
 
-// Bytes for one direction: the panels of its weight and, for the backward pass, the current c and
-// the c before each step.
+// Bytes for one direction: the weight, packed in panels (kernels/recurrent/cpu/gemm.h), and for the
+// backward pass the current c and the c before each step.
 size_t workspace_on_cpu(const CLayer& layer) {
   return panel_bytes(layer) +
          static_cast<size_t>(layer.rows() * layer.sizes.hidden * size_of(layer.sizes.dtype)) +

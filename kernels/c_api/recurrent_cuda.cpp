@@ -20,7 +20,7 @@ void backward_on_cuda(const CLayer&, const CBackward&) {}
 
 namespace {
 
-// Returns a plan of one persistent launch; raises if this GPU has none.
+// Returns a plan that runs the layer in one persistent launch; raises if this GPU has none.
 RecurrencePlan plan_on_cuda(const CLayer& layer, bool backward) {
   RecurrenceDevice device;
   cuda::check(describe_device(layer.device.index, &device));

@@ -3,8 +3,8 @@
 
 namespace treadle {
 
-// 90 for sm_90, compute capability 9.0. 0 for an AMD GPU: it runs no NVIDIA code, but may report
-// 9.0, as gfx90a does.
+// Returns 90 for sm_90 (compute capability 9.0). Returns 0 for an AMD GPU, which runs no NVIDIA
+// code but may report 9.0, as gfx90a does.
 constexpr int architecture_of([[maybe_unused]] int major, [[maybe_unused]] int minor) {
 #if defined(__HIP_PLATFORM_AMD__)
   return 0;

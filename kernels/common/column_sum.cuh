@@ -10,8 +10,8 @@ namespace treadle {
 inline constexpr int kSumColumns = 32;
 
 // Returns the sum of this thread's column to threads with y = 0, in a block of kRows * kSumColumns
-// threads. `first`: the column's first element. All threads of the block must call it, even those
-// whose column is outside the matrix (not `real`).
+// threads. `first` points to the column's first element. All threads of the block must call it,
+// even those whose column is outside the matrix (not `real`).
 template <int kRows, class T>
 __device__ __forceinline__ acc_t<T> sum_of_column(const T* first, bool real, int64_t rows,
                                                   int64_t row_stride) {

@@ -26,7 +26,7 @@ __device__ __forceinline__ acc_t<T> widen(T x) {
   return static_cast<acc_t<T>>(plain(x));
 }
 
-// Rounded to nearest even; integers wrap.
+// Converts a number to the stored type: rounds to nearest even, wraps integers.
 template <class T>
 struct Narrow {
   template <class From>
@@ -56,8 +56,8 @@ struct Narrow<BFloat16> {
   }
 };
 
-// A word of 32 bits contains two bfloat16. With its lower 16 bits cleared it is the second one as a
-// float; shifted up by 16 bits it is the first one.
+// A word of 32 bits contains two bfloat16. The word with its lower 16 bits cleared is the second
+// one as a float; shifted up by 16 bits, the word is the first one.
 template <class T, int n>
 __device__ __forceinline__ void widen(const Vector<T, n>& vector, acc_t<T> (&out)[n]) {
   if constexpr (std::is_same_v<T, BFloat16> && n % 2 == 0) {

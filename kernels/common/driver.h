@@ -21,7 +21,7 @@ F find_driver_function(const char* name) {
   return ok ? reinterpret_cast<F>(found) : nullptr;
 }
 
-// This thread's current context, which may have only a part of the GPU; null if unknown.
+// This thread's current context, which may be limited to a part of the GPU; null if unknown.
 inline CUcontext current_context() {
   static const auto get = find_driver_function<decltype(&cuCtxGetCurrent)>("cuCtxGetCurrent");
   CUcontext found = nullptr;

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
-// NVRTC defines the second macro as 0 or 1. nvcc defines neither; fast_math_check.cu tests its
+// NVRTC defines the second macro as 0 or 1. nvcc defines neither; fast_math_check.cu tests nvcc's
 // flags.
 #if defined(__FAST_MATH__) || (defined(__USE_FAST_MATH__) && __USE_FAST_MATH__)
 #error \

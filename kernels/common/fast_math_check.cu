@@ -1,5 +1,6 @@
-// Compiled with the same flags as every other kernel, but never launched. It fails to assemble
-// under --use_fast_math, for which nvcc (unlike NVRTC and the C++ compilers) defines no macro.
+// This kernel is compiled with the same flags as every other one, but never launched. It fails to
+// assemble under --use_fast_math, for which nvcc (unlike NVRTC and the C++ compilers) defines no
+// macro.
 extern "C" __device__ int __nvvm_reflect(const char*);
 
 namespace treadle {

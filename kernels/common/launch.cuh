@@ -1,5 +1,5 @@
-// Launches every kernel of the library, on the caller's stream; calls the observer before a launch,
-// and returns CUDA's error.
+// Every kernel of the library is launched here, on the caller's stream. The functions call the
+// observer before a launch, and return CUDA's error.
 #pragma once
 
 #ifndef __CUDACC_RTC__
@@ -105,7 +105,7 @@ inline cudaLaunchAttribute overlapping_launch() {
   return attribute;
 }
 
-// No attribute, one, or two.
+// Up to two attributes.
 struct LaunchAttributes {
   cudaLaunchAttribute list[2] = {};
   unsigned count = 0;

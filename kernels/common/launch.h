@@ -14,7 +14,7 @@ struct LaunchShape {
   int elements_per_thread;  // at most
 };
 
-// Called before every launch, on the thread that launches, if not null.
+// If not null, this is called before every launch, on the thread that launches.
 inline void (*observe_launch)(const void* kernel, const LaunchShape& shape) = nullptr;
 
 }  // namespace treadle

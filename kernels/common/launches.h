@@ -17,14 +17,14 @@ struct Launch {
   size_t shared_bytes;      // per block, static and dynamic
   size_t local_bytes;       // per thread; more than 0 means spills or indexed arrays
   int blocks_per_sm;        // resident at once, on the current device
-  double occupancy;         // resident warps / the most warps of a multiprocessor
+  double occupancy;         // resident warps / maximum number of warps of a multiprocessor
   const char* family = "";  // from the LaunchScope, like the next two
   const char* algorithm = "";
   const char* reason = "";
 };
 
-// Both belong to the calling thread. While recording_launches() is true, the thread's launches run
-// and are recorded.
+// Both variables belong to the calling thread. While recording_launches() is true, the thread's
+// launches run and are recorded.
 bool& recording_launches();
 std::vector<Launch>& recorded_launches();
 

@@ -23,8 +23,8 @@ __device__ __forceinline__ void arrive_at(uint32_t barrier, uint32_t rank) {
                : "memory");
 }
 
-// The current one of n pipeline stages, and its round. A wait on the stage's barrier needs the
-// round's parity.
+// The current one of n pipeline stages, and the number of completed rounds through all stages. The
+// parity of that number is needed to wait on the stage's barrier.
 template <int n>
 struct Ring {
   int stage = 0;
@@ -139,11 +139,11 @@ __device__ __forceinline__ void wait_products() {
   TREADLE_PRODUCT("m64n128k16.f32." types, ", %67, %68", , "n"(static_cast<int>(kTurnA)), \
                   "n"(static_cast<int>(kTurnB)))
 
-// c [64, 128] = a [64, k] b [128, k]^T, + c if `add`, by a warpgroup; k is 32 bytes of a row.
+// c [64, 128] = a [64, k] b [128, k]^T, + c if `add`, by a warpgroup; k elements are 32 bytes.
 // Transposed operands (half types only) are [k, 64] and [k, 128]. float operands are read as tf32,
-// with 10 bits of mantissa. Thread t has rows r = 16 (t / 32) + t % 32 / 4 and r + 8. For j < 16 it
-// has column 8 j + 2 (t % 4) and the next one: of row r in c[4 j] and c[4 j + 1], and of row r + 8
-// in c[4 j + 2] and c[4 j + 3].
+// with 10 bits of mantissa. Thread t has rows r = 16 (t / 32) + t % 32 / 4 and r + 8 of columns
+// 8 j + 2 (t % 4) and 8 j + 2 (t % 4) + 1, for j < 16. Row r is in c[4 j] and c[4 j + 1], and row
+// r + 8 in c[4 j + 2] and c[4 j + 3].
 template <class T, bool kTurnA = false, bool kTurnB = false>
 __device__ __forceinline__ void multiply_tile(float (&c)[64], uint64_t a, uint64_t b, bool add) {
   if constexpr (std::is_same_v<T, float>) {

@@ -61,10 +61,10 @@ namespace treadle::ptx {
   }
 
 // c = a [64, k] b [columns, k]^T, + c if `add`, by a warpgroup. a and b are descriptors made by
-// matrix(); k is 32 bytes of a row; float operands are read as tf32. Thread t has rows r =
-// 16 (t / 32) + t % 32 / 4 and r + 8. For j < columns / 8 it has column 8 j + 2 (t % 4) and the
-// next one: of row r in c[i] and c[i + 1], and of row r + 8 in c[i + 2] and c[i + 3], where i is
-// first + 4 j.
+// matrix(); k elements are 32 bytes; float operands are read as tf32. Thread t has rows r =
+// 16 (t / 32) + t % 32 / 4 and r + 8 of columns 8 j + 2 (t % 4) and 8 j + 2 (t % 4) + 1, for
+// j < columns / 8. Row r is in c[i] and c[i + 1], and row r + 8 in c[i + 2] and c[i + 3], where i
+// is first + 4 j.
 template <class T, int columns, int first, int registers>
 __device__ __forceinline__ void multiply_columns(float (&c)[registers], uint64_t a, uint64_t b,
                                                  bool add = true) {

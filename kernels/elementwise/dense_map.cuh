@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kBlockSize, kMostBlocks)
 template <class scalar_t, int n, bool kTogether, int kInputs, class F>
 cudaError_t launch_dense(const ElementwiseArgs& args, const F& f, cudaStream_t stream) {
   constexpr int64_t kTile = int64_t{n} * kBlockSize;
-  // The most tiles of a launch for which positions fit in 32 bits.
+  // The maximum number of tiles of a launch. With more, positions would not fit in 32 bits.
   constexpr int64_t kMostTiles = (int64_t{1} << 32) / (kTogether ? kBlockSize : kTile);
   int64_t left = args.numel;
   Pointers<kInputs + 1> data;

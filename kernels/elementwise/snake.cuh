@@ -1,4 +1,5 @@
-// Shared by snake's CUDA kernels: the waves of a vector of phases.
+// Shared by snake's CUDA kernels: whether a vector's phases alpha x are in the domain of
+// near_snake.
 #pragma once
 
 #include "kernels/common/convert.cuh"

@@ -15,7 +15,7 @@ struct SnakeForm {
 };
 
 // x, grad and grad_x are [N, C, L], alpha and beta and their gradients [C], all dense and of one
-// dtype. A gradient that is not wanted is null. `partial` [chunks, 2, C] of acc_t has two sums for
+// dtype. A gradient that is not needed is null. `partial` [chunks, 2, C] of acc_t has two sums for
 // each chunk of work and each channel; it is null if neither alpha nor beta needs a gradient.
 struct SnakeBackwardArgs {
   Dtype dtype;

@@ -10,14 +10,15 @@ namespace {
 
 constexpr int kWarp = 32;
 constexpr int64_t kVectorBytes = 16;
-// The vectors per thread if a row fills a block, and the number of blocks up to which the batch is
-// divided.
+// If a row fills a block, a thread computes kPerThread vectors of it. The batch is divided until
+// there are about kEnoughBlocks blocks.
 constexpr uint32_t kPerThread = 4;
 constexpr int64_t kEnoughBlocks = 4096;
 // Vectors in flight per thread, and resident blocks per multiprocessor. Among 1 or 2 vectors and 3
 // to 8 blocks, these are the fastest for half types on an H200, and none are faster for float32.
 constexpr int kAhead = 2, kBackwardBlocks = 4;
-// The most chunks for snake_sum_few. With more, snake_sum_many uses a whole block per channel.
+// The maximum number of chunks for snake_sum_few. With more, snake_sum_many uses a whole block per
+// channel.
 constexpr int64_t kFewChunks = 64;
 
 // A block has `lanes` threads for each of kBlockSize / lanes adjacent channels. It computes `rows`

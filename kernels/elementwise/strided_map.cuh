@@ -16,7 +16,7 @@ struct Strided {
   Dtype dtypes[operands];
   char* data[operands];
   FastDivide sizes[kMaxDims];
-  uint32_t strides[kMaxDims][operands];  // bytes; negative ones wrap
+  uint32_t strides[kMaxDims][operands];  // bytes; negative strides wrap around
 
   explicit Strided(const ElementwiseArgs& args, int first_dim = 0) : ndim(args.ndim - first_dim) {
     for (int i = 0; i < operands; ++i) {

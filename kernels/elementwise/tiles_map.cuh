@@ -1,4 +1,4 @@
-// out[i] = f(in[i]...) where an input is dense along another dimension than the output, as in
+// out[i] = f(in[i]...) where an input and the output are dense along different dimensions, as in
 // a + b.t(). Two-dimensional tiles of that input are transposed through shared memory. Any strides
 // and dtypes.
 #pragma once

@@ -1,5 +1,6 @@
-// sine and cosine on the device, a vector at a time. Large arguments slow down only warps that have
-// some. Forward: sin(x) or cos(x). Backward: grad * wave(x) or -grad * wave(x).
+// sine and cosine on the device, a vector at a time. Large arguments slow down only the warps that
+// contain some. Forward: wave(x), where wave is sin or cos. Backward: grad * wave(x), or its
+// negative.
 #pragma once
 
 #include "kernels/common/convert.cuh"
@@ -39,7 +40,7 @@ __device__ __forceinline__ bool any_far(const Vector<scalar_t, n>& in) {
   return largest(in) > math::kNear<scalar_t>;
 }
 
-// Whether all of them are in the domain of far_wave.
+// Whether all numbers of a vector are in the domain of far_wave.
 template <class scalar_t, int n>
 __device__ __forceinline__ bool all_far(const Vector<scalar_t, n>& in) {
   if constexpr (std::is_same_v<scalar_t, BFloat16> && n % 2 == 0) {
@@ -80,7 +81,8 @@ __device__ __forceinline__ void compute_far(const Vector<scalar_t, n>& in, Resul
   }
 }
 
-// widen() that the compiler cannot hoist. It would compute one side's values before the branch.
+// widen() that the compiler cannot move before a branch. It would do so for one side of the branch,
+// and the other side would pay for it.
 template <class scalar_t, int n>
 __device__ __forceinline__ void widen_here(const Vector<scalar_t, n>& in, acc_t<scalar_t> (&x)[n]) {
   Vector<scalar_t, n> copy = in;
@@ -104,7 +106,7 @@ __device__ __forceinline__ uint32_t packed(float low, float high) {
   }
 }
 
-// Flips signs. In half types it flips them in pairs, after packing.
+// Flips the signs that remain to be flipped. In half types it does so in pairs, after packing.
 template <class scalar_t, int n>
 __device__ __forceinline__ void narrow_resolved(const math::Flip (&y)[n],
                                                 Vector<scalar_t, n>& out) {

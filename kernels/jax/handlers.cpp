@@ -115,7 +115,8 @@ treadle_recurrent layer_of(int32_t cell, const ffi::AnyBuffer& wide, const ffi::
           c0.dimensions().back()};
 }
 
-// The part of a buffer from its first multiple of 256 bytes on. XLA aligns to less on the CPU.
+// The part of a buffer that begins at its first multiple of 256 bytes, because XLA aligns buffers
+// to fewer bytes on the CPU.
 struct Workspace {
   void* data;
   size_t bytes;

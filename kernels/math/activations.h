@@ -9,8 +9,9 @@ namespace treadle::math {
 
 namespace detail {
 
-// The host computes with subnormal numbers a hundred times more slowly, or flushes them to 0, whose
-// product with inf would be NaN. So subnormal exp(x) are raised to the smallest normal number.
+// On the host, computing with subnormal numbers takes a hundred times longer, or they are flushed
+// to 0, and 0 times inf would be NaN. So a subnormal exp(x) is raised to the smallest normal
+// number.
 template <class T>
 TREADLE_HD T without_subnormals(T exp_x, [[maybe_unused]] T x, [[maybe_unused]] T zero_below) {
 #if defined(__CUDA_ARCH__)
@@ -21,8 +22,8 @@ TREADLE_HD T without_subnormals(T exp_x, [[maybe_unused]] T x, [[maybe_unused]] 
 #endif
 }
 
-// Complements near 0 would lead to subnormal gradients, so the host replaces them by 0. In torch,
-// the smallest nonzero 1 - y is 2^-24 (float) or 2^-53 (double).
+// A complement (1 - y) near 0 would lead to subnormal gradients, so the host replaces it by 0. In
+// torch, the smallest nonzero 1 - y is 2^-24 (float) or 2^-53 (double).
 template <class T>
 TREADLE_HD T zero_if_tiny(T complement) {
 #if defined(__CUDA_ARCH__)
@@ -67,7 +68,7 @@ TREADLE_HD float divide(float a, float b) {
 
 TREADLE_HD double divide(double a, double b) { return a / b; }
 
-// A fraction not yet divided, so that several can share one division.
+// A fraction that is not divided yet, so that several fractions can share one division.
 template <class T>
 struct Fraction {
   T numerator, denominator;

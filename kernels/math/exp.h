@@ -26,7 +26,7 @@ struct ExpConstants<float> {
   // 15 bits, so that its product with k is exact even without fma.
   static constexpr float kLn2High = 0x1.62e4p-1f;
   static constexpr float kLn2Low = 0x1.7f7d1cp-20f;
-  // Adding it rounds to an integer, in the low bits.
+  // Adding this constant rounds a number to an integer, which is then in the low bits.
   static constexpr float kRound = 0x1.8p+23f;
   static constexpr int kMantissa = 23, kBias = 127;
   // Below this exp rounds to 0.
@@ -83,7 +83,7 @@ __device__ __forceinline__ float exp_approximate_normal(float x) {
   return result;
 }
 
-// The host's polynomial where exp(x) - 1 would cancel.
+// expm1(x): the host's polynomial near 0, where exp(x) - 1 would cancel, otherwise exp(x) - 1.
 __device__ __forceinline__ float expm1_approximate(float x) {
   float p =
       fmaf(fmaf(fmaf(0x1.6c5532p-10f, x, 0x1.1223a6p-7f), x, 0x1.5555bap-5f), x, 0x1.5554b6p-3f);

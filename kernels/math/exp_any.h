@@ -16,7 +16,7 @@ TREADLE_HD float exp_any(float x) {
   // Beyond these limits the result is inf or 0. NaN stays NaN.
   x = select(x > 90.0f, 90.0f, x);
   x = select(x < -110.0f, -110.0f, x);
-  constexpr float kRound = 0x1.8p+23f;  // adding it rounds to an integer, in the low bits
+  constexpr float kRound = 0x1.8p+23f;  // adding it rounds to an integer in the low bits
   const float shifted = fma_rn(x, 0x1.715476p+0f, kRound);
   const float k = sub_rn(shifted, kRound);
   // The constant has 15 bits of ln 2, so its product with k is exact, and so is `high`. r + rest is

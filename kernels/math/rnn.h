@@ -1,4 +1,4 @@
-// The pointwise part of torch.nn.RNN's cell for one hidden unit, with one gate g:
+// The pointwise part of torch.nn.RNN's cell for one hidden unit with one gate g, which is
 // new_h = activation(g), and its backward pass. As in a GRU, the cell state is h before rounding to
 // its dtype, but no step reads it. Twin in plain PyTorch: treadle.reference.rnn_cell.
 #pragma once

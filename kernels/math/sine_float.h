@@ -1,12 +1,12 @@
 // sin(x) and cos(x) of float, Half and BFloat16, computed in float: the same bits on every device.
 //
 // x = k pi + r with |r| <= pi / 2. The sine is an odd polynomial in r, with its sign flipped for
-// odd k. The cosine is sin(x + pi / 2): either k is half of an odd number, or r is pi / 2 minus the
-// |r| of the sine. Up to kNear, r is computed with pi or 1 / pi in several terms; beyond it, with a
-// table of 1 / pi by exponent, which gives x / pi modulo 2 (sine_tables.h). Errors in float are at
-// most 1.6 ulp. BFloat16 results are correctly rounded, and so are Half results, except those of
-// two numbers and their negatives. -0 stays -0: all terms of pi and 1 / pi are positive, so a
-// product with 0 has the right sign. inf gives NaN.
+// odd k. The cosine is sin(x + pi / 2): either k is an integer minus 1/2, or r is pi / 2 minus the
+// |r| of the sine. Up to kNear, r is computed with pi or 1 / pi in several terms. Beyond kNear, a
+// table of 1 / pi by exponent gives x / pi modulo 2 (sine_tables.h). Errors in float are at most
+// 1.6 ulp. BFloat16 results are correctly rounded, and so are Half results, except those of two
+// numbers and their negatives. -0 stays -0: all terms of pi and 1 / pi are positive, so a product
+// with 0 has the right sign. inf gives NaN.
 #pragma once
 
 #include <type_traits>
@@ -40,11 +40,11 @@ TREADLE_HD float resolved(Flip flip) { return from_bits(bits_of(flip.value) ^ fl
 
 namespace detail {
 
-// Adding it rounds to an integer and puts its parity in the lowest bit.
+// Adding this constant rounds a number to an integer and puts its parity in the lowest bit.
 template <class T>
 inline constexpr T kRound = sizeof(T) == 4 ? T(0x1.8p+23) : T(0x1.8p+52);
 
-// The k nearest to x / pi. For the sine k is an integer, for the cosine an integer less 1/2. The
+// The k nearest to x / pi. For the sine k is an integer, for the cosine an integer minus 1/2. The
 // integer's parity, which gives the sign, is the lowest bit of `odd`.
 template <Wave wave, class T, class Bits>
 TREADLE_HD T nearest(T x, T inverse_pi, Bits* odd) {
@@ -118,7 +118,8 @@ TREADLE_HD T polynomial(T q, T c, Rest... rest) {
   }
 }
 
-// sin(r) as r + r^3 p(r^2). If r is -0, r^2 r + 0 is +0, so that the last sum is r.
+// sin(r) as r + r^3 p(r^2). Adding 0 to the cube makes it +0 if r is -0; then the result is -0,
+// too.
 template <class scalar_t>
 TREADLE_HD Flip sine_of(Flip angle) {
   const float r = angle.value, q = mul_rn(r, r);
@@ -162,8 +163,8 @@ TREADLE_HD Flip near_wave(float x) {
   }
 }
 
-// For a bfloat16 |x| >= 2, scaled by kBFloat16Scale so that no table entry is below the smallest
-// float. Where x is near, the result rounded to bfloat16 equals near_wave's.
+// For a bfloat16 x with |x| >= 2, scaled by kBFloat16Scale so that no table entry is below the
+// smallest float. Where x is near, the result rounded to bfloat16 equals near_wave's.
 template <Wave wave>
 TREADLE_HD Flip far_scaled_wave(float scaled) {
   uint32_t odd = 0;
@@ -181,7 +182,7 @@ TREADLE_HD Flip far_wave(float x) {
   }
 }
 
-// For any x, without a branch. With table = false, for |x| <= kNoTable.
+// For any x, without a branch. Without the table, |x| must be at most kNoTable.
 template <Wave wave, class scalar_t, bool table = true>
 TREADLE_HD Flip any_wave(float x) {
   const bool far = magnitude(x) > kNear<scalar_t>;

@@ -1,10 +1,12 @@
-// y = sin(u), and `phase`, which is saved with y for the derivatives, on host and device.
+// y = sin(u), and `phase`, which is saved with y for the derivatives, on host and device. The phase
+// of each type is
 //   Half, BFloat16   u in units of 2^-16 turn, modulo a turn: sine and cosine within 1.5e-4
 //   float            16 bits that give cos(u) from y, within 4e-8 of the rounded cosine
 //   double           u
-// In float, |cos(u)| = sqrt((1 - y) (1 + y)), with an error that grows where |cos| is small. Down
-// to kSmall the 16 bits are the sign and a correction of the root; below it, they are cos(u) in
-// fixed point. y determines which. For NaN and inf, y is NaN; in half types the phase is then kNaN.
+// In float, |cos(u)| is sqrt((1 - y) (1 + y)), with an error that grows where the cosine is small.
+// If (1 - y) (1 + y) is at least kSmall, the 16 bits are the sign of cos(u) and a correction of the
+// root; below, they are cos(u) in fixed point. For NaN and inf, y is NaN; in half types the phase
+// is then kNaN.
 #pragma once
 
 #include "kernels/math/sine_double.h"
@@ -22,7 +24,7 @@ TREADLE_HD uint32_t rounded_bits(float x, float scale) {
   return bits_of(fma_rn(x, scale, kRound<float>));
 }
 
-// Returns r of u = k pi + r, and whether k is odd. With kFar, also for |u| > kNear<float>.
+// Returns r of u = k pi + r, and whether k is odd. With kFar, |u| may exceed kNear<float>.
 template <bool kFar>
 TREADLE_HD Flip sine_angle(float u) {
   const Flip a = near_angle<Wave::kSine, Half>(u);
@@ -85,9 +87,9 @@ TREADLE_HD SineAndCosine waves_of(Quarter angle) {
           from_bits(bits_of(cosine) ^ ((angle.k + 1) & 2) << 30)};
 }
 
-// Where cos(u)^2 is below kSmall, the bits are cos(u) in units of 2^-24, a range of 2^-9. The root
-// at the threshold is 0.95 of 2^-9. There it is off by 5e-5 if y is off by 1.6 ulp. The correction,
-// 15 bits in units of 2^-28, covers that.
+// Where cos(u)^2 is below kSmall, the bits are cos(u) in units of 2^-24, which reach up to 2^-9. At
+// the threshold the root is 0.95 of 2^-9. There it is off by 5e-5 if y is off by 1.6 ulp. The
+// correction, 15 bits in units of 2^-28, covers that.
 inline constexpr float kSmall = 0.9025f * 0x1p-18f;
 inline constexpr float kUnit = 0x1p-24f, kFineUnit = 0x1p-28f;
 
@@ -235,7 +237,7 @@ struct SineLinear<double> {
   }
 };
 
-// The largest |u| for which forward and, if the phase is u, wave do not need kFar.
+// Up to this |u|, forward() does not need kFar. If the phase is u, neither does wave().
 template <class scalar_t>
 inline constexpr acc_t<scalar_t> kNearPhase = kNear<acc_t<scalar_t>>;
 

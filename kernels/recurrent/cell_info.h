@@ -1,4 +1,4 @@
-// The host's table of recurrent cells. It needs neither torch nor CUDA.
+// The host's table of recurrent cells. This header needs neither torch nor CUDA.
 #pragma once
 
 #ifndef __CUDACC_RTC__
@@ -15,13 +15,13 @@ namespace treadle {
 // has registered (formula/cells.h).
 enum class CellKind { kLltm, kLstm, kGru, kRnnTanh, kRnnRelu, kFormula };
 
-// The kernels have `gates` gates per unit. x W_ih^T and its bias add to `input_gates` of them, from
-// `input_first` on; h W_hh^T and its bias add to `state_gates`, from `state_first` on. weight_ih
-// has `input_gates` blocks of H rows, weight_hh has `state_gates`.
-//   lltm  i, o, z          both weights add to all gates
-//   lstm  i, f, g, o       both weights add to all gates, in torch's order
-//   gru   n_h, r, z, n_i   weight_hh adds to n_h, r, z, weight_ih to r, z, n_i; torch has r, z, n
-//   rnn_tanh, rnn_relu     one gate, to which both weights add
+// The kernels have `gates` gates per unit. x W_ih^T and its bias are added to `input_gates` of
+// them, from `input_first` on; h W_hh^T and its bias to `state_gates`, from `state_first` on.
+// weight_ih has `input_gates` blocks of H rows, and weight_hh has `state_gates`.
+//   lltm  i, o, z          all gates have both products
+//   lstm  i, f, g, o       all gates have both products; in torch's order
+//   gru   n_h, r, z, n_i   n_h has no input product, n_i no product with h; torch has r, z, n
+//   rnn_tanh, rnn_relu     one gate, with both products
 inline constexpr int kMostCParts = 3;
 
 struct CellInfo {
@@ -29,9 +29,9 @@ struct CellInfo {
   int gates, input_first, input_gates, state_first, state_gates;
   // Rolling torch's weight_hh and bias_hh by `torch_shift` blocks gives this order of gates.
   int torch_shift;
-  // Whether the caller has a state c beside h. The c of other cells is h before rounding.
+  // Whether the caller has a state c besides h. The c of other cells is h before rounding.
   bool has_c;
-  // The numbers that c has for each unit: c is [D, B, c_parts * H], with blocks of H.
+  // How many numbers c has for each unit. c is [D, B, c_parts * H], with blocks of H.
   int c_parts;
   // LLTM has one bias, which is bias_ih.
   bool has_bias_hh;
@@ -57,7 +57,7 @@ inline constexpr CellKind kCellKinds[] = {CellKind::kLltm, CellKind::kLstm, Cell
 constexpr bool is_formula(CellKind cell) { return cell >= CellKind::kFormula; }
 
 #ifndef __CUDACC_RTC__
-// Registered cells: formula/cells.cpp.
+// For registered cells (formula/cells.cpp).
 const CellInfo& formula_info(CellKind cell) TREADLE_EXPORTED(formula_info);
 const CellKind* formula_named(std::string_view name) TREADLE_EXPORTED(formula_named);
 
@@ -65,7 +65,8 @@ constexpr const CellInfo& cell_info(CellKind cell) {
   return is_formula(cell) ? formula_info(cell) : kCells[static_cast<int>(cell)];
 }
 
-// Whether a step is an affine map of the state, so that steps can be composed before it is known.
+// Whether a step is an affine map of the state, so that steps can be composed before the state is
+// known.
 bool is_affine(CellKind cell) TREADLE_EXPORTED(is_affine);
 
 // The cell of this name, or null.
@@ -82,7 +83,7 @@ constexpr int c_parts(CellKind cell) { return cell_info(cell).c_parts; }
 constexpr bool h_grows(CellKind cell) { return cell_info(cell).h_grows; }
 #endif
 
-// The functors that the kernels are instantiated with: kernels/math/cells.
+// The functors with which the kernels are instantiated (kernels/math/cells).
 namespace math {
 struct Lltm;
 struct Lstm;

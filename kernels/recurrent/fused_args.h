@@ -1,5 +1,6 @@
 // Arguments of the algorithms that compute a whole step, products and cell, in one launch: "tiles"
-// (tiles/tiles.cuh) and "warp" (warp/forward.cuh). For the host and CUDA, without torch.
+// (tiles/tiles.cuh) and "warp" (warp/forward.cuh). This header is for the host and for CUDA, and
+// needs no torch.
 #pragma once
 
 #include "kernels/recurrent/step_args.h"
@@ -12,14 +13,14 @@ struct FusedForward {
   const void *weight_ih, *weight_hh;  // [G_i H, I], [G_h H, H] contiguous
   const void* input;                  // [S, I], rows input_row apart
   int64_t input_row, input_size, rows;
-  // h before and after a step, [B, H] each, alternating: the first step with rows reads states[0].
-  // Rows without that step must have their h0 in both.
+  // Two arrays [B, H], which alternately have h before and h after a step. The first step with rows
+  // reads states[0]. Rows without that step must have their h0 in both arrays.
   void* states[2];
   // each_fused_step sets these for each step.
   RecurrenceStep step = {}, next = {};
   const void* now_h = nullptr;
   void* next_h = nullptr;
-  bool follows = false;  // not the first step, so the kernels that write the input have ended
+  bool follows = false;  // not the first step: the kernels that write the input have ended
 };
 
 // Calls run(args of one step) for each step that has rows.

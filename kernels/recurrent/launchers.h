@@ -16,8 +16,8 @@ namespace treadle {
 struct RecurrenceDevice;
 struct RecurrencePlan;
 
-// Describes for the planner (plan/plan.h) the GPU of this index, or the one that
-// TREADLE_IMPOSED_GPU specifies.
+// Describes the GPU of this index, or the one that TREADLE_IMPOSED_GPU specifies, for the planner
+// (plan/plan.h).
 cudaError_t describe_device(int index, RecurrenceDevice* device) TREADLE_EXPORTED(describe_device);
 
 // ---- step: the pointwise part of args.steps[0]; cuBLAS computes matrix products
@@ -33,9 +33,9 @@ cudaError_t launch_step_backward(const RecurrenceBackward& args, cudaStream_t st
 cudaError_t launch_warp_forward(const FusedForward& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_warp_forward);
 
-// ---- tiles: one launch for each step, on `processors` multiprocessors. Only for sm_90, with half
-// types or with float32 rounded to tf32. The addresses of arrays, and the distances between rows of
-// the input and of weights, must be multiples of 16 bytes.
+// ---- tiles: one launch for each step, on `processors` multiprocessors. This is only for sm_90,
+// with half types or with float32 rounded to tf32. The addresses of arrays, and the distances
+// between rows of the input and of weights, must be multiples of 16 bytes.
 
 cudaError_t launch_tiles_forward(const FusedForward& args, int processors, cudaStream_t stream)
     TREADLE_EXPORTED(launch_tiles_forward);
@@ -53,7 +53,7 @@ cudaError_t launch_persistent_backward(const PersistentBackward& args, const Rec
                                        cudaStream_t stream)
     TREADLE_EXPORTED(launch_persistent_backward);
 
-// Whether such a launch fits on the current device, or on the part of it that this process may use:
+// Whether such a launch fits on the current device or on the part of it that this process may use:
 // one cluster, or all blocks of the grid at once.
 cudaError_t persistent_fits(bool backward, const PersistentSizes& sizes, const RecurrencePlan& plan,
                             bool* fits) TREADLE_EXPORTED(persistent_fits);

@@ -1,10 +1,10 @@
 // Arguments of the persistent kernels, which compute all steps and directions of a recurrent layer
-// in one launch. For the host and CUDA, without torch. Shapes are as in step_args.h, with D
-// directions; direction 1 runs backward in time. Strides count elements. Arrays that are read in
-// 16-byte chunks have a 16-byte-aligned base and strides that are multiples of 8 elements (floats:
-// of 4). The caller pads other widths H, and the padding is never used. A single block reads single
-// elements; in half types it reads an element together with its neighbour, which must not be
-// written meanwhile.
+// in one launch. This header is for the host and for CUDA, and needs no torch. Shapes are as in
+// step_args.h, with D directions; direction 1 runs backward in time. Strides count elements. Arrays
+// that are read in 16-byte chunks have a 16-byte-aligned base and strides that are multiples of 8
+// elements (floats: of 4). The caller pads rows if H does not allow this, and the padding is never
+// used. The kernel of a single block needs no alignment, because it reads single elements. In half
+// types it reads each element together with its neighbour, which must not be written meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct PersistentSizes {
   const int64_t* starts;
   int64_t first_row, row_count;  // the rows of the batch that this launch computes
   bool half_c;                   // c0, c_n and their gradients have `dtype`, else acc
-  // Directions of each direction of time: those from this one on run backward in time.
+  // The first `groups` directions run forward in time, the others backward.
   int groups = 1;
 };
 
@@ -75,7 +75,7 @@ struct PersistentBackward {
   int64_t bias_parts = 0;
 };
 
-// c before each step from all gates, in one launch.
+// For the kernel that computes c before each step, from all gates, in one launch.
 struct PersistentCStates {
   PersistentSizes sizes;  // any floating dtype
   const void* gates;      // [D, S, GH] contiguous

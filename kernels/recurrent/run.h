@@ -1,6 +1,6 @@
 // The host code of a recurrent layer on CUDA, which calls launchers.h: it checks whether a plan's
 // kernel fits, and runs a pass over all rows. csrc/recurrent/cuda and kernels/c_api both use it, so
-// it does not need torch.
+// it must not depend on torch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,7 +19,7 @@ cudaError_t plan_fits(const RecurrenceSizes& sizes, const RecurrencePlan& plan, 
 // ---- the arguments of a pass that depend only on sizes. Rows of H units are `width` elements
 // apart; all steps together have `rows` rows. The caller still has to set the pointers.
 
-// For all rows of a dense batch.
+// The sizes of a dense batch, with all its rows.
 PersistentSizes persistent_sizes(const RecurrenceSizes& sizes, bool half_c)
     TREADLE_EXPORTED(persistent_sizes);
 
@@ -50,7 +50,8 @@ inline size_t workspace_bytes(const RecurrenceSizes& sizes, const RecurrencePlan
 cudaError_t run_forward(PersistentForward args, const RecurrencePlan& plan, void* workspace,
                         cudaStream_t stream) TREADLE_EXPORTED(run_forward);
 
-// Computes the c states first and passes them to the steps; args.steps.c_states need not be set.
+// Computes c before each step first, and passes it to the steps, so args.steps.c_states need not be
+// set.
 cudaError_t run_backward(const BackwardArguments& args, const RecurrencePlan& plan, void* workspace,
                          cudaStream_t stream) TREADLE_EXPORTED(run_backward);
 

@@ -1,8 +1,8 @@
-// The host's description of one direction of a recurrent layer, for the CPU and for CUDA, without
-// torch or CUDA. Shapes: S rows of all steps (of a packed batch, or T * B), B rows of the batch, H
-// units. Of the G gates, the last G_i have a product with the input, and the first G_h have one
-// with h (kernels/math/cells). States, products and c are acc_t; values saved for the backward pass
-// are `dtype`.
+// Arguments that describe one direction of a recurrent layer, for kernels on the CPU and on CUDA.
+// This header needs neither torch nor CUDA. Shapes: S rows of all steps (of a packed batch, or T *
+// B), B rows of the batch, H units. Of the G gates, the last G_i have a product with the input, and
+// the first G_h have one with h (kernels/math/cells). States, products and c are acc_t; values
+// saved for the backward pass are `dtype`.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +21,14 @@ struct RecurrenceStep {
 
 // Resets replace states before a step. Marks are in the order of time. Direction 0 resets before
 // the marked step. Direction 1, which runs backward in time, resets before the step that precedes
-// the marked step in time. Only in direction 0 can the first step of a direction have a mark.
+// the marked step in time. The first step can have a mark only in direction 0.
 struct RecurrenceResets {
   const bool* marks = nullptr;  // [S]; null: no resets
   // The states that a reset restores, contiguous: [D, B, H] or, if `per_step`, [D, S, H]; h in
   // `dtype`, c in acc. Null: zeros.
   const void *h = nullptr, *c = nullptr;
-  // Backward: [D, S, H] acc, the gradients of the replacement states, indexed by the step that
-  // follows. Only the elements of resets are written. Null: not requested.
+  // Backward: [D, S, H] acc, the gradients of the replacement states, indexed by the step after the
+  // reset. Only the elements of resets are written. Null: not requested.
   void *grad_h = nullptr, *grad_c = nullptr;
   bool per_step = false;
 };

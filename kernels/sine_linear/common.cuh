@@ -33,7 +33,7 @@ __device__ __forceinline__ void store_rounded(void* data, int64_t element,
   store_at(data, element, stored);
 }
 
-// Also true for NaN.
+// Whether any |u| exceeds kNearPhase or is NaN.
 template <class T, int kWidth>
 __device__ __forceinline__ bool any_far(const acc_t<T> (&u)[kWidth]) {
   bool near = true;
@@ -42,7 +42,7 @@ __device__ __forceinline__ bool any_far(const acc_t<T> (&u)[kWidth]) {
   return !near;
 }
 
-// The saved values of kWidth elements: only those that the requested waves need.
+// The saved values of kWidth elements: only those that the requested waves (sine, cosine) need.
 template <class T, int kWidth, bool kSine, bool kCosine>
 struct Kept {
   using Layer = math::SineLinear<T>;
@@ -126,7 +126,7 @@ inline LaunchShape sine_linear_shape(int64_t numel, int width) {
   return {static_cast<unsigned>(grid), 1, 1, kBlockSize, 0, width, width};
 }
 
-// Below this many elements the GPU is not full, and more threads beat wider accesses.
+// Below this many elements the GPU is not full, and more threads are faster than wider accesses.
 inline constexpr int64_t kWideFrom = int64_t{1} << 17;
 
 }  // namespace treadle

@@ -3,11 +3,11 @@
 // in global memory.
 //
 // A block processes 64 rows at a time. One warpgroup computes g from grad and phase into shared
-// memory. One multiplies it by W, which stays in shared memory. Two accumulate g^T x in registers
-// over all tiles of the block. A second kernel adds the blocks' parts. A layer with more than 128
-// inputs or outputs uses clusters of two blocks with the same rows: each block has half of the
-// inputs and computes half of g for both. Bits depend only on shapes and the number of SMs. All
-// other cases use backward_bias.cu and cuBLAS.
+// memory. Another multiplies g by W, which stays in shared memory. The other two accumulate g^T x
+// in registers over all tiles of the block. A second kernel adds the blocks' parts. A layer with
+// more than 128 inputs or outputs uses clusters of two blocks with the same rows: each block has
+// half of the inputs and computes half of g for both. The bits of the results depend only on shapes
+// and the number of SMs. All other cases use backward_bias.cu and cuBLAS.
 #include <algorithm>
 
 #include "kernels/common/tma.cuh"

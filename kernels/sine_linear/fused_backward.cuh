@@ -83,8 +83,9 @@ struct Memory {
   __device__ uint32_t input_empty(int stage) const { return input_full(kInputStages + stage); }
 };
 
-// The cosines of the 2 n phases in n words, in units of 2^-16 turn. __cosf is within 2^-20 and
-// needs a third of the instructions of Waves, which would be the bottleneck of this kernel.
+// The cosines of the 2 n phases in n words; phases are in units of 2^-16 turn. __cosf is within
+// 2^-20 and needs a third of the instructions of Waves, which would be the bottleneck of this
+// kernel.
 template <int n>
 __device__ __forceinline__ void cosines(const uint32_t (&words)[n], float (&cosine)[2 * n]) {
   uint32_t least = words[0];
@@ -177,8 +178,8 @@ struct GradZProducer {
     for (int i = 0; i < Layout::kAhead; ++i) load(i % Layout::kEach);
   }
 
-  // Computes one stage of grad_z for all blocks of the cluster, and prefetches the next rows. Sums
-  // are of unrounded values.
+  // Computes one stage of grad_z for all blocks of the cluster, and prefetches the next rows. The
+  // column sums add unrounded values.
   __device__ __forceinline__ void produce(int stage) {
     const uint32_t to = memory.grad_z(stage) + place, full = memory.grad_z_full(stage);
     constexpr int kTogether = 2;  // independent work, since a warp has its scheduler to itself
@@ -204,7 +205,7 @@ struct GradZProducer {
       const auto& bits = reinterpret_cast<const uint4(&)[kTogether]>(rounded);
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) {
-        // A thread's rows are 4 or 8 apart. If 4, the swizzle of every other row differs.
+        // A thread's rows are 4 or 8 apart. If 4 apart, the swizzle of every other row differs.
         const int down = (i + j) * Layout::kRowStep;
         const uint32_t at = (to ^ down % 8 * 16) + down * 128;
         ptx::store16(at, bits[j]);

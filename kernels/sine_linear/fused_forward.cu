@@ -38,7 +38,7 @@ constexpr int kConsumerThreads = kGroups * kWarpgroup;
 template <int kGroups>
 constexpr int kThreads = kConsumers * kConsumerThreads<kGroups> + kWarpgroup;
 template <int kGroups>
-constexpr int kHalves = 2 / kGroups;  // a warpgroup's share of a tile, in halves of 64 rows
+constexpr int kHalves = 2 / kGroups;  // a warpgroup's part of a tile, in halves of 64 rows
 template <int kGroups>
 constexpr int kConsumerRegisters = kGroups == 1 ? 240 : 112;  // per thread
 
@@ -153,8 +153,8 @@ __global__ void __launch_bounds__(kThreads<kGroups>, 1)
     const int stages = ceil_div(inputs, kDepth<T>);
     Turn turn;
     turn.advance(consumer * stages);
-    // A barrier's parity only shows whether the last use of a stage has ended. So a waiting thread
-    // must have seen the use before it, and consumers must alternate strictly.
+    // A barrier's parity does not distinguish a use of a stage from the use two rounds earlier. So
+    // a waiting thread must have seen the previous use end, and consumers must alternate strictly.
     if (consumer == 1) ptx::arrive_threads(1, kAll);
     for (int tile = blockIdx.x / kBlocks + consumer * clusters; tile < tiles.count;
          tile += kConsumers * clusters) {
@@ -185,7 +185,8 @@ cudaError_t launch_grouped(const SineLinearForward& args, int processors, cudaSt
   const auto inputs = static_cast<cuuint64_t>(args.inputs);
   const auto row_bytes = static_cast<cuuint64_t>(args.row_stride) * sizeof(T);
   const cuuint64_t weight_bytes = inputs * sizeof(T);  // per row
-  // wgmma gives a thread two columns of every eight, so its n columns come from kEights eights.
+  // wgmma gives a thread two of every eight columns, so its n columns come from kEights groups
+  // of 8.
   constexpr int n = kWide<T>, kEights = n / 2;
   CUtensorMap x, w;
   // Permutes W's rows in groups of 4 n, n of them for each thread: row 4 n a + n b + 2 c + d is

@@ -157,8 +157,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int clusters = gridDim.x / kBlocks, stages = ceil_div(inputs, kDepth<T>);
     ptx::Ring<kStages<kParts>> turn;
     turn.advance(consumer * stages);
-    // A barrier's parity only shows whether the last use of a stage has ended. So a waiting thread
-    // must have seen the use before it, and consumers must alternate strictly.
+    // A barrier's parity does not distinguish a use of a stage from the use two rounds earlier. So
+    // a waiting thread must have seen the previous use end, and consumers must alternate strictly.
     if (consumer == 1) ptx::arrive_threads(1, kAll);
     for (int tile = blockIdx.x / kBlocks + consumer * clusters; tile < tiles.count;
          tile += kConsumers * clusters) {

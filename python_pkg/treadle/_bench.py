@@ -1,7 +1,7 @@
 """Times treadle.nn.LSTM and GRU against torch's on this machine: ``python -m treadle --bench``.
 
-These results tell treadle's authors about GPUs that they do not have. Outputs are first compared
-with those of torch's float32 layer; a row whose error is too large is not timed.
+The results show its authors how fast treadle is on GPUs that they do not have. Outputs are first
+compared with those of torch's float32 layer. A row whose error is too large is not timed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ SHAPES: tuple[Shape, ...] = (
     *((16, 256, 1024), (64, 256, 1024), (256, 256, 1024)),
 )
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-LIMITS = {torch.float32: 5e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}  # of the largest output
+# The largest error, relative to the largest output, with which a row is still timed.
+LIMITS = {torch.float32: 5e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 CELLS: dict[str, tuple[Callable[..., nn.Module], Callable[..., nn.Module]]] = {
     "LSTM": (LSTM, nn.LSTM),
     "GRU": (GRU, nn.GRU),
@@ -58,7 +59,8 @@ def seconds(run: Callable[[], Tensor], at_least: float) -> float:
 def row(
     cell: str, shape: Shape, dtype: torch.dtype, device: torch.device, at_least: float
 ) -> dict[str, Any]:
-    """The error and, if it is small enough, µs per step of both layers in each mode."""
+    """The error and, if it is small enough, the µs per step of both layers, in inference and in
+    training."""
     b, t, h = shape
     found: dict[str, Any] = {"cell": cell, "shape": shape, "dtype": str(dtype).split(".")[-1]}
     ours, theirs = (kind(h, h).to(device) for kind in CELLS[cell])

@@ -1,10 +1,10 @@
-"""The build facts of this package, and whether they match the running torch and Python.
+"""The facts that a build records about itself, and whether they match the running torch and Python.
 
 ``lib/libtreadle_kernels.so`` works with any torch. ``lib/torch-2.11`` contains libtreadle.so for
-that minor of torch, and the facts of the build. A library with CUDA needs torch's CUDA libraries,
-so a wheel also has ``lib/torch-2.11-cpu``, for torch without CUDA. ``load`` finds the folder for
-the running torch and compares the facts before it opens the library, so that a mismatch raises a
-readable error instead of one about an undefined symbol.
+torch 2.11, and the facts of its build in facts.json. A library with CUDA needs torch's CUDA
+libraries, so a wheel also has ``lib/torch-2.11-cpu``, for torch without CUDA. ``load`` finds the
+folder for the running torch and compares the facts before it opens the library. So a mismatch
+raises a readable error instead of one about an undefined symbol.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def library_path() -> str:
 
 
 def kernels_path() -> str:
-    """Path of the library that works without torch. treadle/kernels.h declares its functions."""
+    """Path of the library that needs no torch. treadle/kernels.h declares its functions."""
     return str(LIB / "libtreadle_kernels.so")
 
 
 def builds() -> list[str]:
-    """The torch minors for which this package has a library, such as ["2.11", "2.12"]."""
+    """The minor versions of torch for which this package has a library, as in ["2.11", "2.12"]."""
     names = {file.parent.name.removesuffix(CPU) for file in LIB.glob("torch-*/facts.json")}
     found = [name.removeprefix("torch-") for name in names]
     return sorted(found, key=lambda minor: [int(part) for part in minor.split(".")])
@@ -171,10 +171,10 @@ def check() -> None:
     """Raise ImportError if the library does not match the running torch. The error states both
     versions and the command that rebuilds treadle.
 
-    A library works with any patch release of the torch minor that it was built against. A library
-    with CUDA also needs torch with the same CUDA major version; a library without CUDA does not.
-    Every library must have been built with this package's kernels and, in a repository, with its
-    csrc/schemas.h.
+    A library works with any patch release of the minor version of torch that it was built for. A
+    library with CUDA also needs torch with the same CUDA major version. Every library must have
+    been built with this package's kernels and, if the package is used from a repository, with the
+    repository's csrc/schemas.h.
     """
     built, now = facts(), running()
     kernels = kernels_info()["sources"]
@@ -222,8 +222,8 @@ def load() -> None:
 
 
 def reporting() -> bool:
-    """Whether ``python -m treadle`` is what imports the package."""
-    # While Python looks for the module of -m, sys.argv[0] is "-m".
+    """Whether the package is being imported by ``python -m treadle``."""
+    # Python sets sys.argv[0] to "-m" while it looks for the module.
     words = sys.orig_argv
     return sys.argv[:1] == ["-m"] and ("-m", "treadle") in zip(words, words[1:], strict=False)
 
@@ -247,7 +247,7 @@ def bindings() -> ModuleType:
 
 
 def _pythons() -> list[str]:
-    """The Pythons for which treadle._C was built, such as ["CPython 3.11"]."""
+    """The versions of Python for which treadle._C was built, such as ["CPython 3.11"]."""
     tags = sorted(file.name.split(".")[1] for file in PACKAGE.glob("_C.*.so"))
     versions = [re.fullmatch(r"cpython-(\d)(\d+).*", tag) for tag in tags]
     return [f"CPython {match[1]}.{match[2]}" for match in versions if match]

@@ -11,7 +11,7 @@ KEYS = ("CPU", "CUDA", "Meta", "Autograd", "FuncTorchBatched", "AutocastCPU", "A
 
 
 def collect(problem: str | None = None) -> dict[str, Any]:
-    """The whole report. `problem` is the error if treadle could not be imported."""
+    """The whole report. If treadle could not be imported, `problem` is the error."""
     report: dict[str, Any] = {
         "ok": True,
         "problems": [problem] if problem else [],

@@ -1,4 +1,4 @@
-"""Compares every op on every device with ``treadle.reference``: the self-test of the report.
+"""The self-test of ``python -m treadle``: compares every op with ``treadle.reference``.
 
 Arguments are made from the schemas, so an elementwise op needs no entry here. Ops whose arguments
 depend on each other have entries in ``ARGUMENTS``.
@@ -128,7 +128,7 @@ def run(devices: list[str]) -> Iterator[Result]:
 
 @contextmanager
 def _exact_float32() -> Iterator[None]:
-    """Turns off tf32 in recurrent layers, which torch's switch for cuDNN allows by default."""
+    """Turns off TF32 in recurrent layers. By default, torch's setting for cuDNN allows it there."""
     before = torch.backends.cudnn.allow_tf32
     torch._C._set_cudnn_allow_tf32(False)
     try:
@@ -215,7 +215,7 @@ def _with_gradients(results: Any, leaves: list[Tensor]) -> list[Tensor]:
 
 
 def _measure(name: str, twin: str, device: str, dtype: torch.dtype) -> tuple[float, float]:
-    """The error closest to its limit, and that limit.
+    """The error that is closest to its limit, and that limit.
 
     The limit is three times the error of the plain PyTorch composition in the same dtype, plus the
     largest value times 16 eps.

@@ -26,9 +26,9 @@ __all__ = ["ColwiseParallel"]
 class ColwiseParallel(parallel.ColwiseParallel):
     """torch's ``ColwiseParallel``, which here also accepts :class:`treadle.nn.SineLinear`.
 
-    Each process has some rows of the weight and of the bias, and computes those features of the
-    output. No sum over processes is needed. ``RowwiseParallel`` does not support sine layers,
-    because it would have to sum over processes before the sine.
+    Each process has some rows of the weight and of the bias, and computes the corresponding
+    features of the output. No sum over processes is needed. ``RowwiseParallel`` does not support
+    sine layers, because it would have to sum over processes before the sine.
 
     Args:
         input_layouts, output_layouts, use_local_output: as in torch. By default, the input is the
@@ -44,8 +44,8 @@ class ColwiseParallel(parallel.ColwiseParallel):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         if not isinstance(module, SineLinear):
             return super()._apply(module, device_mesh)
-        # distribute_module passes on what these functions return, although its annotations do not
-        # say so.
+        # distribute_module passes the results of these functions on, although its annotations say
+        # that they return None.
         take: Any = self._take_input
         give: Any = self._give_output
         return distribute_module(module, device_mesh, self._cut_parameters, take, give)

@@ -26,7 +26,7 @@ __all__ = [
     "vector_add_",
 ]
 
-# Looked up once: a call of torch.ops.treadle.scale would try its overloads in order.
+# These overloads are looked up once. A call of torch.ops.treadle.scale would try each overload.
 _add = torch.ops.treadle.vector_add.default
 _add_number = torch.ops.treadle.vector_add.Scalar
 _add_out = torch.ops.treadle.vector_add.out
@@ -46,13 +46,13 @@ _cosine_ = torch.ops.treadle.cosine_.default
 def vector_add(
     a: Tensor, b: Tensor | float, *, alpha: float = 1, out: Tensor | None = None
 ) -> Tensor:
-    """``a + alpha * b``, rounded once; a drop-in for ``torch.add``.
+    """``a + alpha * b``, rounded once; a drop-in replacement for ``torch.add``.
 
     Args:
         a: [...] of any integer or floating-point dtype (not bool, not complex).
         b: [...], broadcast against ``a``, or a number. dtypes promote as in ``torch.add``.
         alpha: a number; an integer if the result has an integer dtype. ``alpha`` and ``b`` may be
-            NumPy numbers. A 0-dim tensor is read on the host, which waits for its GPU.
+            NumPy numbers. If ``alpha`` is a 0-dim tensor, the host reads it and waits for its GPU.
         out: the output tensor, resized if its shape does not match. Not differentiable.
 
     Returns:
@@ -87,8 +87,8 @@ def _are_plain(b: Tensor | float, alpha: float) -> bool:
     return (isinstance(b, Tensor) or is_plain(b)) and is_plain(alpha)
 
 
-# Called within `except`. The checks run after the block, so that torch's long error is not their
-# context.
+# This is called within `except`. The checks that raise run after that block. Otherwise their errors
+# would also show torch's long error, as their context.
 def _are_tensors(first: Any, out: Any = None) -> bool:
     return bool(is_tensor_like(first) and (out is None or is_tensor_like(out)))  # type: ignore[no-untyped-call]
 
@@ -100,14 +100,16 @@ def _check_tensors(op: str, name: str, first: Any, out: Any = None) -> None:
 
 
 def _numbers(op: str, b: Tensor | float, alpha: float) -> tuple[Any, Any]:
-    """b and alpha in the form that ops accept: NumPy's numbers and a 0-dim alpha become Python
+    """b and alpha in the form that ops accept. NumPy's numbers and a 0-dim alpha become Python
     numbers."""
     number = b if isinstance(b, Tensor) else as_number(op, "b", b)
     return number, as_number(op, "alpha", alpha)
 
 
 def vector_add_(a: Tensor, b: Tensor | float, *, alpha: float = 1) -> Tensor:
-    """``a += alpha * b`` in place; a drop-in for ``Tensor.add_``. See :func:`vector_add`.
+    """``a += alpha * b`` in place; a drop-in replacement for ``Tensor.add_``.
+
+    This is :func:`vector_add` with the result written to ``a``.
 
     Args:
         a: [...], overwritten. The broadcast shape must be that of ``a``, and the result's dtype
@@ -139,7 +141,7 @@ def vector_add_(a: Tensor, b: Tensor | float, *, alpha: float = 1) -> Tensor:
 
 
 def scale(x: Tensor, factor: Tensor | float, *, out: Tensor | None = None) -> Tensor:
-    """``x * factor``; a drop-in for ``torch.mul(x, number)``.
+    """``x * factor``; a drop-in replacement for ``torch.mul(x, number)``.
 
     Args:
         x: [...] of any integer or floating-point dtype, or bool if ``factor`` promotes it to one.
@@ -158,7 +160,7 @@ def scale(x: Tensor, factor: Tensor | float, *, out: Tensor | None = None) -> Te
     Source: csrc/elementwise/scale.cpp, kernels/elementwise/scale.cu.
     """
     kind = type(factor)
-    # Checked before the call, because torch.compile cannot catch the call's error.
+    # Tensors are handled first, because torch.compile cannot catch the error of the call below.
     if kind is not float and kind is not int and isinstance(factor, Tensor):
         return torch.mul(x, _scalar("scale", x, factor), out=out)
     try:
@@ -192,7 +194,9 @@ def _scalar(op: str, x: Tensor, factor: Tensor) -> Tensor:
 
 
 def scale_(x: Tensor, factor: Tensor | float) -> Tensor:
-    """``x *= factor`` in place; a drop-in for ``Tensor.mul_(number)``. See :func:`scale`.
+    """``x *= factor`` in place; a drop-in replacement for ``Tensor.mul_(number)``.
+
+    This is :func:`scale` with the result written to ``x``.
 
     Args:
         x: [...], overwritten. The result's dtype must be castable to that of ``x``.
@@ -222,7 +226,7 @@ def scale_(x: Tensor, factor: Tensor | float) -> Tensor:
 
 
 def sine(x: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """``sin(x)``, x in radians; a drop-in for ``torch.sin``.
+    """``sin(x)``, x in radians; a drop-in replacement for ``torch.sin``.
 
     Args:
         x: [...] of any integer, bool or floating-point dtype.
@@ -248,7 +252,7 @@ def sine(x: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 
 def sine_(x: Tensor) -> Tensor:
-    """``x = sin(x)`` in place; a drop-in for ``Tensor.sin_``. See :func:`sine`.
+    """``x = sin(x)`` in place; a drop-in replacement for ``Tensor.sin_``. See :func:`sine`.
 
     Args:
         x: [...] of a floating-point dtype, overwritten.
@@ -269,7 +273,9 @@ def sine_(x: Tensor) -> Tensor:
 
 
 def cosine(x: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """``cos(x)``, x in radians; a drop-in for ``torch.cos``. Arguments and errors: :func:`sine`.
+    """``cos(x)``, x in radians; a drop-in replacement for ``torch.cos``.
+
+    Arguments and errors: :func:`sine`.
 
     Returns:
         [...] of the same dtype as for :func:`sine`; nan where x is infinite or nan.
@@ -286,7 +292,7 @@ def cosine(x: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 
 def cosine_(x: Tensor) -> Tensor:
-    """``x = cos(x)`` in place; a drop-in for ``Tensor.cos_``. See :func:`sine_`.
+    """``x = cos(x)`` in place; a drop-in replacement for ``Tensor.cos_``. See :func:`sine_`.
 
     Source: csrc/elementwise/unary.cpp, kernels/elementwise/unary.cu.
     """

@@ -29,7 +29,7 @@ _FIELDS = (
 
 
 def launch_info(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
-    """Run an op and list its launches on the GPU: grids, blocks, threads and their resources.
+    """Run an op and list its launches on the GPU: their grids, blocks and use of resources.
 
     Args:
         op: a callable, for example ``treadle.scale`` or a module; or the name of a function of this

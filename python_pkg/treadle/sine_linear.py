@@ -17,7 +17,7 @@ _sine_linear_jet = torch.ops.treadle.sine_linear_jet.default
 def sine_linear(input: Tensor, weight: Tensor, bias: Tensor | None, omega: float) -> Tensor:
     """``sin(omega * (input @ weight.T + bias))``, fused; a layer of a SIREN.
 
-    Replaces ``torch.sin(omega * torch.nn.functional.linear(input, weight, bias))``. For the
+    It replaces ``torch.sin(omega * torch.nn.functional.linear(input, weight, bias))``. For the
     backward pass it saves its arguments, the result, and 2 bytes (float64: 8) for each element of
     the result.
 
@@ -32,9 +32,9 @@ def sine_linear(input: Tensor, weight: Tensor, bias: Tensor | None, omega: float
     Returns:
         [..., O] of input's dtype, contiguous. In half types the products are multiplied by omega
         before any rounding. input, weight and bias are differentiable any number of times. Under
-        autocast all three are cast to the lower precision, as for ``linear``; float32 products use
-        tf32 if torch's do. If the caller overwrites the result before the backward pass, that pass
-        recomputes it.
+        autocast all three are cast to the lower precision, as for ``linear``. float32 products use
+        TF32 if torch's matrix products do. If the caller overwrites the result before the backward
+        pass, that pass recomputes it.
 
     Raises:
         RuntimeError: shapes, dtypes or devices are invalid.
@@ -68,8 +68,8 @@ def sine_linear_jet(
     """Passes a jet through ``sin(omega * (x @ weight.T + bias))``, fused; a layer of a SIREN.
 
     :meth:`treadle.nn.SineLinear.jet` packs the parts and calls this function. Let z, z_i and z_ii
-    be the products of the value and its derivatives with weight, plus bias in z. Then
-    y = sin(omega z), y_i = omega cos(omega z) z_i, and
+    be the products of the value, its first and its second derivatives with weight, where z also
+    includes bias. Then y = sin(omega z), y_i = omega cos(omega z) z_i, and
     y_ii = omega cos(omega z) z_ii - omega^2 sin(omega z) z_i^2. The Laplacian is the sum of y_ii.
 
     Args:

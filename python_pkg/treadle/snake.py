@@ -24,11 +24,11 @@ def snake(
     logscale: bool = False,
     out: Tensor | None = None,
 ) -> Tensor:
-    """The snake activation ``x + sin(alpha * x)**2 / alpha``, with alpha per channel; fused.
+    """The snake activation ``x + sin(alpha * x)**2 / alpha`` with an alpha for each channel, fused.
 
     It was proposed by L. Ziyin and others (Neural networks fail to learn periodic functions and how
     to fix it. NeurIPS 2020). Without ``beta`` and ``eps`` it is computed as ``x + alpha * w**2``
-    with ``w = sin(alpha * x) / alpha``, where w is x at alpha 0. So values and derivatives are
+    with ``w = sin(alpha * x) / alpha``; if alpha is 0, w is x. So values and derivatives are
     correct for every alpha, including 0 and negative values. With ``beta`` or ``eps`` it is
     ``x + sin(alpha * x)**2 / (beta + eps)``, which divides by 0 where ``beta + eps`` is 0. Audio
     decoders such as DAC and BigVGAN compute this formula with ``eps=1e-9``.
@@ -38,8 +38,8 @@ def snake(
             has one channel, as in ``torch.prelu``.
         alpha: [C], or [1] for all channels, of an integer or floating-point dtype.
         beta: [C] or [1]. If it is None, alpha is used.
-        eps: a number added to beta. None means 0; if ``beta`` is None too, the result at alpha 0 is
-            the limit, x. Not differentiable.
+        eps: a number added to beta. None means 0. If ``beta`` is None too, the result for alpha = 0
+            is the limit, x. Not differentiable.
         logscale: if True, ``alpha`` and ``beta`` are logarithms. The kernel computes their
             exponentials (for half types in float32), and gradients are with respect to the
             logarithms.

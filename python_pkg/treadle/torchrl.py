@@ -1,7 +1,7 @@
 """TorchRL's LSTMModule and GRUModule on treadle's kernels: trajectories are neither split nor
 padded.
 
-Imported only on request: ``import treadle.torchrl``.
+``import treadle`` does not import this module, so write ``import treadle.torchrl``.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from .recurrent import gru, lstm
 
 __all__ = ["GRUModule", "LSTMModule"]
 
-TensorDict = Any  # mypy knows no types of tensordict
+TensorDict = Any  # mypy does not know tensordict's types
 
 
 class _Fused:
-    """TorchRL's module, except for the forward pass over whole sequences."""
+    """The forward pass over whole sequences, for both modules. The rest is TorchRL's."""
 
     _layers_name: str
     in_keys: list[Any]
@@ -73,7 +73,7 @@ class _Fused:
     @dispatch  # type: ignore[untyped-decorator]
     @set_lazy_legacy(False)  # type: ignore[untyped-decorator]
     def forward(self, tensordict: TensorDict) -> TensorDict:
-        """Runs treadle's layer, or TorchRL's forward for single steps and unsupported layers."""
+        """Runs whole sequences. Single steps and unsupported layers go to TorchRL's forward."""
         ours = isinstance(self._layers, (nn.LSTM, nn.GRU)) and not self._layers.bidirectional
         ours = ours and not self._layers.proj_size
         if not (ours and self.recurrent_mode and tensordict.ndim):
@@ -106,9 +106,11 @@ class _Fused:
         return found
 
     def _sequence(self, input: Tensor, marks: Tensor, given: list[Tensor]) -> list[Tensor]:
-        """The output [T, B, H], and each state [T, B, L, H], 0 except where a trajectory ends.
+        """The output [T, B, H], and each state [T, B, L, H], which is 0 except where a trajectory
+        ends.
 
-        ``given``: the states [T, B, L, H] from which a trajectory may start; empty for zeros.
+        ``given`` has the states [T, B, L, H] from which trajectories start. If it is empty, they
+        start from zeros.
         """
         layers, found = self._layers, []
         weights = iter(parameters_of(layers))
@@ -130,7 +132,7 @@ class _Fused:
         raise NotImplementedError
 
     def _flags(self, marks: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments of the op after the parameters."""
+        """The op's arguments after the parameters, and keyword arguments."""
         flags = (self._layers.bias, 1, 0.0, self._layers.training, False, False)
         return flags, {"recompute": self.recurrent_recompute == "full", "reset": marks}
 
@@ -138,11 +140,11 @@ class _Fused:
 class LSTMModule(_Fused, theirs.LSTMModule):  # type: ignore[misc]
     """``torchrl.modules.LSTMModule`` on treadle's kernels.
 
-    Arguments, keys, primers and results are TorchRL's. In recurrent mode, a trajectory that begins
-    in the middle of a row becomes a reset of :func:`treadle.lstm` to the states in the tensordict
-    at that step. Nothing is split, padded or packed, and the host does not wait. Single steps also
-    run treadle's layers. TorchRL's own code runs layers that are bidirectional, have projections,
-    or are written in Python (``python_based``).
+    Arguments, keys, primers and results are TorchRL's. In recurrent mode, where a trajectory begins
+    in the middle of a row, the row resets (see :func:`treadle.lstm`) to the states that the
+    tensordict has at that step. Nothing is split, padded or packed, and the host does not wait for
+    the device. Single steps also run treadle's layers. TorchRL's own code runs layers that are
+    bidirectional, have projections, or are written in Python (``python_based``).
 
     Args:
         recurrent_backend: "treadle"; ``torchrl.modules.LSTMModule`` has other backends.
@@ -151,12 +153,13 @@ class LSTMModule(_Fused, theirs.LSTMModule):  # type: ignore[misc]
         inner_cells: whether to also return c where a trajectory ends before the last step, which
             costs one more pass (``return_cells`` of :func:`treadle.lstm`). If False, c is 0 there.
         lstm: a layer, which is changed in place by :func:`treadle.nn.replace`.
-        Others: as in ``torchrl.modules.LSTMModule``.
+        Other arguments: as in ``torchrl.modules.LSTMModule``.
 
     Raises:
         ValueError: ``recurrent_backend`` or ``recurrent_recompute`` has another value.
         TypeError: ``inner_cells`` is not a bool.
-        RuntimeError: a tensordict has only one of the two states. Others: as in TorchRL.
+        RuntimeError: a tensordict has only one of the two states.
+        Other errors are TorchRL's.
     """
 
     _layers_name = "lstm"
@@ -187,11 +190,11 @@ class GRUModule(_Fused, theirs.GRUModule):  # type: ignore[misc]
         recurrent_recompute: "full" saves less for the backward pass, like ``recompute`` of
             :func:`treadle.gru`.
         gru: a layer, which is changed in place by :func:`treadle.nn.replace`.
-        Others: as in ``torchrl.modules.GRUModule``.
+        Other arguments: as in ``torchrl.modules.GRUModule``.
 
     Raises:
-        ValueError: ``recurrent_backend`` or ``recurrent_recompute`` has another value. Others: as
-            in TorchRL.
+        ValueError: ``recurrent_backend`` or ``recurrent_recompute`` has another value.
+        Other errors are TorchRL's.
     """
 
     _layers_name = "gru"

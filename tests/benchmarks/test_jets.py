@@ -150,7 +150,7 @@ def test_products_are_as_many_as_the_page_says(d: int, monkeypatch: pytest.Monke
 
 
 def test_the_page_has_times_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made-up rows, without one of the baselines, on a busy machine."""
+    """Writes the page from made-up rows of a busy machine, without one of the baselines."""
     times = {"treadle": 2000.0, "autograd": 5000.0, "torch.func": 3000.0}
     rows = [
         {

@@ -177,7 +177,7 @@ def test_bytes_that_the_graph_keeps() -> None:
 
 
 def weighed(factor: int, most: float | None) -> Row:
-    """A row where ours keeps 400 bytes, and the other `factor` times as many."""
+    """A row in which our function keeps 400 bytes, and the baseline `factor` times as many."""
     x = (torch.randn(100, requires_grad=True),)
 
     def other(x: Tensor) -> Tensor:
@@ -240,7 +240,7 @@ def test_the_allocator_says_what_is_kept_on_cuda() -> None:
     x = torch.randn(1 << 20, device="cuda", requires_grad=True)
     found = layer_memory.weigh(lambda x: torch.sin(2 * x), (x,))
     assert found["kept"] == x.nbytes
-    # At least the argument of sin, its result and the gradient of the result.
+    # The peak includes at least the argument of sin, its result and the gradient of the result.
     assert 3 * x.nbytes <= found["peak"] <= 6 * x.nbytes
 
 

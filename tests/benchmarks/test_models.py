@@ -1,4 +1,4 @@
-"""The rows of stacks of layers like those of public models, and baselines with wrong results."""
+"""The rows for stacks of layers like those in public models, and baselines with wrong results."""
 
 from __future__ import annotations
 
@@ -104,7 +104,8 @@ def test_wrong_stacks_are_refused(form: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def far_off(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes the function return a wrong output in float16, as cuDNN does, without an error."""
+    """Makes the function return a wrong float16 output without an error, as cuDNN does for some
+    sizes."""
 
     def call(x: Tensor, *rest: Any) -> Any:
         output, *last = function(x, *rest)

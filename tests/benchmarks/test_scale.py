@@ -1,4 +1,4 @@
-"""The arithmetic of docs/dev/scaling.md: known cases of each formula, and its block of results."""
+"""The arithmetic of docs/dev/scaling.md: known cases of each formula, and the generated tables."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ ENDS = all_reduce(256 * 1024 * 4, 8)
 
 def test_all_reduces() -> None:
     assert all_reduce(1e9, 1) == 0
-    # Each of two GPUs sends half of the bytes twice: its summands, then the sum.
+    # Each of two GPUs sends half of the bytes twice: first its summands, then the sum.
     within = BEGIN + 2 * WITHIN["ring"]
     assert all_reduce(1e9, 2) == pytest.approx(within + 1e9 / (REACHED * NVLINK))
-    # Trees: up and down, seven steps in each node and six among 64 nodes.
+    # Trees are passed up and down, with seven steps in each node and six among 64 nodes.
     most = BEGIN + 2 * 7 * WITHIN["tree"] + 2 * 6 * BETWEEN
     assert all_reduce(0, 64 * NODE) == pytest.approx(most)
     sizes = [all_reduce(1e8, 2**k) for k in range(10)]
@@ -63,12 +63,14 @@ def test_data_parallelism() -> None:
 
 def test_pipelines() -> None:
     assert layer_pipeline(LAYER, 1, AT_ONCE) == pytest.approx(3e-3)
-    # If a chunk takes as long as the whole, nothing is gained: the GPUs run one after the other.
+    # If a chunk takes as long as the whole sequence, nothing is gained, because the GPUs run one
+    # after the other.
     output = 2 * 64 * 256 * 1024 / (REACHED * NVLINK)
     send = BEGIN + WITHIN["ring"] + output
     assert layer_pipeline(LAYER, 4, LAYER) == pytest.approx(4 * 3e-3 + 6 * send)
     assert 3e-3 < layer_pipeline(LAYER, 4, AT_ONCE) < 2 * 3e-3
-    # Two layers on two GPUs: half of the first, then both overlapped, then half of the second.
+    # With two layers on two GPUs, half of the first layer runs alone, then both layers overlap,
+    # then half of the second layer runs alone.
     got = sequence_pipeline({64: LAYER}, 64, 2, AT_ONCE)
     send = BEGIN + WITHIN["ring"] + 2 * 2 * 64 * 1024 / (REACHED * NVLINK)
     sent = all_reduce(LAYER.gradients, 2) + all_reduce(256 * 1024 * 4, 2)

@@ -1,4 +1,4 @@
-"""The suites sine_linear and siren time SIRENs, and their losses are what the names say."""
+"""The suites sine_linear and siren time SIRENs, and their losses are what their names say."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_loss_of_the_laplacian() -> None:
 
 @pytest.mark.parametrize("loss", siren.LOSSES)
 def test_a_wrong_layer_is_refused(loss: str) -> None:
-    # In float64 the composition's results would be the exact values, which would leave no tolerance
+    # In float64 the composition would equal the reference values, so the tolerance would not allow
     # for rounding.
     one = net(loss, torch.float32)
     args = one.arguments("cpu")

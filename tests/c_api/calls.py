@@ -1,4 +1,5 @@
-"""A good call of each function of kernels.h, made from the mirror, for hostile.py to break."""
+"""A good call of each function of kernels.h, for hostile.py to break. The calls are made from
+native.py, the ctypes mirror of the header."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Runs every function of kernels.h at real sizes, for the sanitizers (benchmarks/sanitize.py).
 
 Sizes are odd, arrays have every layout and are misaligned, and optional arguments are given or
-omitted. Values are checked elsewhere, by the tests. Results and workspaces are not initialised, so
-that sanitizers report reads of them.
+omitted. Other tests check the values. Results and workspaces are not initialised, so that
+sanitizers report reads of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.inputs import HALVES
 Run = Callable[[], None]
 ROWS, COLUMNS = 131, 77
 DTYPES = (*FLOATS, torch.int64, torch.int16, torch.uint8)  # the same as in sanitize.py
-# One size for each CUDA algorithm, cluster and grid. On the CPU, threads share the rows.
+# One size runs in "cluster" on CUDA, the other one in "grid". On the CPU, threads share the rows.
 SIZES = (Sizes(3, 17, 64, directions=2), Sizes(2, 20, 1024))
 
 

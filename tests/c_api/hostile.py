@@ -1,4 +1,5 @@
-"""Ways to break a good call, derived from the mirror, and checks of the resulting errors.
+"""Ways to break a good call of kernels.h, and checks of the resulting errors. They are derived from
+native.py, the ctypes mirror of the header.
 
 A `Spoiler` changes one argument or field so that the function must refuse the call. Run as a
 program, this makes random calls, which may crash only its own process:
@@ -134,7 +135,7 @@ def of_pointers(call: Call, name: str) -> Iterator[Spoiler]:
 
 def of_workspace(call: Call, _: str) -> Iterator[Spoiler]:
     size, address = call.arguments["workspace_bytes"], call.arguments["workspace"]
-    if size == 0:  # on CUDA, for kernels that need none
+    if size == 0:  # some CUDA kernels need no workspace
         return
     for value in (0, 1, size - 1):
         yield replacing("workspace_bytes", value)

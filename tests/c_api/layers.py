@@ -15,7 +15,7 @@ from tests.c_api import native
 
 CELLS = ("lltm", "lstm", "gru", "rnn_tanh", "rnn_relu")  # in the order of kernels.h
 GATES = {"lltm": 3, "lstm": 4, "gru": 4, "rnn_tanh": 1, "rnn_relu": 1}
-# Blocks of `hidden` rows in weight_ih, and the same in weight_hh.
+# The number of blocks of `hidden` rows in weight_ih, which is the same in weight_hh.
 PRODUCTS = {"lltm": 3, "lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 PADDING = 0x5A
 
@@ -131,7 +131,7 @@ class Layer:
         return native.Recurrent(cell, s.directions, *dtypes, s.steps, s.batch, s.hidden)
 
     def products(self) -> Tensor:
-        """input W_ih^T, [D, T, B, Gi H]."""
+        """The products input W_ih^T, [D, T, B, Gi H]. kernels.h defines Gi."""
         return torch.stack([self.input @ w.t() for w in self.weight_ih])
 
     def empty(self, *shape: int, like: Tensor | None = None) -> Tensor:
@@ -165,8 +165,9 @@ def workspace(layer: Layer, backward: bool, device: native.Device) -> Workspace:
 def run(
     name: str, layer: Layer, given: native.Sized, results: native.Sized, device: native.Device
 ) -> None:
-    """Calls a function with a workspace of exactly the size that it requests. On the CPU, checks
-    that it writes nothing outside it. On CUDA the check would wait for the kernels."""
+    """Calls a function with a workspace of exactly the size that the function requests. On the CPU,
+    checks that nothing outside the workspace is written. On CUDA this check would wait for the
+    kernels, so it is skipped."""
     space = workspace(layer, name.endswith("backward"), device)
     native.call(name, device, layer.struct, given, results, space.address, space.size)
     if device.type == native.CPU_TYPE and layer.filled:
@@ -225,7 +226,7 @@ def completed(layer: Layer, output: Tensor, found: list[Tensor]) -> list[np.ndar
     if layer.cell not in ("lltm", "lstm"):
         grad_h0, grad_c0 = grad_h0 + grad_c0, np.zeros_like(grad_c0)
     of_input, of_h = gates[..., -width:], gates[..., :width]
-    if layer.cell == "gru":  # from n r z to torch's r z n
+    if layer.cell == "gru":  # from the order n, r, z to torch's r, z, n
         of_h = np.roll(of_h, -s.hidden, axis=-1)
     x, weights = layer.input.numpy(), layer.weight_ih.numpy()
     before = h_before(layer, output)

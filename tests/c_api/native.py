@@ -1,6 +1,6 @@
 """The ctypes mirror of treadle/kernels.h: its structs, constants and functions.
 
-It repeats the header and checks nothing, so that hostile calls can be built with it.
+It repeats the header and checks nothing, so that tests can also make invalid calls with it.
 """
 
 from __future__ import annotations

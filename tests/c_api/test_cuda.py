@@ -128,7 +128,8 @@ def test_a_layer_that_does_not_fit_is_told_before() -> None:
 @HOPPER
 @pytest.mark.parametrize("cell", [native.LLTM, native.LSTM, native.GRU])
 def test_a_layer_whose_weights_fit_runs_whatever_else_is_faster(cell: int) -> None:
-    """kernels.h runs single steps and thousands of rows, where the ops launch a kernel per step."""
+    """kernels.h accepts single steps and thousands of rows, for which the torch ops would launch a
+    kernel per step."""
     size, half = ctypes.c_size_t(), native.DTYPES[torch.bfloat16]
     c_dtype = native.DTYPES[torch.float32] if cell == native.GRU else half
     for steps, batch in ((1, 4), (24, 8192)):

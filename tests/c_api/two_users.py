@@ -1,7 +1,8 @@
 """Two users of the kernels in one process: torch, through its ops, and a framework without torch,
-through kernels.h. Both must get the same bits one after the other, interleaved and in two threads.
+through kernels.h. Both must get the same bits, whether they run one after the other, interleaved or
+in two threads.
 
-Run as a program, it uses CUDA, in a process that can be killed if kernels wait for each other:
+Run as a program, this uses CUDA, in a process that can be killed if kernels wait for each other:
 python -m tests.c_api.two_users CELL DTYPE HIDDEN.
 """
 
@@ -48,7 +49,8 @@ def elementwise(op: Op, inputs: list[Tensor], arrays: list[native.Array]) -> Wor
 
 
 def recurrent(layer: Layer) -> Work:
-    """Forward and backward. Products must be exact, because torch's op computes its own."""
+    """A layer's forward and backward pass. The products with the input must be exact, because
+    torch's op computes them itself."""
     layer = layer.with_exact_products()
     s = layer.sizes
     output = torch.zeros(s.steps, s.batch, s.directions * s.hidden, dtype=layer.dtype)

@@ -46,7 +46,7 @@ def elementwise_tensors() -> Iterator[tuple[str, Callable[[Make], Tensor]]]:
     yield "channels_last", lambda make: make(2, 5, 4, 3, to=channels_last)
     yield "permuted", lambda make: make(4, 5, 6).permute(1, 2, 0)
     yield "misaligned tail", lambda make: make(1027, to=misaligned)
-    # Larger than the grain size of at::parallel_for.
+    # This tensor is larger than the grain size of at::parallel_for.
     yield "parallel", lambda make: make(3, 40_003)
 
 

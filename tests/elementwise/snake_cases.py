@@ -127,7 +127,7 @@ def _big(shape: tuple[int, ...]) -> bool:
 
 
 def element(y: Tensor, at: int) -> Tensor:
-    """A view of shape [1]: building a form of the op must not run a kernel."""
+    """A view of shape [1]. Building a form of the op must not run a kernel, so it is no copy."""
     return y[(at,) * y.dim()].reshape(1) if y.numel() else y.new_ones(1)
 
 

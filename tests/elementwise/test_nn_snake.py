@@ -18,7 +18,7 @@ C = 5
 
 
 class Dac(nn.Module):
-    """Snake1d: alpha [1, C, 1]."""
+    """DAC's Snake1d, whose alpha is [1, C, 1]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,8 @@ class Dac(nn.Module):
 
 
 class BigVgan(nn.Module):
-    """Snake, or SnakeBeta if `beta`: alpha and beta [C], which are logarithms if `logscale`."""
+    """BigVGAN's Snake, or SnakeBeta if `beta`. alpha and beta are [C], and logarithms if
+    `logscale`."""
 
     def __init__(self, beta: bool, logscale: bool) -> None:
         super().__init__()
@@ -81,7 +82,7 @@ def test_replaces_modules_of_audio_decoders(name: str, device: str) -> None:
         )
     )
     theirs = trained(make).to(device)
-    # Inside another module, as in a decoder.
+    # The module is inside another one, as in a decoder.
     ours = nn.Sequential(treadle.nn.Snake(C, **options)).to(device)
     ours.load_state_dict(nn.Sequential(theirs).state_dict())
     x = Make("audio", device, torch.float32)(2, C, 40)
@@ -129,7 +130,7 @@ def test_the_launches_that_the_page_names() -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_round_trip(name: str) -> None:
-    """Converts a module of theirs to ours, saves and loads it, and converts it back."""
+    """Converts a module of DAC or BigVGAN to ours, saves and loads it, and converts it back."""
     make, options = MODULES[name]
     theirs, ours = trained(make), treadle.nn.Snake(C, **options)
     ours.load_state_dict(theirs.state_dict())

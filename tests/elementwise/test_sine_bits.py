@@ -1,9 +1,9 @@
 """The bits of sine, cosine and their backward ops do not depend on neighbouring elements. Except in
 float64 they are the same on CUDA and, in every instruction set, on the CPU.
 
-Both devices use different code for small and large magnitudes. The CPU chooses it for 512 numbers
-at a time, CUDA for a warp's vectors, at most 256 numbers. The bits of an element must not depend on
-the code that its neighbours need.
+Both devices use different code for small and large magnitudes. The CPU chooses the code for 512
+numbers at a time, and CUDA for the vectors of a warp, which have at most 256 numbers. The bits of
+an element must not depend on the code that its neighbours need.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from tests.support.compare import differing
 from tests.support.inputs import DEVICES, FLOATING, GPU, HALVES, Make
 
 INF, NAN, LARGEST = float("inf"), float("nan"), 3e38
-# Each number is tested next to each of these, which need a different code path from all, some or
-# none of the numbers. At 3, bfloat16 may use either path.
+# Each number is tested next to each of these groups of neighbours. Their code path differs from
+# that of all, some or none of the numbers. At 3, bfloat16 may use either path.
 COMPANIES = ([LARGEST], [-LARGEST, 0.5], [0.5], [3.0], [NAN], [INF, 0.0], [LARGEST, 3.0])
 SAME_BITS = (torch.float32, *HALVES)  # dtypes with one formula on all devices
 BACKWARD = {name: getattr(torch.ops.treadle, f"{name}_backward") for name in WAVES}
@@ -141,8 +141,8 @@ print(json.dumps(hashes()))
 
 
 def hashes() -> dict[str, str]:
-    """Hashes of the bits of every result; all NaN are equal. Small instruction sets need 30 ns per
-    number."""
+    """Hashes of the bits of every result, in which all NaNs are equal. Small instruction sets need
+    30 ns per number."""
     found = {}
     for dtype in SAME_BITS:
         x = every_half(dtype)

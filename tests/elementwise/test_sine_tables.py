@@ -27,7 +27,7 @@ def test_one_wrong_digit_is_noticed() -> None:
 
 
 def test_how_near_a_number_comes_to_a_multiple_of_half_pi() -> None:
-    """The tables have enough digits for the smallest distance. Distances are in quarter turns."""
+    """The tables have enough digits for the smallest distance, in units of pi / 2."""
     m, distance, e = hardest(FLOAT32)
     assert (m, e) == (16367173, 72)
     assert distance / 2 > 2**-31

@@ -1,4 +1,5 @@
-"""Tests of snake that tests/laws lacks: special values, large phases, mixed dtypes, vmap, sums."""
+"""Tests of snake besides those in tests/laws: special values, large phases, mixed dtypes, vmap,
+sums."""
 
 from __future__ import annotations
 
@@ -47,12 +48,12 @@ def test_special_values(eps: float | None, dtype: torch.dtype, device: str) -> N
     values = (0.0, -0.0, 0.5, -2.0, inf, -inf, torch.nan)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     for has_beta in (True, False):
-        # The composition divides, where a product with the inverse would be inf.
+        # The composition divides by alpha. A product with the inverse would be inf.
         limit = not has_beta and eps is None
         tiny = (-torch.finfo(dtype).smallest_normal / 4,) if limit else ()
         x, *rest = spread(*values, *tiny, dtype=dtype, device=device)[: 3 if has_beta else 2]
         ours = treadle.snake(x, *rest, eps=eps)
-        # Uses the dtype of the computation, because 1e-9 is 0 in float16.
+        # The composition runs in the dtype in which snake computes, because 1e-9 is 0 in float16.
         plain = reference.snake(x.to(wide), *(p.to(wide) for p in rest), eps=eps).to(dtype)
         torch.testing.assert_close(ours, plain, equal_nan=True, rtol=2e-2, atol=0)
         assert torch.equal(ours.signbit() | ours.isnan(), plain.signbit() | plain.isnan())
@@ -71,7 +72,7 @@ def test_phases_of_any_size(by: float, dtype: torch.dtype, device: str) -> None:
     phase = (x.float() * alpha.float()[:, None]).double()
     truth = x.double() + phase.sin().square() / beta.double()[:, None]
     ours = treadle.snake(x, alpha, beta)
-    # Rounding of the result and of sin² / beta, which half types compute in float32.
+    # Allows for rounding of the result and of sin² / beta, which is float32 for half types.
     eps = torch.finfo(dtype).eps
     own = eps * (4 if dtype == torch.float32 else 1 / 16)
     bound = 0.51 * eps * truth.abs() + own * (truth - x.double()).abs()

@@ -46,8 +46,9 @@ def of_phase(coefficient: Callable[[int], float], t: Tensor) -> Tensor:
     return total
 
 
-# Coefficients of sin(t)^2 / t^2, of the derivative with respect to alpha divided by x^2, and of the
-# derivative of that with respect to t, divided by t.
+# Coefficients for of_phase. SQUARE gives sin(t)^2 / t^2. SLOPE gives the derivative of snake with
+# respect to alpha, divided by x^2. BEND gives the derivative of the latter with respect to t,
+# divided by t.
 SQUARE: Callable[[int], float] = lambda k: 2 ** (2 * k + 1) / math.factorial(2 * k + 2)  # noqa: E731
 SLOPE: Callable[[int], float] = lambda k: (2 * k + 1) * SQUARE(k)  # noqa: E731
 BEND: Callable[[int], float] = lambda k: -(2 * k + 2) * SLOPE(k + 1)  # noqa: E731
@@ -85,7 +86,7 @@ def test_values_and_derivatives(dtype: torch.dtype, device: str) -> None:
     wide = [t.detach().double().flatten() for t in (x, alpha)]
     y = treadle.snake(x, alpha)
     near(y.detach().flatten(), value(*wide), 0.51 if dtype in HALVES else 1)
-    for create_graph in (False, True):  # the fused pass, and the composition
+    for create_graph in (False, True):  # the fused backward pass, then the composition
         found = torch.autograd.grad(
             y.sum(), (x, alpha), retain_graph=True, create_graph=create_graph
         )
@@ -149,7 +150,7 @@ def test_subnormal_alpha_and_huge_x(dtype: torch.dtype, device: str) -> None:
     for alpha in (least / 4, -least / 4, least * torch.finfo(dtype).eps):
         x = torch.tensor([0.5, 0.7, -0.6, 0.01], dtype=torch.float64) * (3 / least)
         x = x.to(device, dtype)
-        # Computed on the CPU, because torch on CUDA multiplies by 1 / alpha, which is infinite.
+        # Divides on the CPU, because torch on CUDA multiplies by 1 / alpha, which is infinite.
         phase = x.double().cpu() * alpha
         exact = ((phase + phase.sin().square()) / alpha).to(device)
         for shape in ((1, 1, 4), (4, 1)):
@@ -188,7 +189,8 @@ def test_the_same_bits_in_every_layout(form: str, dtype: torch.dtype, device: st
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_the_bits_of_eps_0(dtype: torch.dtype, device: str) -> None:
-    """Without an eps the bits are those of eps=0.0 if alpha is a normal number of float32."""
+    """Without an eps, results have the same bits as with eps=0.0 if alpha is a normal number in
+    float32."""
     make = Make("eps 0", device, dtype)
     alpha = torch.tensor([3.0, -2.0, 1e-4, -1e-9, 1e-20, 1e-37], dtype=torch.float64)
     alpha = alpha.to(device, dtype)

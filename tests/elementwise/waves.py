@@ -128,8 +128,8 @@ def as_promised(name: str, actual: Tensor, exact: Tensor) -> None:
 def rounded_correctly(name: str, x: Tensor, actual: Tensor) -> None:
     """Checks that results of a half type are correctly rounded, except those in MISROUNDED.
 
-    It does not round `exact`, because torch rounds float64 to float32 first, and may then round a
-    tie wrongly.
+    The check does not round `exact`, because torch rounds float64 to float32 first, and may then
+    round a tie wrongly.
     """
     exact = WAVES[name][1](x.cpu().double())
     as_promised(name, actual, exact)

@@ -142,7 +142,7 @@ add_equal(
 
 @case("one gradient after another")
 def one_gradient() -> None:
-    """Each call returns the gradients that it requests, whatever the previous call requested."""
+    """Each call gives the requested gradients, whatever gradients the previous call requested."""
     mesh = init_device_mesh("cpu", (PROCESSES,))
     x, w = tensors([X, W])
     for wanted in ((0,), (1,), (0, 1)):

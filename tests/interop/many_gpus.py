@@ -114,9 +114,9 @@ def ddp(process: Process, name: str, parts: int = 1, **options: Any) -> Results:
 
 
 def fsdp(process: Process, name: str, **options: Any) -> Results:
-    """FSDP2 of every child and of the net. The sharded checkpoint remains for a test that reads
-    it."""
-    # Given explicitly because, with a GPU, the default mesh has GPUs even for a net on the CPU.
+    """Applies FSDP2 to every child and to the net. The sharded checkpoint is kept for a test that
+    reads it."""
+    # The default mesh would have GPUs, if there are any, even for a net on the CPU.
     mesh = init_device_mesh(process.device.partition(":")[0], (process.world,))
     path = process.folder / f"fsdp {name}{' in bfloat16' if options else ''}"
 
@@ -174,7 +174,8 @@ def accelerated(process: Process, name: str) -> Results:
 
 
 def in_lightning(process: Process, name: str) -> Results:
-    """Lightning's DDP and clipping. A second Trainer resumes from the first one's checkpoint."""
+    """Uses Lightning's DDP and clipping. A second Trainer resumes from the first one's
+    checkpoint."""
     from tests.interop.with_lightning import Module, fit
 
     path = process.folder / "lightning.ckpt"
@@ -207,7 +208,7 @@ def work(rank: int, world: int, backend: str, folder: str) -> None:
     """Runs all cases and saves their results, or the first error, to this process's file."""
     process = Process(rank, world, backend, Path(folder))
     torch.set_num_threads(1)
-    # Variables that a launcher would set. The processes find each other through a file.
+    # These are variables that a launcher would set. The processes find each other through a file.
     os.environ.update(
         {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
         | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "OMP_NUM_THREADS": "1"}

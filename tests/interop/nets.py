@@ -127,8 +127,8 @@ def train_alone(name: str, device: str, steps: int = STEPS) -> Results:
 
 
 def train_alone_in_bfloat16(name: str, device: str, world: int) -> Results:
-    """Mixed precision written out: the inputs and a copy of the parameters are rounded, each part
-    of the batch has bfloat16 gradients, and their mean and the parameters are float32."""
+    """Mixed precision in plain code. The inputs and a copy of the parameters are rounded, and each
+    part of the batch has bfloat16 gradients. Their mean and the parameters are float32."""
     model = net(name, device)
     optimizer, losses, norms = optimizer_of(model), [], []
     for x in batches(device):

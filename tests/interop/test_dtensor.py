@@ -1,4 +1,4 @@
-"""DTensors on two processes: our ops and modules compute the same as on one process."""
+"""DTensors on two processes: our ops and modules give the same results as on one process."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_sine_linear() -> None:
 
 
 class Jets(nn.Module):
-    """Jets with all parts and with some, for fewer outputs than coordinates and for more."""
+    """Jets with all parts or some of them, for fewer and for more outputs than coordinates."""
 
     def __init__(self, dtype: torch.dtype, bias: bool) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class Elementwise(nn.Module):
             treadle.snake(x[0], row[:1]),
             treadle.snake(x, row, row + 1),
         ]
-        # alpha at 0 and near it, and logarithms.
+        # Tests alpha at 0 and near it, and logarithms.
         zero = torch.tensor([0.0, -1e-9, 1e-30])
         found += [treadle.snake(each, zero * 1) for each in (x, images, half, i)]
         logs = row - 2
@@ -167,7 +167,7 @@ def test_lltm_cell() -> None:
 
 
 class Mixed(nn.Module):
-    """All families, one after the other."""
+    """Ops of all families, one after the other."""
 
     def __init__(self) -> None:
         super().__init__()

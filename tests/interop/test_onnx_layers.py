@@ -1,4 +1,5 @@
-"""Recurrent layers in ONNX: onnxruntime agrees, also at sizes other than the exported ones."""
+"""Recurrent layers in ONNX: onnxruntime gives the same results, also for sizes that differ from the
+exported ones."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ SHAPES = [(9,), (4, 9), (2, 3, 9), (4, 1)]
 def test_whole_sequences(
     kind: str, layers: int, shape: tuple[int, ...], states: bool, chance: float
 ) -> None:
-    """Values, keys, shapes, and the gradients of all inputs, including states, are the same."""
+    """Values, keys and shapes are the same, and so are the gradients of all inputs and states."""
     mine, other = pair(kind, num_layers=layers)
     given = batch(kind, shape, layers, chance=chance, states=states)
     same(run(mine, given), run(other, given))

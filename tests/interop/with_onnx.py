@@ -29,7 +29,8 @@ DYNAMIC = torch.export.Dim.DYNAMIC
 def exported(
     model: nn.Module, args: tuple[Tensor, ...], dynamic: Any = None, **options: Any
 ) -> Any:
-    """Exports a model in evaluation mode with our table, and checks that the ONNX is valid."""
+    """Exports a model in evaluation mode with treadle.onnx's table, and checks that the ONNX model
+    is valid."""
     options = {"custom_translation_table": treadle.onnx.translation_table()} | options
     program = torch.onnx.export(
         model.eval(), args, dynamo=True, dynamic_shapes=dynamic, verbose=False, **options
@@ -52,7 +53,7 @@ def flat(results: Any) -> list[Tensor]:
 def agrees(
     program: Any, model: nn.Module, calls: Sequence[tuple[Tensor, ...]], **bounds: float
 ) -> None:
-    """Compares onnxruntime with the model for every call, with tight tolerances in float64."""
+    """Compares onnxruntime with the model for every call. Tolerances are tight in float64."""
     session = onnxruntime.InferenceSession(
         program.model_proto.SerializeToString(), providers=["CPUExecutionProvider"]
     )

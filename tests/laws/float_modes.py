@@ -88,7 +88,7 @@ def thread_counts() -> Calls:
 
 
 def python_threads() -> Calls:
-    """Calls ops in several Python threads; each checks its own thread pool."""
+    """Calls ops in several Python threads. Each thread checks its own thread pool."""
     for size, count in itertools.product(SIZES, (1, 3)):
 
         def call(size: Any = size, count: int = count) -> None:
@@ -145,7 +145,7 @@ GROUPS: dict[str, Callable[[], Calls]] = {
 
 
 def in_a_child(call: Callable[[], Any]) -> bool:
-    """Whether subnormal numbers survive after the call, also in a larger thread pool."""
+    """Whether subnormal numbers are kept after the call, also in a larger thread pool."""
     child = os.fork()
     if child == 0:
         status = 1

@@ -1,5 +1,6 @@
 """Results have the same bits in a second call, on any stream, at any alignment, with any number of
-threads and in memory filled with NaN; those of add and scale also with any instruction set."""
+threads and in memory filled with NaN. Those of add and scale also have the same bits with any
+instruction set."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ def big_calls(device: str, dtype: torch.dtype) -> dict[str, tuple[Op, Call]]:
     for sizes in ((129, 33, 131), (9001, 2, 3)):
         call = cell_arguments(make, sizes)
         found[f"lltm_cell {sizes}"] = OPS["lltm_cell"], call.map(quarters)
-    # Large enough that the CPU uses three threads.
+    # These sizes are so large that the CPU uses three threads.
     for cell, lengths in itertools.product(CELLS, (None, (15, *[9] * 40, *[6] * 23))):
         call = layer_arguments(make, (9, 64, 33, 65), cell=cell, directions=2, lengths=lengths)
         name = f"recurrent_layer {cell}"

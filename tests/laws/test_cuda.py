@@ -50,7 +50,8 @@ def with_gradients(function: Callable[..., Any]) -> Step:
     return step
 
 
-# Name: sizes and options of layer_arguments. The algorithm `step` transposes products of few rows.
+# For each name: sizes and options of layer_arguments. The algorithm `step` transposes products of
+# few rows.
 LAYERS: dict[str, tuple[tuple[int, int, int, int], dict[str, Any]]] = {}
 for _cell in CELLS:
     _both: dict[str, Any] = {"cell": _cell, "directions": 2}
@@ -82,8 +83,8 @@ def elementwise_calls() -> dict[str, tuple[Step, int]]:
     return found
 
 
-# Name: the function and its number of arguments: 1 or 2 of elementwise_arguments, 3 of a sine
-# layer, 5 of a cell or 6 of a recurrent layer.
+# For each name: the function and its number of arguments. Elementwise ops have 1 or 2, a sine layer
+# 3, a cell 5 and a recurrent layer 6.
 CALLS: dict[str, tuple[Step, int]] = {
     **elementwise_calls(),
     "sine_linear": (with_gradients(lambda x, w, b: treadle.sine_linear(x, w, b, 30.0)), 3),
@@ -224,7 +225,7 @@ def test_the_tensors_decide_the_device(name: str) -> None:
 
 
 def test_more_cells_and_rows_than_a_grid_dimension_counts() -> None:
-    """N and B beyond 65,535, forward and backward."""
+    """Forward and backward passes with N or B beyond 65,535."""
     b, i, h = 2, 3, 4
     for lead, rows in ((70_000, b), (1, 200_000)):
         shapes = [(rows, i), (3 * h, h + i), (3 * h,), (rows, h), (rows, h)]
@@ -237,8 +238,8 @@ def test_more_cells_and_rows_than_a_grid_dimension_counts() -> None:
 
 @pytest.mark.parametrize("size", [1 << 10, 1 << 16, 1 << 19])
 def test_kernels_that_overlap_wait_for_each_other(size: int) -> None:
-    """Each kernel reads the whole output of the previous one; all of them queue behind a waiting
-    kernel."""
+    """Each kernel reads the whole output of the previous one. All of them are queued while another
+    kernel sleeps."""
     links = 300
     x, one = torch.zeros(size, device="cuda"), torch.ones(size, device="cuda")
     treadle.vector_add_(x, one)

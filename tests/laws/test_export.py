@@ -43,7 +43,7 @@ class Decoder(nn.Module):
 
 
 class Written(nn.Module):
-    """Ops that write into an argument, and a sum with a number."""
+    """Ops that write into an argument, and a sum of a tensor and a number."""
 
     def forward(self, x: Tensor) -> Tensor:
         y = treadle.vector_add(x, 2, alpha=3)

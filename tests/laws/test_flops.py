@@ -1,4 +1,4 @@
-"""FlopCounterMode counts as many FLOPs for an op as for its reference, and the right number for a
+"""FlopCounterMode counts as many FLOPs for an op as for its reference, and the correct number for a
 module."""
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def sizes(case: Case) -> list[int]:
 
 
 def each_subset() -> list[Any]:
-    # Without lltm: its reference multiplies h and input in one product, and ours computes only the
-    # part that is requested.
+    # lltm is left out: its reference multiplies h and input in one product, whereas our op computes
+    # only the requested part.
     names = ("sine_linear", "recurrent_layer lstm", "recurrent_layer gru")
     return [
         pytest.param(OPS[name], i, id=f"{name} {i}")

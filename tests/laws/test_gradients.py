@@ -28,7 +28,8 @@ LAYER_SUBSETS = [
 ]
 SMALL = (2, 2, 2)  # B, I, H
 SMALL_LAYER = (3, 2, 2, 2)  # T, B, I, H
-# Numerical differentiation in float64 with steps of 1e-6 meets these. The defaults are looser.
+# Numerical differentiation in float64 with steps of 1e-6 meets these tolerances. gradcheck's
+# defaults are looser.
 NEAR = {"atol": 1e-7, "rtol": 1e-5}
 
 

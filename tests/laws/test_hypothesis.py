@@ -74,8 +74,8 @@ def same_bits_or_fused(
 
 
 def as_traced(expected: Tensor, *arguments: Tensor) -> Tensor:
-    """`expected` in the layout of torch's meta kernel. For two dtypes torch's CPU kernels cast into
-    copies and lay out the sum like the copies. Ours make no copies."""
+    """`expected` in the layout of torch's meta kernel. If the operands have two dtypes, torch's CPU
+    kernels cast them into copies and lay out the sum like the copies. Ours make no copies."""
     traced = (torch.empty_strided(t.shape, t.stride(), device="meta") for t in arguments)
     like = torch.add(*traced)
     return torch.empty_strided(like.shape, like.stride(), dtype=expected.dtype).copy_(expected)

@@ -89,8 +89,9 @@ CASES = [
 def test_kernels_of_a_cell_forward(
     sizes: tuple[int, int, int], dtype: torch.dtype, tmp_path: Path
 ) -> None:
-    """A concatenation of [old_h, input], one product and the pointwise kernel; no fills or copies.
-    A float32 product may be transposed if it has few rows, and cuBLAS may split it."""
+    """The forward pass concatenates [old_h, input], and runs one product and the pointwise kernel,
+    but no fills or copies. A float32 product may be transposed if it has few rows, and cuBLAS may
+    split it."""
     arguments = cell(sizes, "cuda", dtype)
     found = names(traced(lambda: treadle.lltm_cell(*arguments), tmp_path))
     assert sum("lltm_forward" in name or "lltm_few_forward" in name for name in found) == 1, found
@@ -105,8 +106,8 @@ def test_kernels_of_a_cell_forward(
 def test_kernels_of_a_cell_backward(
     sizes: tuple[int, int, int], dtype: torch.dtype, tmp_path: Path
 ) -> None:
-    """One kernel of ours, at most four products for gradients, the bias's reduction, and at most
-    one copy that concatenates old_h and input."""
+    """The backward pass runs one kernel of ours, at most four products for gradients, the bias's
+    reduction, and at most one copy that concatenates old_h and input."""
     leaves = [t.requires_grad_() for t in cell(sizes, "cuda", dtype)]
     results = treadle.lltm_cell(*leaves)
     grads = [torch.randn_like(t) for t in results]
@@ -214,7 +215,7 @@ def test_launch_info_says_what_the_profiler_sees(case: str, tmp_path: Path) -> N
     seen = [e for e in traced(call, tmp_path) if "treadle::" in e["name"]]
     assert len(said) == len(seen) >= 1
     for launch, event in zip(said, seen, strict=True):
-        # The first name before < or (, without namespaces.
+        # Takes the first name before < or (, without namespaces.
         kernels = [
             re.findall(r"(\w+)\s*[<(]", re.sub(r"\(anonymous namespace\)::", "", name))[0]
             for name in (launch["kernel"], event["name"])

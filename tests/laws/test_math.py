@@ -112,13 +112,14 @@ def test_a_smaller_instruction_set(isa: str) -> None:
 
 
 def waves(name: str, x: Tensor) -> list[Tensor]:
-    """sine or cosine computed twice: by the op itself, and by a backward that multiplies by it."""
+    """sine or cosine computed in two ways: by its op, and by the backward op that multiplies a
+    gradient by it."""
     return [function(x) for function in OPS_OF[name]]
 
 
 def test_exponential() -> None:
-    """exp in snake's logscale: the gradient of the logarithm has this factor, that of alpha does
-    not."""
+    """Computes snake's exp for logscale as the quotient of the gradients with respect to log(alpha)
+    and alpha."""
     for low, high, by in ((-87.0, -9.1, 1.0), (-3.0, 74.0, 2.0**-120)):
         logs = torch.linspace(low, high, 20_000).requires_grad_()
         alpha = logs.detach().exp().requires_grad_()
@@ -129,8 +130,7 @@ def test_exponential() -> None:
             found += torch.autograd.grad(y, leaf, torch.full_like(y, 1 / by))
         ours = found[0].double() / found[1].double()
         exact = logs.detach().double().exp()
-        # The error of exp is at most 0.66 ulp, and that of the product 0.5. The result may be in
-        # either binade.
+        # The error of exp is at most 0.66 ulp, and that of the product at most 0.5 ulp.
         assert float(((ours - exact).abs() / ulp(exact, torch.float32)).max()) <= 1.2
 
 
@@ -165,7 +165,7 @@ def test_waves_of_every_half(dtype: torch.dtype, name: str) -> None:
 @EACH_WAVE
 @pytest.mark.parametrize("dtype", FLOATING, ids=str)
 def test_waves_of_zeros_infinities_and_nan(dtype: torch.dtype, name: str) -> None:
-    # Puts each among ordinary numbers, at every position of a vector and in the tail.
+    # Puts each special value among ordinary numbers, at every position of a vector and in the tail.
     for place in range(70):
         x = torch.linspace(-3, 3, 70, dtype=dtype)
         for special in (0.0, -0.0, INF, -INF, NAN):
@@ -223,7 +223,7 @@ def test_gradients_are_finite_for_finite_gates(dtype: torch.dtype) -> None:
     new_h, new_cell = cells(gates, old_cell)
     for output in (new_h, new_cell):
         for grad in torch.autograd.grad(output.sum(), (gates, old_cell), retain_graph=True):
-            # The largest slope is elu(largest) * 1.
+            # No gradient overflows: the largest one is elu(largest) * 1.
             assert bool(grad.isfinite().all())
 
 

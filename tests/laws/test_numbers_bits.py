@@ -1,7 +1,7 @@
 """vector_add and scale have torch's bits, in every pair of dtypes and for special values.
 
 On the CPU torch adds half types in two ways. In whole vectors it rounds a + alpha b once from
-float32. In the tail it also rounds the product. Ours must equal the former.
+float32. In the tail it also rounds the product. Our bits must equal those of whole vectors.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def test_the_emulated_fma_rounds_once() -> None:
 @pytest.mark.parametrize("dtype", [*FLOATING, *INTEGERS])
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_number_into_out(dtype: torch.dtype, b: float, device: str) -> None:
-    """A number keeps its precision and does not promote, also if `out` is given."""
+    """A number keeps its precision and does not promote, even if `out` is given."""
     a = (torch.randn(64, generator=torch.Generator().manual_seed(0)) * 20).to(device, dtype)
     expected = torch.add(a, b, alpha=2)
     out = torch.empty_like(expected)

@@ -28,7 +28,7 @@ STATES = [(d, d) for d in FLOATING] + [(d, torch.float32) for d in HALVES]
 
 
 def kind(t: Tensor) -> Tensor:
-    """0 finite, 1 inf, 2 -inf, 3 NaN."""
+    """0 for finite numbers, 1 for inf, 2 for -inf, 3 for NaN."""
     return t.isnan() * 3 + (t == INF) * 1 + (t == -INF) * 2
 
 
@@ -42,7 +42,7 @@ def same_kind(actual: Tensor, expected: Tensor, at: Tensor, what: str) -> None:
 
 
 def cells_of(values: Tensor, dtype: torch.dtype, state: torch.dtype) -> tuple[Tensor, ...]:
-    """A cell of one unit for each row (g0, g1, g2, old_cell). Its bias is the gates."""
+    """A cell of one unit for each row (g0, g1, g2, old_cell), whose bias is g0, g1 and g2."""
     n = len(values)
     weights = torch.zeros(n, 3, 2, dtype=dtype, device=values.device)
     zeros = torch.zeros(n, 1, 1, dtype=dtype, device=values.device)

@@ -55,8 +55,8 @@ Sample = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def samples(name: str, device: str, dtype: torch.dtype) -> Iterator[Sample]:
-    """Arguments from both generators. A tensor as mul's second argument is replaced by its first
-    element, a number."""
+    """Arguments from both of OpInfo's generators. If mul's second argument is a tensor, its first
+    element replaces it as a number."""
     info = INFO[name]
     for generator in (info.sample_inputs, info.reference_inputs):
         for sample in generator(device, dtype):
@@ -145,7 +145,7 @@ def test_samples(name: str, dtype: torch.dtype, device: str) -> None:
 
 
 def written(twins: Twins, sample: Sample, expected: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Results of ours and torch's with out= (first resized, then strided) and in place."""
+    """Results of our op and torch's with out= (first resized, then strided) and in place."""
     arguments, keywords = sample
     if expected.numel() > LARGE:
         return
@@ -171,7 +171,7 @@ def written(twins: Twins, sample: Sample, expected: Tensor) -> Iterator[tuple[st
 
 
 def overlaps_itself(t: Tensor) -> bool:
-    """Whether two indices have the same address, so that a result in place depends on the order."""
+    """Whether two elements share an address, so that an in-place result depends on the order."""
     if t.numel() == 0 or t.is_contiguous():
         return False
     addresses = sum(

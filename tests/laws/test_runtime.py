@@ -20,7 +20,7 @@ Function = Callable[..., Any]
 
 Pair = tuple[Function, Function]
 
-# Name: ours and torch's. Each writes into its first argument.
+# For each name: our function and torch's, which write into their first argument.
 WRITES: dict[str, Pair] = {
     **{
         name: (
@@ -100,7 +100,8 @@ def test_new_h_may_be_overwritten(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", WRITES)
 def test_writes_and_leaves(name: str, device: str) -> None:
-    """Ours raise like torch for a leaf that requires grad, its views, and a view from unbind."""
+    """Our ops raise like torch's for a leaf that requires grad, its views, and a view from
+    unbind."""
 
     def leaf() -> Tensor:
         return torch.zeros(2, 3, device=device, requires_grad=True)
@@ -230,7 +231,7 @@ def windows(size: int) -> list[slice]:
 @pytest.mark.usefixtures("much_memory")
 @pytest.mark.parametrize("device", DEVICES)
 def test_more_elements_than_32_bits_count(device: str) -> None:
-    """In place on more than 2^31 elements of one byte."""
+    """Runs in-place ops on more than 2^31 elements of one byte."""
     if free_memory(device) < 4 << 30:
         pytest.skip("needs 4 GiB of free memory")
     size = 2**31 + 1000

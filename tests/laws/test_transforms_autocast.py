@@ -74,14 +74,14 @@ def test_elementwise_ops_run_as_they_are(device: str, dtype: torch.dtype) -> Non
             for a, b in ((x, x), (x, half), (half, half)):
                 ours, theirs = form.new(a, b), form.torch_new(a, b)
                 assert ours.dtype == theirs.dtype
-                # A twin that consists of several ops rounds after each.
+                # A twin that consists of several ops rounds after each op.
                 roundings = 8 * torch.finfo(ours.dtype).eps
                 torch.testing.assert_close(ours, theirs, rtol=roundings, atol=roundings)
 
 
 @each
 def test_mixed_arguments_are_made_equal(device: str, dtype: torch.dtype) -> None:
-    """Half weights with float32 rows raise outside autocast, but not inside."""
+    """Weights of a half type with a float32 input raise outside autocast, but not inside."""
     call = cell_arguments(Make("mixed", device, torch.float32), (3, 5, 4))
     call = call.with_args({1: call.args[1].to(dtype), 4: call.args[4].to(dtype)})
     with pytest.raises(RuntimeError, match="weights must have the dtype of input"):
@@ -165,7 +165,8 @@ BACKWARD = {
 def test_a_backward_pass_inside_keeps_the_dtype_of_its_forward(
     device: str, dtype: torch.dtype, name: str
 ) -> None:
-    """Autocast around a backward pass does not change its bits if the forward pass ran outside."""
+    """If the forward pass ran outside autocast, autocast around the backward pass does not change
+    its bits."""
     make, sizes, function = BACKWARD[name]
     call = make(Make("inside", device, torch.float32), *sizes)
     leaves = [i for i, t in enumerate(call.args) if isinstance(t, Tensor)]
@@ -200,7 +201,7 @@ def test_a_float32_sine_layer_inside(device: str, dtype: torch.dtype) -> None:
     with torch.autocast(device, dtype):
         found = hessian(f)(x), *moved(x)
     assert torch.equal(found[1], expected[1]) and torch.equal(found[2], expected[2])
-    # Between torch.func's levels autocast rounds products of tangents, in torch as well.
+    # In torch.func's nested transforms, autocast rounds products of tangents, also in torch's ops.
     assert found[0].dtype == torch.float32
     torch.testing.assert_close(found[0], expected[0], rtol=0.05, atol=0.05)
 

@@ -23,7 +23,7 @@ from treadle.nn import LLTMCell
 pytestmark = pytest.mark.usefixtures("fresh_compile")
 
 CELL_SIZES = ((3, 5, 4), (2, 7, 6), (9, 3, 8), (5, 4, 10))
-# The T of the first, which is traced, is not 2, the number of directions.
+# The first sizes are traced. Their T must differ from the number of directions, which is 2.
 LAYER_SIZES = ((3, 4, 5, 6), (2, 3, 7, 5), (6, 5, 3, 4), (4, 7, 6, 3))
 # Layers take seconds to trace, so they run only with dynamic sizes, which cover the static case.
 EACH_WAY = [
@@ -32,7 +32,7 @@ EACH_WAY = [
     for dynamic in (False, True)
     if dynamic or not OPS[name].is_layer
 ]
-# One op of each kind, to compile second derivatives. Those of layers are loops over these ops.
+# Second derivatives are compiled for one op of each kind. Those of layers are loops over these ops.
 HESSIANS = ("sine", "snake", "lltm_cell", "sine_linear")
 SHAPES = ((4, 6), (5, 7), (8, 3), (2, 9))
 

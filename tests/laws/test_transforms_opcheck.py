@@ -272,7 +272,7 @@ def test_layer(cell: str, number: int, grad: bool, device: str) -> None:
     calls = layer_ops(call, recompute)
     backward, args, kwargs = calls[-1]
     if grad and call.args[1] is not None:
-        # Its derivative reads batch_sizes, which have no values during tracing.
+        # The derivative of this op reads batch_sizes, which have no values during tracing.
         calls.pop()
         if number == PACKED:
             with pytest.raises(Exception, match="batch_sizes must have values for tangents"):

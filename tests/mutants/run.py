@@ -45,14 +45,14 @@ LONGEST = 180.0  # seconds for a mutant's tests, which need less unless a kernel
 
 
 def judge(copy: Copy, mutant: Mutant, libraries: Libraries, unchanged: Copy) -> str:
-    """`killed by ...`, `built`, or an error."""
+    """Tests one mutant, or only builds it. Returns `killed by ...`, `built`, or an error."""
     try:
         copy.plant(mutant)
     except MutantError as error:
         print(error)
         return "DOES NOT FIT"
     try:
-        # Needed even if only Python changed: the library may be that of the previous mutant.
+        # Even if only Python changed, the copy may still contain the previous mutant's library.
         if not libraries.put(copy, mutant.name):
             return "DOES NOT COMPILE"
         if libraries.keep is not None:
@@ -260,7 +260,8 @@ def run(
     for copy in copies:
         copy.take(tree)
     if jobs > 1:
-        # Jobs spend half of their time on tests, and a changed header affects many files.
+        # Jobs spend half of their time on tests, so each may compile with twice its part of the
+        # processors. A changed header affects many files.
         os.environ["MAX_JOBS"] = str(max(1, 2 * (os.cpu_count() or 1) // jobs))
     sound = None if libraries.keep else Sound(tree)
     queue = Queue(sorted(mutants, key=compiles_much, reverse=True))
@@ -287,8 +288,8 @@ def main() -> int:
     skipped = [mutant.name for mutant in mutants if mutant.needs_cuda and not gpus]
     mutants = [mutant for mutant in mutants if gpus or not mutant.needs_cuda]
     bad = 0
-    # Three kinds of builds, because a build with CUDA would also compile the CUDA files that
-    # include the header of a CPU mutant.
+    # CPU mutants get a build without CUDA. A build with CUDA would also compile the CUDA files that
+    # include a changed header.
     for cuda, full in ((False, False), (True, False), (True, True)):
         share = [m for m in mutants if (m.needs_cuda, "full" in m.needs) == (cuda, full)]
         used = gpus if cuda else []

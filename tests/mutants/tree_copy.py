@@ -46,7 +46,8 @@ class Copy:
                 path.unlink()
 
     def take(self, built: Copy) -> None:
-        """Starts from a built copy, including its objects and modification times."""
+        """If this copy does not exist yet, makes it from a built one, with all objects and
+        modification times."""
         if not self.folder.exists():
             shutil.copytree(built.folder, self.folder)
 

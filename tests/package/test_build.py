@@ -1,4 +1,4 @@
-"""The build: its decisions without a toolkit, what it compiles, and what it recompiles."""
+"""The build: its decisions, tested without a CUDA toolkit, and what it compiles and recompiles."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ MISSING = cuda.Missing("the reason", "the remedy")
 
 
 def sources(text: str, ours: tuple[str, ...]) -> Counter[str]:
-    """How often each of our sources is compiled, by itself or in a unit."""
+    """How often each of our sources is compiled, by itself or in a unit that includes several."""
     found: Counter[str] = Counter()
     for name in re.findall(r"^build .*: (?:cxx|nvcc) (\S+)", text, re.M):
         unit = Path(name).is_absolute()

@@ -12,7 +12,7 @@ from tools.native.graph import cell_flags
 from treadle import _build
 
 ROOT = Path(__file__).resolve().parents[2]
-GRU = Path("kernels/math/cells/gru.h")  # the cell whose gates differ most
+GRU = Path("kernels/math/cells/gru.h")  # the cell that differs most from the others
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def compile_for(toolkit: cuda.Toolkit, source: Path, *options: str, out: Path) -
 
 
 def test_kernels_compile_for_the_oldest_gpu(toolkit: cuda.Toolkit, tmp_path: Path) -> None:
-    """A user's build includes this architecture by default; our tests run on newer GPUs only."""
+    """A user's build includes the oldest architecture by default, but tests run on newer GPUs."""
     oldest = toolkit.archs[0].removesuffix("+PTX")
     if oldest in _build.facts()["archs"]:
         return  # in .ci/run, the build has already compiled everything for it

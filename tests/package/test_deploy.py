@@ -50,7 +50,7 @@ def test_files_that_python_loads(page: Any, heading: str) -> None:
 
 def test_every_snippet_is_run() -> None:
     here = {"Deploying a model", "ONNX", "torch.export", "torch.jit.trace"}
-    # tests/recurrent/layer/test_export.py runs the one that needs a compiler.
+    # tests/recurrent/layer/test_export.py runs the snippet that needs a compiler.
     assert {heading for heading, _ in PYTHON} == here | {"AOTInductor"}
     runner = Path(__file__).with_name("aoti_runner.cpp").read_text()
     ((_, code),) = snippets("deploy.md", "cpp")

@@ -1,4 +1,4 @@
-"""The documents are true: files, commands, names, the example of use, and every number."""
+"""The documents are true: their files, commands, names and numbers, and the example of use."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def words(document: str) -> Iterator[str]:
 
 
 def exists(name: str, document: str) -> bool:
-    """Whether the file exists below the root or next to the document, or is the end of a path."""
+    """Whether the file exists in the root or next to the document, or anywhere below the folders of
+    sources and pages."""
     if (ROOT / name).exists() or (ROOT / document).parent.joinpath(name).exists():
         return True
     folders = ("benchmarks", "csrc", "docs", "kernels", "python_pkg", "tests")

@@ -1,4 +1,4 @@
-"""The agent learns to look, remember and walk, and in its loop the host reads no tensor."""
+"""The agent learns to look, remember and walk. In its loop the host reads no values of tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.package.test_examples import DEVICES, EXAMPLES
 FIGURES = EXAMPLES.parent / "docs" / "figures"
 RECORDS = sorted(FIGURES.glob("agent_*.json"))
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-FEW = 4  # kinds of digits, so that a small agent learns in seconds
+FEW = 4  # kinds of digits: so few that a small agent learns in seconds
 Load = Callable[[str], types.ModuleType]
 
 
@@ -49,7 +49,7 @@ def test_it_learns(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     _, record = find.learn(find.Settings(**sizes, learning_rate=8e-3), sheets)
     assert record["eye"] > 0.95
     found = {who: entry["success"] for who, entry in record["success"].items()}
-    # Guessing finds one of four; to find more, the agent must see and remember.
+    # Guessing succeeds in one of four episodes. To do better, the agent must see and remember.
     assert found["agent"] > 0.4 and found["agent"] > found["random"] + 0.15
     assert max(found["random"], found["cue forgotten"], found["eyes shut"]) < 0.33
     lengths = [entry["steps"] for entry in record["success"].values()]
@@ -88,7 +88,7 @@ def test_rooms_begin_in_the_middle_of_batches(load: Load, device: str) -> None:
     assert inner.any(0).all() and (inner.any(1) & ~inner.all(1)).any()
     # One call over all steps gives the same scores, so its resets clear the memory as well.
     scores, value, h = loop.mind(played["x"], torch.zeros_like(loop.h), begins)
-    near = 1e-4 if device == "cpu" else 1e-2  # tf32
+    near = 1e-4 if device == "cpu" else 1e-2  # TF32
     chance = scores.log_softmax(-1).gather(-1, played["action"][..., None])[..., 0]
     pairs = (value, played["value"]), (h, loop.h), (chance, played["chance"])
     for found, expected in pairs:
@@ -205,7 +205,7 @@ def walk(world: Any, to: torch.Tensor, side: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("right", [True, False])
 def test_who_knows_the_corner_finds_it(load: Load, right: bool) -> None:
-    """Four steps always lead to the corner, and only the right corner gives a reward of 1."""
+    """Four steps always lead to the corner, and only the correct corner gives a reward of 1."""
     module, loop = load("agent_world"), started(load, "cpu")
     world, lengths = loop.world, set()
     for _ in range(40):

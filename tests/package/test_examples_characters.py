@@ -69,7 +69,8 @@ def test_bits_fall_and_text_is_written(runs) -> None:
 
 
 def test_resumed_run_goes_on_exactly(runs) -> None:
-    """On a GPU results are only close, because torch sums an embedding's gradient in any order."""
+    """On a GPU results are only close, because torch sums an embedding's gradient in no fixed
+    order."""
     (whole, first, second), once, parts, device = runs
     one, other = (torch.load(path, weights_only=True) for path in (once, parts))
     assert one["steps"] == other["steps"] == 300

@@ -75,7 +75,7 @@ def test_generation_with_cache_equals_without(
         torch.manual_seed(2)
         text.append(model.generate(prompt(), max_new_tokens=10, use_cache=use_cache, **WAYS[way]))
     assert torch.equal(*text)
-    # The tokens read at each step: with a cache, the prompt and then only new tokens.
+    # The number of tokens read at each step. With a cache these are the prompt, then one new token.
     assert read[:10] == [7] + [1] * 9 and read[10:] == list(range(7, 17))
 
 
@@ -241,7 +241,7 @@ def test_committed_figures(path: Path) -> None:
     assert {"date", "torch", "transformers", "load_before"} <= record["machine"].keys()
     assert all(row["tokens_per_s"].keys() == {"treadle", "torch"} for row in record["speeds"])
     assert path.with_suffix(".png").stat().st_size < 150_000
-    if path.stem == "causal_lm_cuda" and not record["runs"]:  # of --speeds-only
+    if path.stem == "causal_lm_cuda" and not record["runs"]:  # made with --speeds-only
         return
     ours, theirs = (record["runs"][side] for side in ("treadle", "torch"))
     # The GPU ran in bfloat16, and training amplifies its rounding.

@@ -1,4 +1,4 @@
-"""Treadle extends some parts of torch that are slow to import, but only once they are imported.
+"""Treadle extends some parts of torch that are slow to import, but only once a user imports them.
 
 No call is needed for this, and the import hooks are removed afterwards.
 """

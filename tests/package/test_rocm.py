@@ -48,7 +48,7 @@ LAUNCH = {
     "cudaLaunchConfig_t",
     "cudaLaunchKernelEx",
 }
-# Lookup of driver functions by name.
+# Names with which driver functions are looked up.
 DRIVER = {
     "cudaDriverEntryPointQueryResult",
     "cudaDriverEntryPointSuccess",
@@ -69,7 +69,7 @@ BY_HAND = {
     "csrc/common/cuda/gemm.cpp": {"cublasMath_t"},
     "kernels/c_api/cuda.cpp": {"cudaStreamGetDevice", "cudaStreamLegacy", "cudaStreamPerThread"},
 }
-# PTX for all GPUs, next to a host version. hipify does not change PTX.
+# Files with PTX for all GPUs, next to a version for the host. hipify does not change PTX.
 PTX = {
     *(f"kernels/math/{name}.h" for name in ("activations", "exact", "exp")),
     *("kernels/common/launch.cuh", "kernels/common/fast_math_check.cu"),

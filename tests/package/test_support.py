@@ -135,7 +135,7 @@ def as_torchs_under_autocast() -> set[str]:
     return {form.op.name for form in forms.NEW.values()}
 
 
-# Columns in which ops differ: the mark in the cell, and the ops that have it.
+# For each column in which ops differ: the possible entries, and the ops that have each entry.
 DIFFERENCES: dict[str, dict[str, Callable[[], set[str]]]] = {
     "in place": {"✓": lambda: {form.op.name for form in forms.INPLACE.values()}},
     "`out=`": {"✓": lambda: {form.op.name for form in forms.OUT.values()}},

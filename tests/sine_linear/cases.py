@@ -14,7 +14,8 @@ from tests.support.inputs import FLOATING, Call, Case, Make, Op
 from tests.support.layouts import expanded, misaligned, padded_rows, strided, transposed
 from treadle import reference
 
-# Leading dimensions, I, O: coordinates, odd sizes, widths that no vector divides, empty tensors.
+# Leading dimensions, I, O. They include coordinates, odd sizes, widths that are not multiples of a
+# vector, and empty tensors.
 SIZES: tuple[tuple[tuple[int, ...], int, int], ...] = (
     ((), 5, 7),
     ((4,), 0, 3),

@@ -105,14 +105,15 @@ def errors(
 def test_at_least_as_accurate_as_the_composition(
     dtype: torch.dtype, reach: float, inputs: int, device: str
 ) -> None:
-    """Compares root mean square errors against float64. For half types ours are clearly smaller."""
+    """Compares root mean square errors against float64. For half types our errors are clearly
+    smaller."""
     if dtype == torch.float16:
-        reach = min(reach, 1e3)  # beyond it the composition overflows
+        reach = min(reach, 1e3)  # with larger phases the composition overflows
     tensors, omega = siren_arguments(dtype, inputs, reach, device)
     exact = errors(reference.sine_linear, [t.double() for t in tensors], omega, None)
     ours = errors(treadle.sine_linear, tensors, omega, exact)
     theirs = errors(reference.sine_linear, tensors, omega, exact)
-    # In float32 both round equally often, but in another order.
+    # In float32 the layer and the composition round equally often, but in another order.
     room = 1.25 if dtype == torch.float32 else 0.8
     assert all(a <= room * b for a, b in zip(ours, theirs, strict=True)), (ours, theirs)
 

@@ -30,7 +30,8 @@ from tests.support.rule import within_rule
 MASKS = tuple(itertools.product((False, True), repeat=3))
 ROWS = (0, 1, 3, 1000, 5000)
 WIDTHS = (1, 3, 31, 128, 130, 256, 1030)
-# More rows than a block processes and than a thread sums, with partial blocks.
+# Rows and outputs. There are more rows than a block processes and than a thread sums, and some
+# blocks are partial.
 LARGE = ((300_001, 3), (70_001, 64), (5_000, 4_104))
 
 
@@ -126,7 +127,8 @@ def test_what_the_mask_wants(dtype: torch.dtype, mask: tuple[bool, ...], device:
 def test_the_slope_with_the_gradient_of_the_bias(
     dtype: torch.dtype, bias: bool, layers: tuple[int, ...], device: str
 ) -> None:
-    """The slope is the fourth result, or overwrites the gradient. The caller then multiplies it."""
+    """The slope is the fourth result, or overwrites the gradient. Callers compute the products with
+    this slope themselves."""
     for rows in (0, 9, 300, 5000):
         make = Make("slope", device, dtype)
         args = backward_arguments(make, (rows,), 64, inputs=64, layers=layers)

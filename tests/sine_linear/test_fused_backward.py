@@ -1,5 +1,5 @@
-"""One kernel computes all gradients of a narrow layer: half types on sm_90, full and partial tiles.
-On other devices the same tests run other kernels."""
+"""Tests the kernel that computes all gradients of a narrow layer, for half types on sm_90, with
+full and partial tiles. On other devices the same tests run other kernels."""
 
 from __future__ import annotations
 

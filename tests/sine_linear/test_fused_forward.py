@@ -1,5 +1,5 @@
-"""One kernel computes the layer's product and its sines: half types and TF32 on sm_90, full and
-partial tiles. On other devices the same tests run other kernels."""
+"""Tests the kernel that computes both the layer's product and its sines, for half types and TF32 on
+sm_90, with full and partial tiles. On other devices the same tests run other kernels."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.support.cases import DEVICES, HALVES
 from tests.support.inputs import HOPPER, Make
 from tests.support.layouts import padded_rows
 
-# Rows, columns, inputs. Tiles are [128, 128], two per cluster. A stage loads 128 bytes of inputs,
-# and six stages are in flight.
+# Rows, columns, inputs. A cluster computes two tiles of [128, 128]. Each stage of the pipeline
+# loads 128 bytes of every row, and six stages are in flight.
 SIZES = (
     (128, 32, 8),
     (130, 48, 12),

@@ -36,7 +36,8 @@ def a_view(y: Tensor, kept: Kept) -> Tensor:
 
 
 def the_base(y: Tensor, kept: Kept) -> Tensor:
-    """A hook on the base of the gradient. The gradient is a view that Python has not seen."""
+    """A hook keeps the base of the gradient. The gradient itself is a view without a Python
+    object."""
     return a_hook(y.view(-1), kept).view(y.shape)
 
 
@@ -89,7 +90,7 @@ def test_a_gradient_that_is_held_keeps_its_values(holder: Any, device: str) -> N
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_gradient_that_somebody_else_gets(device: str) -> None:
-    """The gradient also belongs to the caller, who passed or requested it, to another leaf or to
+    """The gradient is also used by the caller, who passed or requested it, by another leaf, or by
     another layer."""
     leaves, by = large_arguments(torch.float32, device)
     theirs, mine = expected(by, leaves), by.clone()
@@ -122,8 +123,8 @@ def replaced(change: Callable[[Tensor], Tensor], leaves: list[Tensor], by: Tenso
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_gradient_that_cannot_be_written(device: str) -> None:
-    """Gradients that are expanded, transposed, lazily negative, lazily zero or inference tensors
-    give the right values."""
+    """Results are correct for gradients that are expanded, transposed, lazily negative, lazily zero
+    or inference tensors."""
     leaves, by = large_arguments(torch.float32, device)
 
     def inferred(g: Tensor) -> Tensor:

@@ -137,7 +137,7 @@ def test_coordinates_and_factors_keep_the_dtype() -> None:
 
 
 def test_factors_that_add_points() -> None:
-    """Several codes at the same points: the factor has more dimensions than the jet."""
+    """With several codes at the same points, the factor has more dimensions than the jet."""
     x, codes = points(5), torch.rand(3, 1, 6, dtype=torch.float64)
     for jets, values in (
         (lambda j, c: j * c, lambda y, c: y * c),

@@ -38,7 +38,7 @@ class Own(nn.Module):
 
 
 class Poisson(nn.Module):
-    """A training loss of the Laplacian, the value and the gradient."""
+    """A training loss that depends on the Laplacian, the value and the gradient."""
 
     def __init__(self, net: Siren) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ ACTIVATED = {"final_activation": nn.Tanh(), "dropout": 0.2}
     "kind, options", [(Poisson, {}), (Poisson, ACTIVATED), (Eikonal, {"out_features": 1})]
 )
 def test_compiled_training(kind: type[Poisson], options: dict[str, Any]) -> None:
-    """Trains on losses of Laplacian and gradient, with a different number of points each step."""
+    """Trains on losses of Laplacian and gradient. Each step has a different number of points."""
     torch._dynamo.reset()
     found = []
     for compiled in (False, True):
@@ -252,7 +252,7 @@ def test_an_ensemble_of_nets_in_one_call() -> None:
 
 
 def test_lines_of_the_page() -> None:
-    """The code blocks of the page run, one after another."""
+    """The code blocks of docs/jets.md run, one after another."""
     names: dict[str, Any] = {}
     blocks = [code for _, code in snippets("jets.md")]
     for code in blocks:

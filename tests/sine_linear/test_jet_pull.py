@@ -1,5 +1,5 @@
-"""Siren.jet for only value and gradient, with few outputs: eager mode uses one autograd Node, which
-saves little and recomputes the rest for a chunk of points at a time."""
+"""Siren.jet for only value and gradient, with few outputs. Eager mode uses one autograd Node for
+this, which saves little and recomputes the rest for a chunk of points at a time."""
 
 from __future__ import annotations
 
@@ -128,7 +128,8 @@ def test_derivatives_of_every_kind() -> None:
 
 @pytest.mark.parametrize("way", ["checkpoint", "hooks", "autocast", "kept"])
 def test_what_else_a_step_may_do(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Node supports saved-tensor hooks, which checkpointing needs. torch.func does not."""
+    """The Node supports saved-tensor hooks, which checkpointing needs, whereas torch.func does
+    not."""
     net, x = siren(3, out_features=1), points(inputs=3)
     wanted = torch.autograd.grad(pulled(net, x)[1].cos().sum(), net.parameters(), allow_unused=True)
     hooks: Any = torch.autograd.graph.save_on_cpu() if way == "hooks" else nullcontext()

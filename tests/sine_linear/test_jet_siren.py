@@ -65,7 +65,8 @@ def test_any_leading_dimensions(shape: tuple[int, ...]) -> None:
 
 
 def test_no_products_and_no_sines_beyond_what_was_asked() -> None:
-    """Counts the parts of each layer's jet: for gradients, Laplacian and the Hessian's diagonal."""
+    """Counts the parts of each layer's jet, for gradients, the Laplacian and the Hessian's
+    diagonal."""
     net, x, rows = siren(), points(), []
     real = treadle.nn._siren_jet.sine_linear_jet
 

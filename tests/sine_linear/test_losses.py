@@ -1,4 +1,4 @@
-"""Losses of derivatives that SIRENs are trained with: eikonal, Poisson and Helmholtz."""
+"""Losses that contain derivatives, with which SIRENs are trained: eikonal, Poisson, Helmholtz."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_as_plain_pytorch_in_float64(name: str, device: str) -> None:
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_by_the_rule(name: str, dtype: torch.dtype, device: str) -> None:
-    """Parameters and points are first rounded to the dtype, also for the float64 truth."""
+    """Parameters and points are rounded to the dtype first, even for the float64 reference."""
     runs = []
     for layer, cast in (
         (treadle.sine_linear, dtype),
@@ -104,7 +104,7 @@ def test_by_the_rule(name: str, dtype: torch.dtype, device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_derivatives_by_torch_func(device: str) -> None:
-    """Gradients by grad and Hessians by hessian, per point under vmap."""
+    """Computes gradients by torch.func.grad and Hessians by hessian, for each point under vmap."""
     x = Make("points", device, torch.float64)(7, 2, by=0.5)
     found = []
     for layer in (treadle.sine_linear, reference.sine_linear):

@@ -183,7 +183,7 @@ def test_omega_survives(way: Callable[[Dict, Path], Dict], tmp_path: Path) -> No
 
 
 def test_programs_that_read_state_dicts() -> None:
-    """functional_call, and loading with assign=True into and from the meta device."""
+    """Tests functional_call, and loading with assign=True into and from the meta device."""
     net, x = made(), points()
     assert torch.equal(torch.func.functional_call(made(), net.state_dict(), x), net(x))
     with torch.device("meta"):

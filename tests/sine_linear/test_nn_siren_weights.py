@@ -25,7 +25,7 @@ def omega_of(k: int) -> float:
 
 
 class PaperLayer(nn.Module):
-    """`linear.weight`: a sine layer that contains a linear module."""
+    """A sine layer that contains a linear module. Its state dict has `linear.weight`."""
 
     def __init__(self, rows: int, columns: int, omega: float) -> None:
         super().__init__()
@@ -36,7 +36,8 @@ class PaperLayer(nn.Module):
 
 
 class Paper(nn.Module):
-    """`net.{k}.linear.weight`, and `net.{K}.weight` of a linear last layer."""
+    """A network of these layers. Its state dict has `net.{k}.linear.weight`, and `net.{K}.weight`
+    for a linear last layer."""
 
     def __init__(self, sizes: list[int], linear: bool) -> None:
         super().__init__()
@@ -53,7 +54,7 @@ class Paper(nn.Module):
 
 
 class Block(nn.Module):
-    """`net.{k}.0.weight`: the paper's FCBlock."""
+    """The paper's FCBlock, with `net.{k}.0.weight`."""
 
     def __init__(self, sizes: list[int], linear: bool) -> None:
         super().__init__()
@@ -70,7 +71,7 @@ class Block(nn.Module):
 
 
 class Blocks(nn.Module):
-    """`net.net.{k}.0.weight`: the paper's SingleBVPNet, which has an FCBlock."""
+    """The paper's SingleBVPNet, which has an FCBlock, with `net.net.{k}.0.weight`."""
 
     def __init__(self, sizes: list[int], linear: bool) -> None:
         super().__init__()
@@ -94,7 +95,8 @@ class Activated(nn.Module):
 
 
 class Package(nn.Module):
-    """`layers.{k}.weight` (`net.{k}.weight` in its first versions) and `last_layer.weight`."""
+    """siren-pytorch's SirenNet, with `layers.{k}.weight` (in its first versions `net.{k}.weight`)
+    and `last_layer.weight`."""
 
     def __init__(self, sizes: list[int], linear: bool, name: str) -> None:
         super().__init__()
@@ -111,7 +113,7 @@ class Package(nn.Module):
 
 
 class Wrapper(nn.Module):
-    """`net.layers.{k}.weight` and a buffer of coordinates: siren-pytorch's SirenWrapper."""
+    """siren-pytorch's SirenWrapper, with `net.layers.{k}.weight` and a buffer of coordinates."""
 
     def __init__(self, sizes: list[int], linear: bool, name: str) -> None:
         super().__init__()
@@ -137,7 +139,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts_load_as_they_are(layout: str, linear: bool) -> None:
     make, key = LAYOUTS[layout]
-    # In float64, because rounding errors of the first layer's phase grow in the later layers.
+    # Runs in float64, because rounding errors of the first layer's phase grow in later layers.
     theirs = make([2, 12, 12, 12, 3], linear).double()
     saved = theirs.state_dict()
     assert key in saved and len(saved) == 8 + ("grid" in saved)
@@ -145,7 +147,7 @@ def test_layouts_load_as_they_are(layout: str, linear: bool) -> None:
     alone = Siren(2, 12, 2, 3, linear, W0, LATER, dtype=torch.float64)
     assert str(alone.load_state_dict(saved)) == "<All keys matched successfully>"
     assert saved.keys() == before.keys()
-    # Inside another module all names have a prefix.
+    # Inside another module, all names get a prefix.
     outer = nn.ModuleDict({"siren": Siren(2, 12, 2, 3, linear, W0, LATER).double()})
     outer.load_state_dict({f"siren.{name}": value for name, value in saved.items()})
     x = torch.rand(20, 2, dtype=torch.float64) * 2 - 1

@@ -224,7 +224,8 @@ def test_inductor(dtype: torch.dtype, device: str) -> None:
 
 @pytest.mark.usefixtures("fresh_compile")
 def test_compile_of_second_derivatives() -> None:
-    """A Laplacian by torch.func and its gradients with respect to the weights, in one graph."""
+    """One graph contains a Laplacian computed by torch.func, and its gradients with respect to the
+    weights."""
     net = Net("cpu").double()
 
     def laplacian(p: list[Tensor], x: Tensor) -> Tensor:

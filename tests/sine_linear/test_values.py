@@ -27,7 +27,7 @@ forward = torch.ops.treadle.sine_linear_forward
 def test_nan_and_inf_as_in_the_composition(
     dtype: torch.dtype, repeat: int, omega: float, device: str
 ) -> None:
-    """First and second derivatives of few numbers, and of enough for vectorised loops."""
+    """Tests first and second derivatives, of few numbers and of enough for vectorised loops."""
     if repeat > 1 and device == "cpu":
         repeat = 500
     found, columns = [], 1 if repeat == 1 else 8
@@ -65,7 +65,7 @@ def test_gradients_that_are_not_finite(dtype: torch.dtype, grad: float, device: 
 @pytest.mark.parametrize("inputs", [3, 64])
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_saved_bytes(dtype: torch.dtype, inputs: int, device: str) -> None:
-    """The layer saves arguments and result, and 2 more bytes per element (8 in float64)."""
+    """The layer saves its arguments and its result, and 2 more bytes per element (8 in float64)."""
     call = sine_arguments(Make("saved", device, dtype), (4, 50), (inputs, 32))
     leaves = [t.requires_grad_() for t in call.args[:3]]
     kept: dict[int, int] = {}
@@ -132,7 +132,7 @@ def test_more_rows_than_one_product_takes(dtype: torch.dtype, device: str) -> No
     """The op computes products for chunks of rows; results and phases of all chunks are right."""
     args = sine_arguments(Make("rows", device, dtype), (9001,), (8, 1024)).args
     y, phase = forward(*args)
-    # In the first chunk; after its end, in every dtype; at the end of the last chunk.
+    # Rows in the first chunk, rows after its end (in every dtype), and the last rows.
     for part in (slice(0, 100), slice(4000, 4900), slice(-100, None)):
         alone, alone_phase = forward(args[0][part], *args[1:])
         torch.testing.assert_close(alone, y[part])
@@ -165,7 +165,7 @@ def test_slopes_one_by_one_and_together(
         return omega**k * torch.sin(u + k * math.pi / 2)
 
     def near(actual: Tensor, exact: Tensor) -> None:
-        # Rounding of the result, and the precision of a 16-bit phase.
+        # Allows for rounding of the result, and for the precision of a 16-bit phase.
         kept_digits = {torch.float64: 1e-12, torch.float32: 1e-6}.get(dtype, 2e-4 * omega**order)
         room = 4 * torch.finfo(dtype).eps * exact.abs() + 60 * kept_digits
         assert bool(((actual.double() - exact).abs() <= room).all())

@@ -58,13 +58,13 @@ class Net(nn.Module):
         return self.last(x)
 
     def derivatives(self, order: int) -> list[Tensor]:
-        """Derivatives of a loss that uses the value, its gradient, or second derivatives."""
+        """A value or derivative of the net, and the gradients of a loss that uses it."""
         value = self(self.x)
         for _ in range(order - 1):
             (slope,) = torch.autograd.grad(value.sum(), self.x, create_graph=True)
             value = slope.sum(-1)
         leaves = [self.x, *(p for name, p in self.named_parameters() if name != "last.bias")]
-        # A factor that is not used has no gradient.
+        # A parameter that is not used has no gradient.
         found = torch.autograd.grad(value.square().sum(), leaves, allow_unused=True)
         return [value, *(grad for grad in found if grad is not None)]
 

@@ -125,8 +125,8 @@ def test_vmap_refuses_what_a_call_refuses(position: int, shape: tuple[int, ...])
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", HALVES)
 def test_autocast_runs_in_the_lower_precision(dtype: torch.dtype, device: str) -> None:
-    """The bits are those of a call in that dtype. Gradients are float32, and the same if backward
-    runs inside autocast."""
+    """The bits are those of a call in that dtype. Gradients are float32, and do not change if
+    backward runs inside autocast."""
     call = jet_arguments(Make("autocast", device, torch.float32), (9,), (7, 8))
     with torch.autocast(device, dtype):
         y = call.run(OP.function)
@@ -148,8 +148,8 @@ def test_autocast_runs_in_the_lower_precision(dtype: torch.dtype, device: str) -
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", HALVES)
 def test_second_derivatives_of_halves(dtype: torch.dtype, device: str) -> None:
-    """Second derivatives are composed in float32, so they are at least as accurate as those of the
-    composition in the half type."""
+    """Second derivatives are computed by a composition in float32, so they are at least as accurate
+    as those of the composition in the half type."""
     call = jet_arguments(Make("second", device, dtype), (40,), (8, 16))
     found = []
     for function, to in (

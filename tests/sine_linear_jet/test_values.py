@@ -36,7 +36,7 @@ def of_coordinates(x: Tensor, second: str) -> Tensor:
 @pytest.mark.parametrize("d", [1, 2, 3])
 @pytest.mark.parametrize("second", SECONDS)
 def test_derivatives_are_those_of_autograd(second: str, d: int, device: str) -> None:
-    """A network of three layers and the gradients of its parameters."""
+    """Tests the jet of a network of three layers, and the gradients of its parameters."""
     make = Make(f"network {d}", device, torch.float64)
     x = make(7, d)
     widths = ((6, d), (6, 6), (2, 6))
@@ -65,7 +65,7 @@ def test_derivatives_are_those_of_autograd(second: str, d: int, device: str) -> 
 
 
 def quarter_turns(make: Make, omega: float, width: int, second: str) -> Call:
-    """Values whose phases lie within 1e-9 to 0.1 of odd quarter turns, on both sides."""
+    """Values whose phases differ from odd multiples of pi / 2 by 1e-9 to 0.1, on both sides."""
     jet, weight, _, _, d, _ = jet_arguments(make, (400,), (width, 24), second=second).args
     with torch.no_grad():
         weight *= 0.3
@@ -84,9 +84,9 @@ def quarter_turns(make: Make, omega: float, width: int, second: str) -> Call:
 @pytest.mark.parametrize("second", SECONDS)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_near_quarter_turns(dtype: torch.dtype, second: str, omega: float, device: str) -> None:
-    """The backward pass divides by cosines, which are small there."""
+    """The backward pass divides by cosines, which are small near odd multiples of pi / 2."""
     if dtype == torch.float16:
-        omega = min(omega, 60.0)  # beyond, the composition overflows
+        omega = min(omega, 60.0)  # with a larger omega, the composition overflows
     make = Make(f"quarter {omega} {second}", device, dtype)
     call = quarter_turns(make, omega, 6, second)
     if dtype == torch.float16:
@@ -99,7 +99,7 @@ def test_near_quarter_turns(dtype: torch.dtype, second: str, omega: float, devic
 def test_first_parts_alone_near_quarter_turns(dtype: torch.dtype, device: str) -> None:
     """The loss depends only on the derivative y_1. So the gradient of the value needs z_1, which is
     computed as y_1 / (omega c) although the cosine c is almost 0. Some of these phases are saved as
-    an exact quarter turn, or as a cosine of 0."""
+    exactly pi / 2 or 3 pi / 2, or as a cosine of 0."""
     distance = torch.linspace(-3e-4, 3e-4, 1001, dtype=torch.float64)
     u = torch.cat([0.5 * math.pi + distance, 1.5 * math.pi + distance])
     # Rounding u to a half type may change it by 5e-4, so a second input adds the difference.
@@ -157,7 +157,7 @@ def test_nan_and_inf_as_in_the_composition(dtype: torch.dtype, second: str, devi
 @pytest.mark.parametrize("second", SECONDS)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_saved_bytes(dtype: torch.dtype, second: str, device: str) -> None:
-    """The op saves arguments and result, and 2 more bytes per value (8 in float64)."""
+    """The op saves its arguments and its result, and 2 more bytes per value (8 in float64)."""
     call = jet_arguments(Make("saved", device, dtype), (4, 50), (8, 32), second=second)
     leaves = [t.requires_grad_() for t in call.args[:3]]
     kept: dict[int, int] = {}
@@ -206,7 +206,7 @@ def test_a_result_that_is_written_over(dtype: torch.dtype, device: str) -> None:
         same_bits(ours, expected)
 
 
-# Points, O: more than a CUDA block processes and than a thread sums.
+# Points and O. The larger sizes exceed what a CUDA block processes and what a thread sums.
 MANY = ((1, 1), (3, 31), (2_500, 256), (70_001, 24), (1_300, 1_032))
 
 
@@ -234,7 +234,7 @@ def test_of_many_points(dtype: torch.dtype, sizes: tuple[int, int], device: str)
 @pytest.mark.parametrize("second", SECONDS)
 @pytest.mark.parametrize("device", ["cuda"])
 def test_wide_accesses(device: str, second: str, d: int, inputs: int) -> None:
-    """There are enough elements for CUDA to access 16 bytes at a time."""
+    """Sizes are large enough for CUDA to access 16 bytes at a time."""
     for dtype in FLOATING:
         make = Make(f"wide {d} {inputs}", device, dtype)
         obeys(OP, jet_arguments(make, (530,), (inputs, 256), coordinates=d, second=second))

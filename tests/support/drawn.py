@@ -12,8 +12,8 @@ from torch import Tensor
 
 from tests.support.inputs import FLOATING, INTEGERS
 
-# By default Hypothesis also draws constants from the source of imported modules. This is disabled
-# because draws would depend on which other tests are collected.
+# By default Hypothesis also draws constants from the source of imported modules. This is disabled,
+# because draws would then depend on which other tests are collected.
 with suppress(ImportError, AttributeError):
     from hypothesis.internal.conjecture import providers
 
@@ -25,7 +25,7 @@ SETTINGS = settings(
     database=None,
     deadline=None,
     max_examples=300,
-    # With a mutant a test only has to fail; shrinking the example would take most of the time.
+    # If the sources contain a mutant, a test only has to fail, so examples are not shrunk.
     phases=[Phase.generate] if "TREADLE_MUTANT" in os.environ else list(Phase),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
@@ -46,7 +46,7 @@ def values(
         t = torch.randn(size, generator=generator, dtype=torch.float64) * 3 * by
         chosen = torch.tensor(SPECIAL, dtype=torch.float64)[which]
     else:
-        # Half types round the larger ones.
+        # Half types round the larger integers.
         reach = 10 ** (seed % 3 + 2)
         t = torch.randint(-reach, reach, (size,), generator=generator)
         chosen = torch.tensor(WHOLE)[which]

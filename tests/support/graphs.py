@@ -1,7 +1,7 @@
 """Finds launches in a CUDA graph that may overlap the previous launch, and removes the overlap.
 
 Graph capture turns the attribute of programmatic dependent launch into an edge type, which the
-driver reports. So tests need neither a second build nor timing.
+driver reports. So tests need neither a second build nor time measurements.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def on_hopper() -> bool:
 
 
 HOPPER = pytest.mark.skipif(not on_hopper(), reason="needs a GPU of sm_90")
-# For algorithms that run a layer in one launch.
+# For tests of algorithms that run a whole layer in one launch.
 SM80 = pytest.mark.skipif(gpus.architecture() < 80, reason="needs a GPU of sm_80 or later")
 # Without a GPU there are no cases on CUDA; 8,000 would be collected only to be skipped.
 DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
@@ -91,7 +91,7 @@ class Call:
 class Case:
     id: str
     build: Callable[[Make], Call]
-    dtypes: tuple[torch.dtype, ...]  # values of Make.dtype
+    dtypes: tuple[torch.dtype, ...]  # the dtypes with which tests run the case
     big: bool = False  # too big for tests such as gradcheck
     drawn: str = ""  # seeds the random numbers instead of the id
 
@@ -117,7 +117,7 @@ class Op:
     # Only for elementwise ops: maps each variant of a call to a function that makes the arguments
     # after the first from a tensor of the first one's shape. See forms.py.
     rest: Mapping[str, Callable[[Tensor], Call]] | None = None
-    parameters: bool = False  # whether tensors after the first have other shapes than the first
+    parameters: bool = False  # whether shapes of later tensors differ from the first one's
 
     @property
     def elementwise(self) -> bool:
@@ -138,8 +138,8 @@ class Op:
         return torch.int32 in self.dtypes
 
     def like_first_case(self, make: Make, *shape: int) -> Call:
-        """A call with the first case's arguments, whose tensors are replaced by tensors of one
-        shape. Parameters keep the last variant's shapes."""
+        """The first case's call with tensors of this shape. If the op has parameters, they have the
+        shapes of the last variant in `rest`."""
         call = self.cases[0].call()
         if self.parameters:
             *_, variant = (self.rest or {}).values()
@@ -164,7 +164,7 @@ def outputs(result: Any) -> tuple[Tensor, ...]:
 
 
 def requiring_grad(op: Op, call: Call, positions: list[int] | None = None) -> Call:
-    """The call in which the tensors at ``positions`` (default: all that can) require grad."""
+    """The same call, in which the tensors at ``positions`` (default: all that can) require grad."""
     wanted = op.leaves(call) if positions is None else positions
     return call.with_args({i: call.args[i].detach().requires_grad_() for i in wanted})
 
@@ -181,8 +181,8 @@ class Bad:
 
 
 def batched(args: list[Any], subset: tuple[int, ...]) -> tuple[list[Any], tuple[Any, ...]]:
-    """Arguments and in_dims for vmap. The subset's tensors have mapped dimensions at various
-    positions."""
+    """Arguments and in_dims for vmap. Arguments whose index is in ``subset`` get a batch dimension,
+    at various positions."""
     args = list(args)
     in_dims: list[int | None] = [None] * len(args)
     for i in subset:

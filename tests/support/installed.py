@@ -44,7 +44,8 @@ def copy(folder: Path, **facts: Any) -> Path:
         shutil.copytree(headers, target / "include", dirs_exist_ok=True)
     (target / OF_TORCH).mkdir(parents=True)
     for name in ("lib/libtreadle_kernels.so", f"{OF_TORCH}/libtreadle.so"):
-        # Copied, not linked: a library looks for the other one next to its own resolved path.
+        # These are copies and not links, because each library looks for the other one next to its
+        # own resolved path.
         shutil.copy(PACKAGE / name, target / name)
     found = json.loads((PACKAGE / OF_TORCH / "facts.json").read_text())
     (target / OF_TORCH / "facts.json").write_text(json.dumps(found | facts))

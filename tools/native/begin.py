@@ -1,9 +1,10 @@
-"""Compiles the sources that need no torch, while pip still downloads it.
+"""Compiles the sources that need no torch, while pip is still downloading torch.
 
     TORCH_CUDA_ARCH_LIST=9.0 python -m tools.native.begin 13.0
 
-It puts the objects of libtreadle_kernels.so where a build for a torch of this CUDA version looks
-for them. Any Python with ninja can run it. It must finish, or be stopped, before that build starts.
+The argument is the CUDA version of that torch. The objects of libtreadle_kernels.so are written to
+where a build for that torch looks for them. Any Python with ninja can run this script. It must
+finish, or be stopped, before that build starts.
 """
 
 from __future__ import annotations

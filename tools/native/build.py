@@ -3,7 +3,7 @@
 treadle/lib/libtreadle_kernels.so            for any torch
 treadle/lib/torch-2.11/libtreadle.so         and so on, one folder per torch minor
 treadle/lib/torch-2.11/facts.json
-treadle/lib/torch-2.11-cpu/                  the same two in a wheel, for that torch without CUDA
+treadle/lib/torch-2.11-cpu/                  in a wheel, both files for that torch without CUDA
 treadle/_C.cpython-311-x86_64-linux-gnu.so   one per Python minor
 treadle/lib/libtreadle_jax.so                if JAX is installed
 """
@@ -99,10 +99,10 @@ def _has(toolkit: cuda.Toolkit | cuda.Missing) -> bool:
 
 
 def build_folder() -> Path:
-    """The folder of objects: $TREADLE_BUILD_DIR if set.
+    """The folder of objects: $TREADLE_BUILD_DIR or, if unset, build/native.
 
-    ninja identifies objects by path. A path relative to the tree lets copies of a built tree reuse
-    objects, while an absolute one lets several unpacked sdists share them.
+    ninja identifies objects by path. With the default path, which is relative, copies of a built
+    tree reuse its objects. With an absolute path, several unpacked sdists can share objects.
     """
     return Path(os.environ.get("TREADLE_BUILD_DIR") or "build/native")
 
@@ -166,7 +166,7 @@ def _facts(graph: Graph, toolkit: cuda.Toolkit | cuda.Missing) -> dict[str, obje
 
 
 def _public(flags: list[str]) -> list[str]:
-    """Flags without folders, which have no meaning on another machine."""
+    """The flags, except those that name folders, which have no meaning on another machine."""
     kept: list[str] = []
     skip = False
     for flag in flags:

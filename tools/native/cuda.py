@@ -50,8 +50,8 @@ class Toolkit:
         return flags
 
     def checking_flags(self) -> list[str]:
-        """Flags for a build that is only for checking: weights do not stay in registers, and
-        compiling takes a third of the time."""
+        """Flags for a build that is only for checking: compiling takes a third of the time, but
+        kernels do not keep weights in registers."""
         return ["-Ofc=mid"] if int(self.version.split(".")[0]) >= 13 else []
 
     def libraries(self, torch: Torch) -> list[Path]:
@@ -84,7 +84,7 @@ class Missing:
     expected: bool = False  # reported in one line, not in a box
 
 
-# Why a wheel's library for torch without CUDA has no CUDA.
+# Why a wheel's second library, for torch without CUDA, has no CUDA.
 TORCH_WITHOUT = Missing("this torch is built without CUDA", "install torch with CUDA 13")
 
 
@@ -145,7 +145,7 @@ def _places_of_nvcc(torch: Torch) -> list[Path]:
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")]
     asked = [Path(home) for home in homes if home]
     if asked:
-        # If a named toolkit is missing, that is an error: do not search elsewhere.
+        # The user has named a toolkit, so do not search elsewhere.
         return [asked[0] / "bin" / "nvcc"]
     on_path = shutil.which("nvcc") or "nvcc on $PATH"
     elsewhere = [folder / "bin" / "nvcc" for folder in torch.toolkit_dirs()]

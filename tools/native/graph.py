@@ -7,8 +7,8 @@
 - _C: csrc/bindings.cpp, one for each Python version.
 - libtreadle_jax.so: kernels/jax/, the handlers of treadle.jax; only if JAX is installed.
 
-There is one graph for everything, so that all cores stay busy, and a file is recompiled only if it,
-a header that it includes, or its command has changed. A CPU-only build shares every object with the
+One graph contains everything, so that all cores stay busy. A file is recompiled only if the file, a
+header that it includes, or its command has changed. A CPU-only build shares every object with the
 CUDA build except those that CUDA adds.
 """
 
@@ -26,10 +26,10 @@ CXX_FLAGS = ["-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror=return
 # --expt-relaxed-constexpr allows std::numeric_limits and the like in device code.
 NVCC_FLAGS = ["-O3", "-std=c++17", "--expt-relaxed-constexpr"]
 # Linked by file name, because a linker that finds only libstdc++.a would otherwise copy it into the
-# library. A second libstdc++ in a process crashes in iostreams, which every error text uses.
+# library. A process with two copies of libstdc++ crashes in iostreams, which every error text uses.
 CXX_RUNTIME = "-l:libstdc++.so.6"
 
-# --no-undefined: a missing symbol fails here, not when a user imports treadle.
+# --no-undefined: a missing symbol is an error of the link, not of a user's import.
 LINK_FLAGS = ["-Wl,--no-undefined", "-Wl,--as-needed"]
 
 PRECOMPILED = Path("csrc/precompiled.h")
@@ -181,7 +181,7 @@ class Graph:
         return self._edge("cxx", out, [source], ["-include", str(header), *flags], needs)
 
     def own_flags(self) -> list[str]:
-        """The flags of every C++ file."""
+        """The flags of every C++ file in csrc/ that includes torch, before `torch_flags`."""
         return [*CXX_FLAGS, "-I.", "-Icsrc", "-Icsrc/include", "-Ikernels/include"]
 
     def torch_flags(self) -> list[str]:
@@ -197,7 +197,7 @@ class Graph:
         return [*flags, "-idirafter", "csrc/compat", *from_env("CXXFLAGS")]
 
     def kernel_host_flags(self) -> list[str]:
-        """The flags of the kernels/*.cpp that are compiled for any processor."""
+        """The flags of the C++ files in kernels/ that are not compiled for each instruction set."""
         flags = [*CXX_FLAGS, "-O2", "-std=c++17", "-I.", "-Ikernels/include"]
         return [*flags, *from_env("CXXFLAGS")]
 
@@ -279,7 +279,8 @@ class Graph:
         ]
 
     def _missing_object(self, missing: cuda.Missing) -> list[Path]:
-        """Linked last, because it registers a kernel for every op that the other objects define."""
+        """An object that registers kernels that raise. It is linked last, because it registers one
+        for every op that the other objects define."""
         source = Path("csrc/cuda_missing.cpp")
         if not source.exists():
             return []
@@ -298,13 +299,13 @@ class Graph:
         return [*flags, CXX_RUNTIME, "-lpthread", *from_env("LDFLAGS")]
 
     def _library_flags(self, library: Path, toolkit: cuda.Toolkit | cuda.Missing) -> list[str]:
-        # libgomp is linked by file name, so that the linker uses the one that torch loads.
+        # libgomp is linked by file name, so that the library uses the one that torch loads.
         libraries = [str(self.kernels), CXX_RUNTIME, "-lc10", "-ltorch_cpu", "-l:libgomp.so.1"]
         if isinstance(toolkit, cuda.Toolkit):
             libraries += ["-lc10_cuda", "-ltorch_cuda"]
             libraries += map(str, toolkit.libraries(self.torch))
-        # In the package, the library is in its torch version's folder, below the folder of
-        # libtreadle_kernels.so.
+        # $ORIGIN/.. because in the package, the library is in its torch version's folder, one level
+        # below libtreadle_kernels.so.
         start = [*LINK_FLAGS, f"-Wl,-soname,{library.name}", "-Wl,-rpath,$ORIGIN/.."]
         start.append("-Wl,--version-script=tools/native/local.map")
         return [*start, f"-L{self.torch.lib_dir}", *libraries, *from_env("LDFLAGS")]
@@ -341,7 +342,7 @@ def cell_flags(header: Path) -> list[str]:
 
 
 def kernels_sources() -> str:
-    """A hash of the headers through which csrc/ calls kernels/: both must be compiled with the same
-    ones."""
+    """A hash of the headers through which csrc/ calls kernels/. Both must be compiled with the same
+    headers."""
     headers = sorted(Path("kernels").rglob("*.h"))
     return hashlib.sha256(b"".join(header.read_bytes() for header in headers)).hexdigest()[:16]

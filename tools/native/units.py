@@ -1,9 +1,9 @@
 """Selects the files of csrc/ that are compiled together.
 
-Parsing torch's headers takes longer than compiling most files of csrc/, so a unit is a source that
-includes the files of a folder. A large folder has several units. Compiler errors refer to the lines
-of the included files. The files of a unit share one scope, so names of static functions and names
-in anonymous namespaces must be unique in their folder.
+Parsing torch's headers takes longer than compiling most files of csrc/. So the files of a folder
+are compiled as a unit: one source that includes them all. A large folder has several units.
+Compiler errors refer to lines of the included files. The files of a unit share one scope, so the
+names of static functions, and names in anonymous namespaces, must be unique in their folder.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ APART = {"bindings.cpp", "cuda_missing.cpp"}
 
 
 def units() -> dict[str, list[Path]]:
-    """The files of each unit, by the unit's name. For csrc/recurrent these are recurrent-1, ...
+    """The files of each unit, by the unit's name, such as recurrent-1 for csrc/recurrent.
 
-    Sources with CUDA calls are separate units, named -cuda.
+    Sources in folders named cuda are in separate units, whose names end with -cuda.
     """
     folders = defaultdict(list)
     for source in sorted(Path("csrc").rglob("*.cpp")):
@@ -40,7 +40,8 @@ def write(name: str, files: list[Path], folder: Path) -> Path:
 
 
 def _folder(source: Path) -> str:
-    """The name of a folder's unit; the few files of a family's cuda folders share one."""
+    """The name of a folder's unit. All cuda folders of a family share a name, because they have few
+    files."""
     folders = source.parts[1:-1] or ("common",)
     return f"{folders[0]}-cuda" if "cuda" in folders else "-".join(folders)
 

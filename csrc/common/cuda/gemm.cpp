@@ -20,7 +20,7 @@ static cudaDataType_t type_of(Dtype dtype) {
   return dtype == Dtype::kHalf ? CUDA_R_16F : CUDA_R_16BF;
 }
 
-// A factor in cuBLAS's column-major order, in which a row-major matrix is its transpose.
+// A factor as cuBLAS reads it: in column-major order, so a row-major matrix appears transposed.
 struct Operand {
   cublasOperation_t op;
   const void* data;
@@ -51,14 +51,14 @@ static bool is_allowed(Option option) {
   }
 }
 
-// Whether torch allows cuBLAS to add partial sums rounded to the half type.
+// Whether torch allows cuBLAS to add partial sums that were rounded to the half type.
 static bool rounds_parts(Dtype dtype) {
   const auto& context = at::globalContext();
   return dtype == Dtype::kHalf ? is_allowed(context.allowFP16ReductionCuBLAS())
                                : is_allowed(context.allowBF16ReductionCuBLAS());
 }
 
-// Sets the handle's math mode for one product, and restores it. Does nothing without a mode.
+// Sets the handle's math mode for one product, and restores it. If `mode` is empty, does nothing.
 class MathMode {
  public:
   MathMode(cublasHandle_t handle, std::optional<cublasMath_t> mode) {

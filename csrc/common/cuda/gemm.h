@@ -1,5 +1,6 @@
 // Matrix products that call cuBLAS directly, with ATen's handle and thus its stream, its workspace
-// and torch's TF32 setting. A call of an ATen function takes as long as a step of a layer.
+// and torch's TF32 setting. They do not call ATen's functions, because such a call takes as long as
+// a step of a layer.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,8 +20,9 @@ class Gemm {
  public:
   // tf32: whether float32 products use TF32; by default, torch's setting for matrix products.
   explicit Gemm(Dtype dtype, std::optional<bool> tf32 = {});
-  // out = a b, or out += a b if `add`, for matrices that are dense along rows or columns; bitwise
-  // equal to at::mm. `wide`: out is stored as acc_t. Raises for sizes of 2^31 or more.
+  // out = a b, or out += a b if `add`, for matrices that are dense along rows or columns. The
+  // result is bitwise equal to that of at::mm. With `wide`, out has the dtype of the accumulator:
+  // float for half types. Raises for sizes of 2^31 or more.
   void multiply(const Matrix& out, const Matrix& a, const Matrix& b, bool add,
                 bool wide = false) const;
 

@@ -10,11 +10,12 @@
 #include <string_view>
 #include <tuple>
 
-// The library exports only these names.
+// The library exports only the names below.
 #pragma GCC visibility push(default)
 namespace treadle {
 
-// a + alpha * b, computed with one fma. a and b [*] are broadcast and promoted as in at::add.
+// a + alpha * b, computed with one fma. a and b have any shape [*]. They are broadcast and promoted
+// as in at::add.
 at::Tensor vector_add(const at::Tensor& a, const at::Tensor& b, const at::Scalar& alpha = 1);
 at::Tensor vector_add(const at::Tensor& a, const at::Scalar& b, const at::Scalar& alpha = 1);
 at::Tensor& vector_add_out(at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
@@ -22,30 +23,31 @@ at::Tensor& vector_add_out(at::Tensor& out, const at::Tensor& a, const at::Tenso
 at::Tensor& vector_add_(at::Tensor& a, const at::Tensor& b, const at::Scalar& alpha = 1);
 at::Tensor& vector_add_(at::Tensor& a, const at::Scalar& b, const at::Scalar& alpha = 1);
 
-// x * factor. x [*] of any number dtype, on CPU or CUDA.
+// x * factor. x [*] has any number dtype and is on the CPU or on CUDA.
 at::Tensor scale(const at::Tensor& x, const at::Scalar& factor);
 at::Tensor& scale_out(at::Tensor& out, const at::Tensor& x, const at::Scalar& factor);
 at::Tensor& scale_(at::Tensor& x, const at::Scalar& factor);
 
-// sin(x). x [*] of any number dtype; integers give the default floating-point dtype.
+// sin(x). x [*] has any number dtype; integers give the default floating-point dtype.
 at::Tensor sine(const at::Tensor& x);
 at::Tensor& sine_out(at::Tensor& out, const at::Tensor& x);
 at::Tensor& sine_(at::Tensor& x);
 
-// grad * cos(x), which is sine's derivative. grad and x [*] of one floating-point dtype.
+// grad * cos(x), which is sine's derivative. grad and x [*] have the same floating-point dtype.
 at::Tensor sine_backward(const at::Tensor& grad, const at::Tensor& x);
 
-// cos(x). x [*] of any number dtype; integers give the default floating-point dtype.
+// cos(x). x [*] has any number dtype; integers give the default floating-point dtype.
 at::Tensor cosine(const at::Tensor& x);
 at::Tensor& cosine_out(at::Tensor& out, const at::Tensor& x);
 at::Tensor& cosine_(at::Tensor& x);
 
-// -grad * sin(x), which is cosine's derivative. grad and x [*] of one floating-point dtype.
+// -grad * sin(x), which is cosine's derivative. grad and x [*] have the same floating-point dtype.
 at::Tensor cosine_backward(const at::Tensor& grad, const at::Tensor& x);
 
-// x + sin(alpha x)^2 / (beta + eps). x [N, C, ...], alpha and beta [C] or [1], of any number
-// dtypes. beta defaults to alpha. Without beta and eps, the result is x + alpha (x sinc(alpha
-// x))^2, which is smooth at alpha = 0. With logscale, alpha and beta are given as logarithms.
+// x + sin(alpha x)^2 / (beta + eps). x is [N, C, ...], alpha and beta are [C] or [1]; all may have
+// any number dtype. beta defaults to alpha. Without beta and eps, the result is
+// x + alpha (x sinc(alpha x))^2, where sinc(t) = sin(t) / t. This form is smooth at alpha = 0. With
+// logscale, alpha and beta are given as logarithms.
 at::Tensor snake(const at::Tensor& x, const at::Tensor& alpha,
                  const std::optional<at::Tensor>& beta = std::nullopt,
                  std::optional<double> eps = std::nullopt, bool logscale = false);
@@ -56,49 +58,54 @@ at::Tensor& snake_(at::Tensor& x, const at::Tensor& alpha,
                    const std::optional<at::Tensor>& beta = std::nullopt,
                    std::optional<double> eps = std::nullopt, bool logscale = false);
 
-// One step of the LLTM cell: (new_h [B, H], new_cell [B, H]) from input [B, I], weights
-// [3H, H+I], bias [3H] or [1, 3H] or none, old_h [B, H], old_cell [B, H] (in input's dtype, or
-// float32 with half types). If every tensor has a leading dimension N, computes N independent
-// cells.
+// One step of the LLTM cell. Returns new_h and new_cell [B, H]. input is [B, I], weights [3H, H+I],
+// bias [3H] or [1, 3H] or none, old_h and old_cell [B, H]. old_cell has input's dtype, or float32
+// with half types. If every tensor has a leading dimension N, computes N independent cells.
 std::tuple<at::Tensor, at::Tensor> lltm_cell(const at::Tensor& input, const at::Tensor& weights,
                                              const std::optional<at::Tensor>& bias,
                                              const at::Tensor& old_h, const at::Tensor& old_cell);
 
-// sin(omega (input weight^T + bias)) [..., O]: a layer of a SIREN. input [..., I], weight [O, I],
-// bias [O] or none, of one floating-point dtype.
+// sin(omega (input weight^T + bias)) [..., O]: a layer of a SIREN. input [..., I], weight [O, I]
+// and bias [O] or none have the same floating-point dtype.
 at::Tensor sine_linear(const at::Tensor& input, const at::Tensor& weight,
                        const std::optional<at::Tensor>& bias, double omega);
 
-// Propagates a jet [P, ..., I] through that layer: [P, ..., O]. A jet consists of the value, then
-// its derivatives with respect to the `coordinates`, then the second derivatives that `second`
-// selects: none, laplacian (their sum) or hessian_diagonal (one per coordinate).
+// Propagates a jet [P, ..., I] through that layer; returns [P, ..., O]. The P parts of a jet are
+// the value, its derivatives with respect to each of `coordinates` coordinates, and the second
+// derivatives that `second` selects: none, laplacian (their sum) or hessian_diagonal (one per
+// coordinate).
 at::Tensor sine_linear_jet(const at::Tensor& jet, const at::Tensor& weight,
                            const std::optional<at::Tensor>& bias, double omega, int64_t coordinates,
                            std::string_view second = "none");
 
-// Layers of LLTM cells over a sequence: (output [T, B, D*H], h_n, c_n [L*D, B, H]) from input
-// [T, B, I] ([B, T, I] if batch_first), hx = {h0, c0} [L*D, B, H] and params: for each layer and
-// each of its D directions weight_ih [3H, I] (after the first layer [3H, D*H]), weight_hh [3H, H]
-// and, if has_biases, bias [3H], in the order of at::lstm. With recompute, less is saved for the
-// backward pass. Where reset, bool [T, B] ([B, T] if batch_first), is true, the state before that
-// step is reset_hx (with the shape of hx, or [L*D, T, B, H] for one state per step) or zeros.
-// lengths [B], int64 or int32 on input's device, is the number of steps of each row, from 0 to T.
+// Layers of LLTM cells over a sequence. Returns output [T, B, D*H], and h_n and c_n [L*D, B, H].
+//   input      [T, B, I], or [B, T, I] if batch_first
+//   hx         {h0, c0}, each [L*D, B, H]
+//   params     in the order of at::lstm: for each layer and each of its D directions weight_ih
+//              [3H, I] (after the first layer [3H, D*H]), weight_hh [3H, H] and, if has_biases,
+//              bias [3H]
+//   recompute  saves less for the backward pass, which then recomputes the gates
+//   reset      bool [T, B], or [B, T] if batch_first: where it is true, the state before that step
+//              is replaced with reset_hx, or with zeros if that is empty
+//   reset_hx   in the shapes of hx, or [L*D, T, B, H] for one state per step
+//   lengths    [B], int64 or int32 on input's device: the number of steps of each row, from 0 to T
 std::tuple<at::Tensor, at::Tensor, at::Tensor> lltm(
     const at::Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
     int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first,
     bool recompute = false, const std::optional<at::Tensor>& reset = std::nullopt,
     at::TensorList reset_hx = {}, const std::optional<at::Tensor>& lengths = std::nullopt);
 
-// For a packed batch: data [S, I] and batch_sizes [T], int64 on the CPU; output is [S, D*H].
+// For a packed batch: data [S, I] and batch_sizes [T], int64 on the CPU, whose sum is S. output is
+// [S, D*H].
 std::tuple<at::Tensor, at::Tensor, at::Tensor> lltm(
     const at::Tensor& data, const at::Tensor& batch_sizes, at::TensorList hx, at::TensorList params,
     bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional,
     bool recompute = false, const std::optional<at::Tensor>& reset = std::nullopt,
     at::TensorList reset_hx = {});
 
-// The same for LSTM and GRU cells, with the arguments of at::lstm and at::gru. Weights are
-// [4H, ...] or [3H, ...]; if has_biases, there are bias_ih and bias_hh. For GRU, hx is h0 and there
-// is no c_n.
+// The same functions for LSTM and GRU cells, with the arguments of at::lstm and at::gru. Weights
+// are [4H, ...] or [3H, ...]; if has_biases, there are bias_ih and bias_hh. For GRU, hx is h0 and
+// there is no c_n.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm(
     const at::Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
     int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first,
@@ -123,7 +130,7 @@ std::tuple<at::Tensor, at::Tensor> gru(const at::Tensor& data, const at::Tensor&
                                        const std::optional<at::Tensor>& reset = std::nullopt,
                                        const std::optional<at::Tensor>& reset_hx = std::nullopt);
 
-// The same for RNN cells, whose weights are [H, ...]. The function names give the nonlinearity.
+// The same functions for RNN cells, whose weights are [H, ...]. Their names give the nonlinearity.
 std::tuple<at::Tensor, at::Tensor> rnn_tanh(
     const at::Tensor& input, const at::Tensor& hx, at::TensorList params, bool has_biases,
     int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first,
@@ -149,8 +156,8 @@ std::tuple<at::Tensor, at::Tensor> rnn_relu(
     const std::optional<at::Tensor>& reset = std::nullopt,
     const std::optional<at::Tensor>& reset_hx = std::nullopt);
 
-// lltm and lstm that also return the cell states of the last layer: c of every step, [T, B, D*H]
-// ([B, T, D*H] if batch_first) or [S, D*H], in the dtype of c_n.
+// Variants of lltm and lstm that also return the cell states of the last layer: c of every step,
+// [T, B, D*H] ([B, T, D*H] if batch_first) or [S, D*H], in the dtype of c_n.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> lltm_with_cells(
     const at::Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
     int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first,

@@ -1,5 +1,5 @@
-// Runs a direction of algorithm "step", forward or backward, with a StepGraph: defines the launches
-// of one step.
+// Runs a direction of algorithm "step", forward or backward, with a StepGraph. This file defines
+// the launches of one step.
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
 
@@ -39,7 +39,7 @@ void run_grouped_forward(const char* op, const RecurrenceForward& args, const Gr
   };
   const MatrixView all_products = laid_out(products, chunk * batch, width);
   const MatrixView state_products = laid_out(of_h, batch, state_width);
-  int64_t products_row = 0;  // the row of S with which `products` begins
+  int64_t products_row = 0;  // the row of the sequence [S, ...] that is row 0 of `products`
   const auto step = [&](const Gemm& gemm, int64_t first_row, const int64_t* base,
                         cudaStream_t stream) {
     gemm.multiply(matrix_of(state_products, batch, state_width, acc_bytes(args.dtype)),
@@ -52,7 +52,8 @@ void run_grouped_forward(const char* op, const RecurrenceForward& args, const Gr
     own.first_c = nullptr;
     own.products = all_products;
     own.state_products = state_products;
-    // Moves the pointer to where row 0 of S would be, because steps index rows from row 0.
+    // Steps count rows from row 0 of the sequence, so this moves the pointer to where that row
+    // would be.
     if (base == nullptr) {
       own.products.data = static_cast<const char*>(all_products.data) -
                           products_row * all_products.row_stride * acc_bytes(args.dtype);

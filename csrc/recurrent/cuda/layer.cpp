@@ -176,8 +176,8 @@ void steps_forward(const LayerRun& run, const RecurrenceForward& args, const Ten
   const char* const op = layer_op_name();
   const Gemm gemm(args.dtype, run.tf32);
   const bool add = run.cell.same_gates();
-  // h W_hh^T in the layout of the input's products, for cells in which some gates lack a
-  // product.
+  // h W_hh^T in the layout of the input's products, for cells in which some gates have only one of
+  // the two products.
   const bool transposed = args.products.column_stride != 1;
   const auto options = weight.options().dtype(run.acc);
   const Tensor apart = add          ? Tensor()

@@ -1,6 +1,6 @@
 // The gradients of the input and the parameters on CUDA, computed from those of the gates by cuBLAS
 // products and two kernels. Operands are pointers and strides: creating views of tensors would take
-// longer than the products of a short sequence.
+// longer than the products of a short sequence. layer/layer.h explains the sizes, such as S.
 #include <ATen/Functions.h>
 
 #include "common/cuda/gemm.h"
@@ -12,7 +12,8 @@ namespace treadle {
 namespace {
 
 constexpr const char* kOp = "recurrent_layer_backward";
-// Below this size, copying every h_{t-1} to one buffer is faster than launching a second GEMM.
+// Below this number of elements of h, copying every h_{t-1} to one buffer is faster than launching
+// a second GEMM.
 constexpr int64_t kManyStates = int64_t{1} << 19;
 // Above this number of rows, torch's reduction is faster, because it distributes rows over blocks.
 constexpr int64_t kRowsOfOneBlock = 2048;

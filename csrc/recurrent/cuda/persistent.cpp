@@ -1,7 +1,7 @@
-// Algorithms "cluster" and "grid" on CUDA, which run all steps and directions in one launch; also
-// computes the c states. kernels/recurrent/run.h launches the kernels. Before that, this file
-// computes the input products of all steps, and copies operands that are not aligned for the
-// kernels' 16-byte loads.
+// Algorithms "cluster" and "grid" on CUDA, which run all steps and directions in one launch. This
+// file computes the input products of all steps, and copies operands that are not aligned for the
+// kernels' 16-byte loads; then kernels/recurrent/run.h launches the kernels. c_states_cuda computes
+// c before every step.
 #include <ATen/Functions.h>
 
 #include <algorithm>
@@ -24,7 +24,8 @@ int64_t padded_width(const LayerRun& run) {
   return (run.sizes.hidden + chunk(run) - 1) / chunk(run) * chunk(run);
 }
 
-// Whether the last word of t's elements extends past the end of t's memory.
+// Whether the word of two elements that contains t's last element extends past the end of t's
+// memory. Single-block kernels read half types in such words.
 bool ends_within_a_word(const Tensor& t) {
   if (t.numel() == 0) return false;
   int64_t last = 0;
@@ -60,8 +61,8 @@ Tensor widened(const LayerRun& run, const Tensor& given, int64_t columns, int64_
   return wide;
 }
 
-// x W_ih^T of all steps, [D, S, G * width]. Written to `gates` [D, S, GH] if that has the same
-// shape and the kernel may overwrite each product with its gate.
+// x W_ih^T of all steps, [D, S, G * width]. The result is written to `gates` [D, S, GH] if that has
+// the same shape and the kernel may overwrite each product with its gate.
 Tensor products_of_all_steps(const LayerRun& run, int64_t width, const Tensor& gates) {
   const LayerArguments& a = run.arguments;
   const int64_t directions = run.sizes.directions, hidden = run.sizes.hidden;
@@ -72,7 +73,7 @@ Tensor products_of_all_steps(const LayerRun& run, int64_t width, const Tensor& g
       in_place ? gates : empty_words(run, {directions, rows, row}, a.input.options());
   Tensor weights = a.weight_ih;
   const int64_t blocks = run.cell.input_gates;
-  // Each block of H rows is padded as one row.
+  // widened() treats each block of H rows as one long row, so that it appends rows of zeros.
   if (padded) weights = widened(run, weights, hidden * features, width * features);
   const Tensor x = with_matrix(a.input);
   weights = a.one_direction() && !padded ? with_matrix(weights) : weights.contiguous();
@@ -91,7 +92,7 @@ Tensor products_of_all_steps(const LayerRun& run, int64_t width, const Tensor& g
   return products;
 }
 
-// The first row of each step, on the device; undefined if these are multiples of the batch size.
+// The first row of each step, on the device; undefined unless the batch is packed.
 Tensor device_starts(const LayerRun& run, cudaStream_t stream) {
   const Sequence& sequence = run.sequence;
   const auto count = static_cast<int64_t>(sequence.steps.size());

@@ -1,7 +1,7 @@
 // StepGraph: several steps of algorithm "step" as one CUDA graph. If the work does not fill the
 // GPU, the host takes longer to launch a GEMM and a kernel than the GPU takes to run them. So
 // several steps are captured once per call, and the graph is launched repeatedly, each time in a
-// few microseconds of host time. It reads its position in the sequence from memory.
+// few microseconds of host time. The graph reads its position in the sequence from memory.
 #pragma once
 
 #include <functional>
@@ -29,7 +29,7 @@ inline Matrix matrix_of(const MatrixView& view, int64_t rows, int64_t columns,
 inline constexpr int64_t kGroupSteps = 8;
 
 // Whether a sequence has enough short steps for a graph to save time. This depends only on sizes,
-// so that a call that is being captured gives the same bits.
+// so that a call that is being captured gives the same bits as any other.
 struct GroupedSteps {
   bool any = false;
   int64_t batch = 0;
@@ -55,7 +55,7 @@ class StepGroups {
   StepGroups(const StepGroups&) = delete;
   StepGroups& operator=(const StepGroups&) = delete;
 
-  // `products_row`: the row of S at which the memory of the input's products begins.
+  // `products_row`: the row of the sequence [S, ...] with which the input's products begin.
   void run(const RecurrenceStep* steps, int64_t count, int64_t products_row);
 
  private:

@@ -22,7 +22,7 @@ ScalarType scalar_type_of(Dtype dtype) {
   }
 }
 
-// Views of the arguments' memory, in the stored dtype and in that of sums.
+// Views of the arguments' memory, in the dtype in which they are stored or in the dtype of sums.
 struct Memory {
   ScalarType stored, sums;
 
@@ -49,7 +49,7 @@ void push_parts(std::vector<Tensor>& values, const Tensor& c, int64_t count) {
   for (const Tensor& part : columns_of(c, count)) values.push_back(part);
 }
 
-// Results from `first` on, side by side.
+// The results from index `first` on, side by side.
 Tensor beside(const std::vector<Tensor>& results, int64_t first) {
   const at::TensorList parts = at::TensorList(results).slice(first);
   return parts.size() == 1 ? parts[0] : at::cat(parts, 1);

@@ -56,7 +56,7 @@ FormulaProgram::FormulaProgram(const std::string& text) {
     Line line;
     words >> line.op;
     if (line.op == "const") {
-      std::string number;  // streams cannot read every text that Python writes
+      std::string number;  // streams cannot read every number that Python writes
       words >> number;
       line.number = std::strtod(number.c_str(), nullptr);  // stod refuses subnormal numbers
     } else {
@@ -107,12 +107,13 @@ const FormulaEvaluators& formula_evaluators(CellKind cell) {
 
 namespace {
 
-// The values, and whether any has a tangent; missing ones are zeros.
+// The inputs of a program. `values` are the inputs themselves. If any has a tangent, `both` also
+// has all tangents. Zeros stand for what is missing.
 struct Inputs {
   Values values, both;
   bool any = false;
 
-  // `others`: of c and h, which have one or more blocks of H.
+  // `others` are c and h, each with its number of blocks of H columns.
   Inputs(const Gates& gates, const std::vector<std::pair<const Dual*, int>>& others) {
     std::vector<Dual> all = gates;
     for (const auto& [dual, count] : others) {
@@ -153,7 +154,7 @@ std::vector<Dual> evaluated(const Inputs& inputs, const FormulaProgram& value,
   return found;
 }
 
-// Results from `first` on, side by side.
+// The results from index `first` on, side by side.
 Dual beside(const std::vector<Dual>& results, size_t first) {
   if (first + 1 == results.size()) return results[first];
   Values values, tangents;

@@ -12,7 +12,7 @@ class FormulaProgram {
  public:
   explicit FormulaProgram(const std::string& text);
 
-  // All inputs are defined and of one shape and dtype, as are the results.
+  // All inputs are defined and have the same shape and dtype; so do the results.
   std::vector<Tensor> operator()(const std::vector<Tensor>& inputs) const;
 
  private:
@@ -25,7 +25,7 @@ class FormulaProgram {
   std::vector<size_t> results_;
 };
 
-// The programs of a registered cell. The reference stays valid.
+// The programs of a registered cell. The reference that formula_evaluators() returns stays valid.
 struct FormulaEvaluators {
   FormulaProgram forward, backward, forward_tangent, backward_tangent;
 };

@@ -33,7 +33,7 @@ static bool has_tangent(const LayerArguments& a) {
                      a.reset_c);
 }
 
-// A derivative in the dtype of `model`; zeros if it is undefined.
+// `value`, a derivative, in the dtype of `model`; zeros if `value` is undefined.
 static Tensor like(const Tensor& value, const Tensor& model) {
   return value.defined() ? value.to(model.scalar_type()).contiguous() : at::zeros_like(model);
 }
@@ -42,8 +42,8 @@ static Tensor like(const Tensor& value, const Tensor& model) {
 
 // Inputs: grad_output, grad_h_n, grad_c_n, input, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh,
 // reset_h, reset_c.
-// output and gates are functions of the arguments, so their gradients are included in those of the
-// arguments.
+// output and gates are not among them: they are functions of the arguments, so their gradients are
+// included in those of the arguments.
 struct RecurrentLayerBackwardBackward
     : OpNode<RecurrentLayerBackwardBackward, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
              Tensor, Tensor, Tensor, Tensor, std::string, Tensor, Tensor, Tensor> {

@@ -8,7 +8,7 @@
 namespace treadle {
 
 // The op's name in error messages: recurrent_layer, or the op of several layers that calls it in
-// this thread. There is no such op in the threads of a backward pass or a compiled graph.
+// this thread. In the threads of a backward pass or of a compiled graph it is recurrent_layer.
 const char* layer_op_name();
 
 // During its lifetime, layer_op_name() returns `op` in this thread.
@@ -22,8 +22,8 @@ class LayerCaller {
   const char* before_;
 };
 
-// Checks the marks of rows that reset: bool, one for each step of each row. Simulators return
-// floats [T, B, 1], so the error messages show how to convert these to marks.
+// Checks the marks of rows that reset: bool, one for each step of each row. Simulators return these
+// flags as floats [T, B, 1], so the error messages show how to convert them to marks.
 void check_marks(const char* op, const char* letters, const Tensor& reset,
                  c10::SymIntArrayRef shape);
 
@@ -38,7 +38,7 @@ void check_layer_data(const char* op, const LayerArguments& arguments);
 void check_layer_backward_data(const LayerOutputs& grads, const LayerArguments& arguments,
                                const Tensor& output, const Tensor& gates);
 
-// Shapes as in layer.h.
+// The shapes are those in layer.h.
 c10::SymDimVector layer_output_shape(const LayerArguments& arguments);
 c10::SymDimVector layer_gates_shape(const LayerArguments& arguments, bool recompute);
 

@@ -3,8 +3,9 @@
 //
 // `jvp` propagates tangents of the arguments forward through the steps. `vjp_tangent` propagates
 // gradients and their tangents backward. Because second derivatives are symmetric, both also
-// differentiate the backward op: with its cotangents v in place of tangents, jvp computes the
-// gradients of grad_output, grad_h_n and grad_c_n (J v), and vjp_tangent those of the arguments.
+// differentiate the backward op. They then receive the backward op's cotangents v in place of
+// tangents: jvp computes the gradients of grad_output, grad_h_n and grad_c_n (J v), and vjp_tangent
+// computes the gradients of the arguments.
 #pragma once
 
 #include <array>

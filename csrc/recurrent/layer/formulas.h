@@ -1,8 +1,8 @@
 // The cells composed of ATen ops, for derivatives that have no fused kernels: tangents and second
-// derivatives. A cell defines a step and the gradients of a step, both in Duals. The tangents of
-// forward's results are the JVP, and the tangents of backward's results are second derivatives.
-// These are symmetric, so the VJP of a backward op is computed in the same way, with its cotangents
-// in place of tangents.
+// derivatives. A cell defines a step and the gradients of a step, both as functions of Duals. The
+// tangents of forward's results are the JVP, and the tangents of backward's results are second
+// derivatives. These are symmetric, so the VJP of a backward op is computed in the same way, with
+// its cotangents in place of tangents.
 #pragma once
 
 #include <functional>

@@ -1,7 +1,8 @@
-// Layers whose W_hh is block-diagonal: weight_hh [D, GH, H/n] has, for each hidden unit, its
-// weights of the H/n units of its own group. The kernels run such a layer as n layers of H/n units
-// side by side, which are n directions for each direction of time: direction d n + j is group j of
-// direction d. Units of a group are adjacent, so the output is the same array.
+// Layers whose W_hh is block-diagonal: the H hidden units are in n groups, and a row of weight_hh
+// [D, GH, H/n] has the weights of one gate of a unit for the H/n units of its own group. The
+// kernels run such a layer as n layers of H/n units side by side, which are n directions for each
+// direction of time: direction d n + j is group j of direction d. The units of a group are
+// adjacent, so the output needs no reordering.
 #pragma once
 
 #include "recurrent/layer/layer.h"
@@ -15,8 +16,8 @@ inline int64_t groups_of(const LayerArguments& a) {
   return (hidden / own).guard_int(__FILE__, __LINE__);
 }
 
-// An array [D, ..., K * H] of units, or of units in rows of a weight [D, K * H, ...] (`dim` 1), as
-// [D * n, ..., K * H/n]; undefined stays undefined.
+// Splits the units of an array [D, ..., K * H], or of a weight [D, K * H, ...] (`dim` 1), into
+// groups: [D * n, ..., K * H/n] or [D * n, K * H/n, ...]. An undefined tensor stays undefined.
 inline Tensor in_groups(const Tensor& t, int64_t groups, int64_t blocks, int64_t dim) {
   if (!t.defined() || groups == 1) return t;
   const auto own = t.sym_size(dim) / (blocks * groups);
@@ -25,7 +26,7 @@ inline Tensor in_groups(const Tensor& t, int64_t groups, int64_t blocks, int64_t
   return parts.movedim(dim + 1, 1).flatten(0, 1).flatten(dim, dim + 1);
 }
 
-// The inverse.
+// The inverse of in_groups.
 inline Tensor from_groups(const Tensor& t, int64_t groups, int64_t blocks, int64_t dim) {
   if (!t.defined() || groups == 1) return t;
   dim = dim < 0 ? t.dim() + dim : dim;

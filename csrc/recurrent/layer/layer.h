@@ -1,7 +1,7 @@
-// recurrent_layer: one layer of cells over a sequence, in D directions (1, or 2 of which the second
-// runs backward in time). Sizes: T steps, B rows, S rows of all steps of a packed batch, I inputs,
-// H hidden units, G gates of the cell. A weight or bias has H rows for each gate to which it
-// contributes; in LLTM and LSTM these are all gates (cell_info.h).
+// recurrent_layer: one layer of cells over a sequence, in D directions (1 or 2; the second runs
+// backward in time). Sizes: T steps, B rows, S rows in all steps of a packed batch together, I
+// inputs, H hidden units, G gates of the cell. A weight or bias has H rows for each gate to which
+// it contributes; in LLTM and LSTM these are all gates (cell_info.h).
 //   input [T, B, I]               or [S, I] with batch_sizes [T] (int64 on the CPU, non-increasing)
 //   h0, c0, h_n, c_n [D, B, H]    c0 and c_n in input's dtype, or float with half types
 //   weight_ih [D, GH, I], weight_hh [D, GH, H], bias_ih and bias_hh [D, GH] or none; with one
@@ -9,8 +9,8 @@
 //                                 weight_hh [D, GH, H/n] has n diagonal blocks (groups.h)
 //   output [T, B, D*H]            or [S, D*H]
 //   reset [T, B, 1] bool          or [S, 1]: where it is true at step t, a row resets: reset_h and
-//                                 reset_c, or zeros, replace the state before step t. In direction
-//                                 1, they replace the state between step t and the next one, t - 1
+//                                 reset_c, or zeros, replace the state before step t. Direction 1,
+//                                 which runs backward, resets between step t and step t - 1
 //   reset_h, reset_c [D, B, H]    or one for each step, [D, T, B, H] or [D, S, H], with the dtypes
 //                                 of h0 and c0
 #pragma once
@@ -28,8 +28,8 @@ namespace treadle {
 // The cell with this name, which is the argument `cell`. Raises if no cell with kernels has it.
 CellKind find_cell(const char* op, std::string_view name);
 
-// The arguments of a layer, or their gradients or tangents. Gradients and tangents do not use
-// batch_sizes, reset and cell. An undefined tensor was not given or is zero.
+// The arguments of a layer, or their gradients or tangents, in which batch_sizes, reset and cell
+// are not used. An undefined tensor was not given or is zero.
 struct LayerArguments {
   Tensor input, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh, reset_h = {}, reset_c = {};
   Tensor batch_sizes = {}, reset = {};
@@ -67,7 +67,7 @@ using LayerMask = std::array<bool, 9>;
 // ---- the dispatcher's types
 
 using LayerResults = Tensors3;  // output, h_n, c_n
-using LayerSaved = Tensors4;    // the same and gates
+using LayerSaved = Tensors4;    // output, h_n, c_n, gates
 using LayerGrads = Tensors9;    // in the order of LayerMask
 
 template <class Results>
@@ -91,7 +91,7 @@ using LayerBackwardSignature = LayerGrads(
 
 inline Tensor of_direction(const Tensor& t, int64_t d) { return t.defined() ? t.select(0, d) : t; }
 
-// The same for a weight or bias of `layer`, which may lack the dimension D.
+// of_direction for a weight or bias of `layer`, which may lack the dimension D.
 inline Tensor parameter_of(const LayerArguments& layer, const Tensor& t, int64_t d) {
   return layer.one_direction() ? t : of_direction(t, d);
 }
@@ -112,7 +112,7 @@ inline Tensor in_gate_order(const Tensor& t, CellKind cell, const c10::SymInt& h
   return t.defined() && shift != 0 ? at::roll_symint(t, hidden * shift, dim) : t;
 }
 
-// The same with the sizes of `layer`, and the inverse.
+// in_gate_order with the sizes of `layer`, and its inverse.
 inline Tensor in_gate_order(const Tensor& t, const LayerArguments& layer) {
   return in_gate_order(t, layer.cell, layer.h0.sym_size(-1), layer.one_direction() ? 0 : 1);
 }

@@ -1,5 +1,6 @@
-// Ops that return empty results of recurrent_layer, for the fake kernels of
-// treadle/_torch/fakes.py. torch would refuse a Meta kernel, because batch_sizes is on the CPU.
+// Ops that return uninitialized tensors in the shapes of recurrent_layer's results, for the fake
+// kernels of treadle/_torch/fakes.py. torch would refuse a Meta kernel, because batch_sizes is on
+// the CPU.
 #include <torch/library.h>
 
 #include "recurrent/run/dispatch.h"

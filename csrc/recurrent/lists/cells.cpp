@@ -16,14 +16,14 @@ Tensor steps_before(const Tensor& t, const Tensor& first, int64_t direction) {
 
 namespace {
 
-// `other`, but where a row is marked, the direction's part of `states` [D, B, H] or [D, T, B, H],
-// or zeros if these are undefined.
+// `other` with replaced values in the marked rows: the direction's part of `states` [D, B, H] or
+// [D, T, B, H], or zeros if `states` is undefined.
 Tensor replaced(const Tensor& marks, const Tensor& states, int64_t direction, const Tensor& other) {
   if (!states.defined()) return other.masked_fill(marks, 0);
   return at::where(marks, states.select(0, direction).to(other.scalar_type()), other);
 }
 
-// A step of c: new c = keep * old c + add.
+// The coefficients of the steps of c: new c = keep * old c + add.
 struct Steps {
   Tensor keep, add;
 };
@@ -87,7 +87,7 @@ Tensor packed_cells(const LayerArguments& a, const Tensor& output) {
 
 // c of direction d of a layer, whose directions may be groups of units (layer/groups.h).
 Tensor group_cells(const LayerArguments& a, const Tensor& output, int64_t d) {
-  // Autocast must not change the dtype of the products, which is the layer's.
+  // Autocast must not change the dtype of the products, which is that of the layer.
   const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
   const ScalarType dtype = output.scalar_type(), wide = at::toOpMathType(dtype);
   const c10::SymInt hidden = a.h0.sym_size(-1);

@@ -1,6 +1,6 @@
-// lltm, lstm, gru, rnn_tanh and rnn_relu: layers of cells, with the arguments of torch's ops. They
-// unpack the lists, apply dropout between layers and call recurrent_layer, so they support the same
-// devices and derivatives.
+// lltm, lstm, gru, rnn_tanh and rnn_relu: layers of cells, with the arguments of torch's ops. These
+// ops unpack the lists, apply dropout between layers and call recurrent_layer, so they support the
+// same devices and derivatives.
 #include "recurrent/lists/layers.h"
 
 #include <ATen/Functions.h>
@@ -27,7 +27,7 @@ LayersResults call_layer(const LayerArguments& a, bool recompute) {
   return {output, h_n, c_n, Tensor()};
 }
 
-// c after the only step.
+// c of every step of a sequence that has one step.
 Tensor cells_of_one_step(const Tensor& c_n) { return c_n.transpose(0, 1).flatten(1).unsqueeze(0); }
 
 LayersResults run_layer(const LayerArguments& a, bool recompute, bool cells) {
@@ -39,10 +39,11 @@ LayersResults run_layer(const LayerArguments& a, bool recompute, bool cells) {
   return found;
 }
 
-// The same for rows of variable length.
+// run_layer for rows of variable length.
 LayersResults run_layer(const LayerArguments& given, bool recompute, bool cells,
                         const RowLengths& lengths) {
-  // Checked before the arguments are changed. Not under autocast: the dtypes may still differ.
+  // The arguments are checked before they are changed. Under autocast they are checked only later,
+  // because their dtypes may still differ.
   if (!autocast_dtype(given.cell, /*packed=*/false, given.c0)) {
     check_layer(layer_op_name(), given);
   }
@@ -299,7 +300,7 @@ void register_layers(torch::Library& m) {
 
 TORCH_LIBRARY_IMPL(treadle, CompositeImplicitAutograd, m) { register_layers(m); }
 
-// vmap only decomposes the ops if they are registered for this key.
+// vmap decomposes the ops only if they are registered for this key.
 TORCH_LIBRARY_IMPL(treadle, FuncTorchBatchedDecomposition, m) { register_layers(m); }
 
 }  // namespace treadle

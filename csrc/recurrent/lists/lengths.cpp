@@ -85,8 +85,9 @@ static constexpr double kSaturated = 3e4;
 // Rows of input are padded to multiples of this, because products of half types are faster then.
 static constexpr int64_t kColumns = 8;
 
-// One more input column marks the padding, where its weights close the input gate and open an
-// LSTM's forget gate. So c = 1 c + 0 there, and the derivatives of the gates are 0.
+// Adds an input column that marks the padding. Its weights close the input gate in the padding and
+// open an LSTM's forget gate there. So c = 1 c + 0 in the padding, and the derivatives of the gates
+// are 0.
 LayerArguments keep_cells(LayerArguments a, const RowLengths& lengths) {
   const c10::SymInt features = a.input.sym_size(-1);
   const c10::SymInt columns = kColumns - features % kColumns;

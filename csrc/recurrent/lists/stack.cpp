@@ -42,7 +42,7 @@ bool is_plain(const Tensor& input, const OptionalTensor& batch_sizes, const Laye
   return !derivatives && known(keys - local.excluded_);
 }
 
-// ---- parts of tensors, each by one call of torch; narrow() makes three
+// ---- parts of tensors, made by one call of torch each; narrow() would make three
 
 static Tensor placed(const Tensor& t, int64_t first, at::IntArrayRef sizes) {
   return at::as_strided(t, sizes, c10::contiguous_strides(sizes), t.storage_offset() + first);

@@ -9,7 +9,7 @@
 
 namespace treadle {
 
-// Shapes as in kernels/recurrent/lltm_cell/args.h.
+// The shapes are those in kernels/recurrent/lltm_cell/args.h.
 struct LltmBackend {
   void (*forward)(const LltmForward& args, at::Device device);
   void (*backward)(const LltmBackward& args, at::Device device);

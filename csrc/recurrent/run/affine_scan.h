@@ -1,9 +1,9 @@
 // affine_scan: result[t] = keep[t] * result[t - 1] + add[t], the recurrence of a cell's state, in
 // one pass over T steps. `start` is the result before the first step. With `reverse`, the pass runs
 // backward in time. keep, add and the result are [T, B, H], start is [B, H], and all are float32 or
-// all float64. Where reset, bool [T, B, 1], is true, the result is add[t]: neither values
-// (including NaN and inf) nor derivatives pass through. Recurrent layers call this op. Its
-// derivative is another affine_scan.
+// all float64. Where reset, bool [T, B, 1], is true, the result is add[t]: neither a value of
+// result[t - 1] (including NaN and inf) nor a derivative passes through. Recurrent layers call this
+// op. Its derivative is another affine_scan.
 #pragma once
 
 #include "common/tensors.h"

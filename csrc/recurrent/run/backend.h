@@ -1,5 +1,6 @@
 // How a recurrent layer of any cell is run: a backend's functions, and code that all backends
-// share. ATen computes products over all steps; the backend runs the steps.
+// share. ATen computes products over all steps; the backend runs the steps. layer/layer.h explains
+// the sizes, such as S.
 #pragma once
 
 #include <optional>
@@ -22,9 +23,9 @@ struct Sequence {
   // Without batch_sizes, input is [T, B, I].
   Sequence(const Tensor& input, const Tensor& batch_sizes);
 
-  // The steps in the order of direction `d` (1 runs backward in time) or, if `reversed`, of its
-  // backward pass, with the marks of rows that reset before each step. The last entry is a step
-  // without rows.
+  // The steps in the order of direction `d` (1 runs backward in time), with the marks of rows that
+  // reset before each step. If `reversed`, the order is that of the direction's backward pass. The
+  // last entry is a step without rows.
   std::vector<RecurrenceStep> in_order(int64_t d, bool reversed = false) const;
 
   // [S, H]: h before each row's step, from h0 [B, H] and output [S, H] of one direction.
@@ -50,17 +51,17 @@ struct LayerGradients {
 // The gradients of initial states and of states after resets; each may be undefined.
 struct StateGradients {
   Tensor h0, c0;            // [D, B, H]
-  Tensor reset_h, reset_c;  // [D, S, H] acc; zeros where no row resets
+  Tensor reset_h, reset_c;  // [D, S, H] in LayerRun::acc; zeros where no row resets
 };
 
 struct RecurrenceBackend {
-  // Whether half types are multiplied as floats, to which the host converts them once.
+  // Whether half types are converted to float before they are multiplied; the host does this once.
   bool widens_half;
   // The plan of a forward or a backward pass; raises for an `algorithm` that cannot run. Sets
-  // `tf32` if float32 products use another setting than torch's matrix products.
+  // `tf32` if the TF32 setting of float32 products differs from that of torch's matrix products.
   RecurrencePlan (*plan)(const RecurrenceSizes& sizes, at::Device device,
                          std::string_view algorithm, bool backward, std::optional<bool>* tf32);
-  // a [m, k] times b [k, n], in acc_t.
+  // a [m, k] times b [k, n], in acc_t (float for half types).
   Tensor (*product)(const LayerRun& run, const Tensor& a, const Tensor& b);
   // The forward pass; gates are undefined unless `save`.
   LayerSaved (*forward)(const LayerRun& run, bool save);
@@ -76,7 +77,7 @@ inline std::string_view planned(std::string_view algorithm) {
   return algorithm == kCellAlgorithm ? "auto" : algorithm;
 }
 
-// plan_recurrence(), but raises for an algorithm that cannot run.
+// Like plan_recurrence(), but raises for an algorithm that cannot run.
 inline RecurrencePlan make_plan(const char* op, const RecurrenceSizes& sizes,
                                 const RecurrenceDevice& device, std::string_view algorithm,
                                 bool backward) {

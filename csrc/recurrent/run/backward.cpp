@@ -1,5 +1,5 @@
-// recurrent_layer_backward on all devices: the steps compute the gradients of all gates; products
-// and sums over all steps then give those of input, weights and bias. Twin: forward.cpp.
+// recurrent_layer_backward on all devices. The steps compute the gradients of all gates. Products
+// and sums over all steps then give the gradients of input, weights and bias. Twin: forward.cpp.
 #include <ATen/Functions.h>
 
 #include "common/flush.h"
@@ -10,7 +10,7 @@
 namespace treadle {
 namespace {
 
-// The gradient of a last state of direction d, with which the pass begins, [B, width] in acc.
+// The gradient of h_n or c_n of direction d, [B, width] in dtype acc, with which the pass begins.
 Tensor grad_of_state(const LayerRun& run, const Tensor& grad, int64_t d, int64_t width,
                      bool transposed) {
   const auto options = run.arguments.input.options().dtype(run.acc);
@@ -19,7 +19,8 @@ Tensor grad_of_state(const LayerRun& run, const Tensor& grad, int64_t d, int64_t
   return grad.defined() ? t.copy_(grad[d]) : t.zero_();
 }
 
-// The gradients of the gates [S, GH] of direction d; grad_h and grad_c become those of h0 and c0.
+// The gradients of the gates [S, GH] of direction d. Changes grad_h and grad_c to those of h0 and
+// c0.
 Tensor grad_gates(const BackwardPass& pass, int64_t d, const Tensor& previous_h,
                   const Tensor& grad_h, const Tensor& grad_c, const StateGradients& states,
                   const BackwardSteps& f) {
@@ -84,7 +85,7 @@ Tensor of_replaced(const LayerRun& run, const Tensor& grad, const Tensor& model)
 
 }  // namespace
 
-// All h are known, so that one product computes the gates of all steps.
+// All h are known, so one product computes the gates of all steps.
 Tensor BackwardPass::recompute_gates(int64_t d, const Tensor& previous_h) const {
   const LayerArguments& a = run.arguments;
   const auto work = [&](const Tensor& t) { return cast(parameter_of(a, t, d), run.work); };
@@ -155,7 +156,7 @@ static LayerGrads backward(const RecurrenceBackend& backend, const LayerBackward
           of_replaced(run, states.reset_c, arguments.reset_c)};
 }
 
-// The same for a block-diagonal W_hh.
+// The backward pass of a layer whose W_hh is block-diagonal.
 static LayerGrads backward_in_groups(const RecurrenceBackend& backend,
                                      const LayerBackwardCall& call, int64_t groups) {
   const LayerArguments& a = call.arguments;

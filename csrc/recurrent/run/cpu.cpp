@@ -21,7 +21,7 @@ namespace {
 RecurrencePlan plan_cpu(const RecurrenceSizes& sizes, at::Device, std::string_view algorithm,
                         bool backward, std::optional<bool>*) {
   RecurrenceDevice device;
-  // Limits the size of an input product's chunks; larger ones are not faster.
+  // Limits the size of an input product's chunks; larger chunks are not faster.
   device.l2_bytes = 32 << 20;
   return make_plan(layer_op_name(), sizes, device, planned(algorithm), backward);
 }
@@ -38,8 +38,8 @@ Tensor empty_panels(const Tensor& weight_hh) {
 }
 
 // Calls f(begin, end) for ranges of rows of the batch, in whole blocks. If there is enough work for
-// several threads, each gets about the same number of steps, because rows of a packed batch differ
-// in length.
+// several threads, they get about equal numbers of steps instead of rows, because rows of a packed
+// batch differ in length.
 template <class Args, class F>
 void over_rows(const Args& args, int64_t step_work, const F& f) {
   // The minimum work of a thread: about 50 us of multiplications.
@@ -134,7 +134,7 @@ void single_step_backward(const cpu::RowsFunctions& rows, const BackwardDirectio
   Tensor grad_h = direction.grad_h.narrow(0, 0, count);
   const Tensor gates = matrix_at(args.grad_gates, count, cell.gates * hidden, grad_h.options())
                            .narrow(1, cell.state_first * hidden, cell.state_gates * hidden);
-  // Rolled blocks of W_hh's rows are in the order of the gates.
+  // W_hh's blocks of rows are in torch's order, which is the order of the gates, rolled.
   const int64_t moved = cell.torch_shift * hidden, rest = cell.state_gates * hidden - moved;
   at::mm_out(grad_h, gates.narrow(1, moved, rest), weight.narrow(0, 0, rest));
   if (moved > 0) grad_h.addmm_(gates.narrow(1, 0, moved), weight.narrow(0, rest, moved));
@@ -191,8 +191,8 @@ struct ParametersCpu {
     if (mask[6]) bias_hh.push_back(run.state_window(mask[5] && whole ? total.clone() : total));
   }
 
-  // The gradient of W_hh, whose blocks are in another order than those of `of_state`. Two products
-  // write the blocks in that order: rolling them afterwards would write them twice, which takes
+  // The gradient of W_hh, whose blocks are not in the order of those of `of_state`. Two products
+  // write the blocks in W_hh's order: rolling them afterwards would write them twice, which takes
   // longer than a product of few rows.
   Tensor of_weight_hh(const Tensor& of_state, const Tensor& h) const {
     const LayerRun& run = pass.run;

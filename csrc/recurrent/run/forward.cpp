@@ -12,8 +12,8 @@
 namespace treadle {
 namespace {
 
-// The input products of some steps. On a CPU, if gates are saved in the products' dtype, both share
-// memory: each product is read before its gate is written.
+// The products of the input for some steps. On a CPU, if gates are saved in the products' dtype,
+// products and gates share memory: each product is read before its gate is written.
 Tensor input_products(const LayerRun& run, const Tensor& x, const Tensor& w_ih,
                       const Tensor& gates) {
   if (!gates.defined() || !x.is_cpu() || x.scalar_type() != run.acc) {
@@ -167,7 +167,8 @@ void in_chunks(const LayerRun& run, const ForwardDirection& direction,
     chunk.step_count = end - begin;
     if (begin > 0) chunk.first_c = nullptr;
     chunk.products = matrix_view(plan.transposed ? products.t() : products);
-    // Moves the pointer to where row 0 of S would be, because steps index rows from row 0.
+    // Steps count rows from row 0 of the sequence, so this moves the pointer to where that row
+    // would be.
     chunk.products.data =
         static_cast<const char*>(chunk.products.data) -
         first * chunk.products.row_stride * static_cast<int64_t>(products.element_size());

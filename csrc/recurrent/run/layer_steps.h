@@ -1,5 +1,5 @@
 // The steps of a layer: the rows of each step in a dense or packed sequence, and in the states. h
-// and c always have B rows, of which a step of a packed batch updates the first ones.
+// and c always have B rows; a step of a packed batch updates only the first of them.
 #pragma once
 
 #include <ATen/functorch/TensorWrapper.h>
@@ -37,8 +37,8 @@ class LayerSteps {
     return packed_ ? sequence.narrow(0, starts_[t], rows_[t]) : sequence.select(0, t);
   }
 
-  // first: the rows of a state [B, H] that step t updates. after: the state after these rows have
-  // been replaced with `moved`.
+  // first() returns the rows of a state [B, H] that step t updates. after() returns the state after
+  // these rows have been replaced with `moved`.
   Tensor first(const Tensor& state, int64_t t) const {
     return state.defined() && packed_ ? state.narrow(0, 0, rows_[t]) : state;
   }

@@ -1,6 +1,7 @@
 // Runs recurrent_layer, forward or backward, on any backend. The op's kernel (forward.cpp,
 // backward.cpp) checks the arguments (check.cpp), makes a plan (plan/plan.cpp) and calls the
 // backend (cpu.cpp, cuda/layer.cpp). Passes that run step by step share the functions below.
+// layer/layer.h explains the sizes, such as S.
 #pragma once
 
 #include <ATen/OpMathType.h>
@@ -186,8 +187,8 @@ struct BackwardDirection {
   int64_t d;
   const std::vector<RecurrenceStep>& steps;  // in the order of the pass
   Tensor weight_hh;                          // of this direction
-  Tensor grad_h, grad_c;                     // [B, H] acc: in, of h_n and c_n; out, of h0 and c0
-  RecurrenceCStates c_states;                // the cell states are computed before the steps
+  Tensor grad_h, grad_c;       // [B, H] acc: at first of h_n and c_n, at the end of h0 and c0
+  RecurrenceCStates c_states;  // the cell states are computed before the steps
   RecurrenceBackward all;
 };
 

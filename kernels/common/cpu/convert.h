@@ -35,7 +35,7 @@ TREADLE_INLINE To bit_cast(From from) {
 
 TREADLE_INLINE float to_float(BFloat16 x) { return bit_cast<float>(uint32_t{x.bits} << 16); }
 
-// Integer code, so that the caller's flush-to-zero mode does not change subnormal halves.
+// This is integer code, so that the caller's flush-to-zero mode does not change subnormal halves.
 TREADLE_INLINE float to_float(Half x) {
   const uint32_t magnitude = x.bits & 0x7fffu;
   const uint32_t sign = uint32_t{x.bits & 0x8000u} << 16;
@@ -231,7 +231,7 @@ inline void load(const char* src, int64_t stride_bytes, acc_t* __restrict buf, i
     for (int64_t i = 0; i < n; ++i) buf[i] = value;
     return;
   }
-  // The stride of every second element, a constant so that the compiler vectorises the loop.
+  // The stride of every second element. It is a constant, so that the compiler vectorises the loop.
   constexpr int64_t second = 2 * int64_t{sizeof(T)};
   if (stride_bytes == second) {
     for (int64_t i = 0; i < n; ++i) buf[i] = from_stored<T, acc_t>(read<T>(src + i * second));

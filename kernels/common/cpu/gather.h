@@ -1,8 +1,8 @@
 // Runs a formula over matrices of any strides. Long dense rows are computed without a copy. Short,
-// strided and expanded rows are gathered into blocks on the stack, and their results scattered from
-// there. There are N problems of R rows and C columns. Elements are numbered over [N, R, C], and a
-// call computes elements begin to end, so that a parallel loop can split them anywhere. Compiled
-// without torch, once per instruction set.
+// strided and expanded rows are gathered into blocks on the stack, and their results are scattered
+// from there. There are N independent problems of R rows and C columns. Elements are numbered over
+// [N, R, C], and a call computes elements begin to end, so that a parallel loop can divide them
+// anywhere. Compiled without torch, once per instruction set.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,8 @@
 
 namespace treadle::cpu::TREADLE_ISA {
 
-// Formulas compute whole groups of this many elements, so part of a block's tail is wasted work.
+// Formulas compute whole groups of this many elements. Results beyond the end of a block are
+// unused.
 inline constexpr int64_t kLanes = 16;
 
 // Computes n elements of dense outputs from dense inputs, in their stored types. n is a multiple of
@@ -49,7 +50,7 @@ struct alignas(64) Buffer {
   char bytes[kBlock * kMaxElementSize];
 };
 
-// Read in place of a missing input.
+// Read in place of an input that is missing.
 inline constexpr Buffer kZeros = {};
 
 // Consecutive elements of one row.

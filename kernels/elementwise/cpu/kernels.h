@@ -16,8 +16,8 @@ TREADLE_CPU_FUNCTION(vector_add_scalar,
                      (const Tile2d& tile, ScalarArg scalar, bool scalar_is_b, ScalarArg alpha),
                      (tile, scalar, scalar_is_b, alpha))
 
-// snake. Each chunk of SnakeCpuChunks and each channel is a task of the backward pass.
-// snake_backward runs tasks begin to end. When all are done, snake_sums adds their sums.
+// snake. A task of its backward pass is one channel of one chunk (SnakeCpuChunks). snake_backward
+// runs the tasks from `begin` to `end`. When all are done, snake_sums adds their sums.
 TREADLE_CPU_FUNCTION(snake, (const Tile2d& tile, const SnakeForm& form), (tile, form))
 TREADLE_CPU_FUNCTION(snake_backward, (const SnakeBackwardArgs& args, int64_t begin, int64_t end),
                      (args, begin, end))

@@ -41,8 +41,8 @@ TREADLE_INLINE void apply(const F& f, T* out, int64_t n, const In*... in) {
   }
 }
 
-// apply() on operands in memory. 256-bit vectors saturate memory bandwidth; unaligned 512-bit ones
-// cross cache lines.
+// apply() on operands in memory, with 256-bit vectors, which saturate memory bandwidth. 512-bit
+// vectors at unaligned addresses would cross cache lines.
 template <class F, class T, class... In>
 #if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
 [[gnu::noinline, gnu::target("prefer-vector-width=256")]]

@@ -60,7 +60,7 @@ struct WaveLoop {
   }
 };
 
-// grad * wave(x), or -grad * wave(x).
+// grad * wave(x), or -grad * wave(x) if `negative`, where wave is sine or cosine.
 template <Wave wave, bool negative, class scalar_t>
 struct SlopeLoop {
   using T = acc_t<scalar_t>;

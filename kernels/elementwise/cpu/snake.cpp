@@ -6,7 +6,7 @@
 namespace treadle::cpu::TREADLE_ISA {
 namespace {
 
-// Calls use(i, waves of t[i]) for i < n; n <= kBlock.
+// Calls use(i, waves) for i < n, where waves are the sine and cosine of t[i]; n <= kBlock.
 template <class scalar_t, bool kCosine, class T = acc_t<scalar_t>, class F>
 TREADLE_INLINE void for_waves(const T* t, int64_t n, const F& use) {
   if (any_beyond(t, n, math::kSnakeNear<scalar_t>)) {
@@ -130,8 +130,8 @@ void long_rows(const Tile2d& tile, const SnakeForm& form) {
   }
 }
 
-// Computes several rows in a block, or a part of one, with factors for each element. The factors
-// depend on the channel. They are computed once per row, or once per column for all rows.
+// Computes blocks of several rows, or of a part of one row. Each element has its own factors, which
+// depend only on the channel: they are computed once per row, or once per column for all rows.
 template <class scalar_t>
 class SnakeBlocks {
  public:

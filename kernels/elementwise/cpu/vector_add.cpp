@@ -5,7 +5,7 @@
 
 namespace treadle::cpu::TREADLE_ISA {
 
-// Rounds a number to the dtype of the result. torch's CPU code also does so, but not its CUDA code.
+// Rounds a number to the dtype of the result, as torch does on the CPU, but not on CUDA.
 template <class common_t>
 static acc_t<common_t> rounded(ScalarArg number) {
   using acc = acc_t<common_t>;

@@ -23,8 +23,8 @@ extern "C" {
 #define TREADLE_API
 #endif
 
-/* Increases when a struct gets a new field or the library a new function. Existing functions keep
- * their meaning. */
+/* Increases when a struct gets a new field or when the library gets a new function. Existing
+ * functions keep their meaning. */
 #define TREADLE_KERNELS_VERSION 1
 
 /* ---- status */
@@ -37,7 +37,8 @@ enum {
   TREADLE_NO_MEMORY = 4
 };
 
-/* The text of this thread's last error; "" if there was none. Valid until its next call. */
+/* The text of the last error in this thread; "" if there was none. The pointer is valid until the
+ * thread's next call. */
 TREADLE_API const char* treadle_error_text(void);
 
 /* TREADLE_KERNELS_VERSION of the library. If it is less than the header's, the library lacks some
@@ -87,8 +88,9 @@ typedef struct treadle_device {
   int32_t threads; /* CPU: the maximum number of threads of a call; 0: one for each core */
 } treadle_device;
 
-/* A number without loss of bits: `integer` if is_integer is not 0, else `real`. When converted to a
- * dtype that cannot represent it, it wraps (integers) or becomes infinite. */
+/* A number, passed without loss of bits: `integer` if is_integer is not 0, else `real`. When it is
+ * converted to a dtype that cannot represent it, an integer dtype wraps around and a floating-point
+ * dtype becomes infinite. */
 typedef struct treadle_number {
   double real;
   int64_t integer;
@@ -97,11 +99,11 @@ typedef struct treadle_number {
 
 /* ---- elementwise
  *
- * Results are computed in the dtype of `out`; for half types in float32, rounded once. Inputs of
- * another dtype are converted to it first: integers may become floats, but floats never integers.
- * Inputs are broadcast to the sizes of `out`, as in NumPy. `out` may be an input (same data, sizes,
- * strides and dtype); otherwise its memory, from its first to its last byte, must not overlap an
- * input's. Only `out` is written.
+ * Results are computed in the dtype of `out`, but in float32 if that is float16 or bfloat16 (a half
+ * type); they are then rounded once. Inputs of another dtype are converted first: integers may
+ * become floats, but floats may not become integers. Inputs are broadcast to the sizes of `out`, as
+ * in NumPy. `out` may be one of the inputs (same data, sizes, strides and dtype). Otherwise its
+ * memory, from its first to its last byte, must not overlap an input's. Only `out` is written.
  */
 
 /* out = a + alpha * b. `out` has an integer or floating-point dtype; alpha must be an integer if
@@ -110,7 +112,8 @@ TREADLE_API int treadle_vector_add(const treadle_device* device, const treadle_a
                                    const treadle_array* b, treadle_number alpha,
                                    const treadle_array* out);
 
-/* out = x * factor. The same rules for dtypes apply, with factor for alpha. */
+/* out = x * factor. The dtypes follow the same rules as in treadle_vector_add, where `factor` takes
+ * the place of `alpha`. */
 TREADLE_API int treadle_scale(const treadle_device* device, const treadle_array* x,
                               treadle_number factor, const treadle_array* out);
 
@@ -121,8 +124,8 @@ TREADLE_API int treadle_sine(const treadle_device* device, const treadle_array* 
 TREADLE_API int treadle_cosine(const treadle_device* device, const treadle_array* x,
                                const treadle_array* out);
 
-/* out = grad * cos(x), and out = grad * -sin(x): the gradient of x, if `grad` is the gradient of
- * the result. */
+/* out = grad * cos(x), and out = grad * -sin(x). If `grad` is the gradient of the result of the
+ * functions above, `out` is the gradient of x. */
 TREADLE_API int treadle_sine_backward(const treadle_device* device, const treadle_array* grad,
                                       const treadle_array* x, const treadle_array* out);
 TREADLE_API int treadle_cosine_backward(const treadle_device* device, const treadle_array* grad,
@@ -131,9 +134,9 @@ TREADLE_API int treadle_cosine_backward(const treadle_device* device, const trea
 /* ---- the pointwise part of an LLTM cell: treadle.reference.lltm_cell without its matrix product
  *
  * B rows, H units:
- *   gates [B, 3H]              the product, columns i, o, z
+ *   gates [B, 3H]              the matrix product, columns i, o, z
  *   bias [3H]                  or NULL
- *   old_cell, new_cell [B, H]  in the dtype of gates; if that is a half type, float32 also works
+ *   old_cell, new_cell [B, H]  in the dtype of gates; may be float32 if that is a half type
  *   new_h [B, H]               in the dtype of gates
  * Inputs may have any strides; outputs are contiguous. An output may be an input (same data, sizes,
  * strides and dtype); otherwise it must not share memory with any other array.
@@ -170,10 +173,11 @@ TREADLE_API int treadle_sine_linear_backward(const treadle_device* device,
                                              const treadle_array* phase, double omega,
                                              const treadle_array* grad_z);
 
-/* ---- recurrent layers: all steps and directions in one call, given the product of the input
+/* ---- recurrent layers: all steps and directions in one call, given the products of the input
  *
  * T steps, B rows, H units, D directions (the second reads the sequence from its end). A cell has G
- * gates per unit. The product of the input adds to the last Gi gates, that of h to the first Gh:
+ * gates per unit. The product of the input (input W_ih^T) is added to the last Gi gates, and the
+ * product of h (h W_hh^T) to the first Gh gates:
  *   TREADLE_LLTM  G 3: i o z                    Gi 3, Gh 3
  *   TREADLE_LSTM  G 4: i f g o                  Gi 4, Gh 4
  *   TREADLE_GRU   G 4: n (of h) r z n (of input)  Gi 3, Gh 3
@@ -247,7 +251,7 @@ typedef struct treadle_recurrent_saved {
   const void* gates;       /* [D, T, B, G H], as forward wrote them */
   const void* weight_hh;   /* [D, Gh H, H] */
   const void* c0;          /* [D, B, H] in c_dtype */
-  const void* grad_output; /* [T, B, D H]; each of these three may be NULL, for zeros */
+  const void* grad_output; /* [T, B, D H]; each of these three may be NULL, which means zeros */
   const void* grad_h_n;    /* [D, B, H] */
   const void* grad_c_n;    /* [D, B, H] in c_dtype */
 } treadle_recurrent_saved;
@@ -255,7 +259,7 @@ typedef struct treadle_recurrent_saved {
 typedef struct treadle_recurrent_grads {
   size_t struct_size;
   void* gates; /* [D, T, B, G H] */
-  void* h0;    /* [D, B, H]; for GRU and RNN the gradient of h0 is the sum of h0 and c0 */
+  void* h0;    /* [D, B, H]; for GRU and RNN the caller must add `c0` to get the gradient of h0 */
   void* c0;    /* [D, B, H] in c_dtype */
 } treadle_recurrent_grads;
 
@@ -278,14 +282,14 @@ typedef struct treadle_launch {
   int32_t blocks_per_sm;       /* resident at once, on the current device */
   uint64_t shared_bytes;       /* per block, static and dynamic */
   uint64_t local_bytes;        /* per thread; more than 0 means spills or indexed arrays */
-  double occupancy;            /* resident warps / the most warps of a multiprocessor */
-  /* For recurrent layers the planned family of kernels, its algorithm, and why it ran; else "". */
+  double occupancy;            /* resident warps / maximum number of warps of a multiprocessor */
+  /* For recurrent layers: the planned family of kernels, its algorithm, and why it ran. Else "". */
   const char* family;
   const char* algorithm;
   const char* reason;
 } treadle_launch;
 
-/* While on, every launch on CUDA by this thread is recorded (and still made). */
+/* While on, all CUDA launches of this thread are recorded. They still happen. */
 TREADLE_API void treadle_record_launches(int on);
 TREADLE_API int64_t treadle_launch_count(void);
 TREADLE_API int treadle_get_launch(int64_t index, treadle_launch* launch);

@@ -1,10 +1,10 @@
-// The pointwise part of a GRU cell for one hidden unit. The four gates are h's part of the
-// candidate, r, z, and the input's part of the candidate. As in torch.nn.GRU, the reset gate
-// multiplies only h's part:
+// The pointwise part of a GRU cell for one hidden unit, and its backward pass. g1 and g2 are the
+// gates r and z before activation. The candidate n has two parts, from h (g0) and from the input
+// (g3). As in torch.nn.GRU, the reset gate r multiplies only h's part:
 //   r = sigmoid(g1), z = sigmoid(g2), n = tanh(g3 + r g0); new_h = (1 - z) n + z old_h
-// and the backward pass. h W_hh^T adds to the first three gates and x W_ih^T to the last three, so
-// that the gates of each product are adjacent. The cell state is h itself before rounding to its
-// dtype. Twin in plain PyTorch: treadle.reference.gru_cell.
+// h W_hh^T is added to the first three gates and x W_ih^T to the last three, so that the gates of
+// each product are adjacent. The cell state is h itself before rounding to its dtype. Twin in plain
+// PyTorch: treadle.reference.gru_cell.
 #pragma once
 
 #include "kernels/math/activations.h"
@@ -92,7 +92,7 @@ struct GruRecurrenceOfHalves : GruRecurrence<acc> {
   }
 };
 
-// A Kind, as in kernels/recurrent/cell_launchers.h.
+// A Kind (kernels/recurrent/cell_launchers.h).
 struct Gru {
   template <class acc>
   using Cell = GruRecurrence<acc>;

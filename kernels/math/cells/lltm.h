@@ -1,11 +1,11 @@
-// The pointwise part of an LLTM cell for one hidden unit with gates g [3]:
+// The pointwise part of an LLTM cell for one hidden unit with gates g [3], and its backward pass:
 //   i = sigmoid(g0), o = sigmoid(g1), z = elu(g2); new_cell = old_cell + z i,
 //   new_h = tanh(new_cell) o
-// and the backward pass. Twin in plain PyTorch: treadle.reference.lltm_cell. The composition
-// computes the state in state_t, the dtype of old_cell. This code uses acc_t, at least float.
-// With a half state, the composition rounds some gates to exactly 0 or 1, and 0 * inf is NaN. So
-// where a factor is infinite, we round gates likewise, and NaN appears in the same places. Where
-// all are finite, gates are not rounded.
+// Twin in plain PyTorch: treadle.reference.lltm_cell. The composition computes the state in
+// state_t, the dtype of old_cell. This code uses acc_t, which is at least float. With a half state,
+// the composition rounds some gates to exactly 0 or 1, and 0 * inf is NaN. So where a factor is
+// infinite, this code rounds gates in the same way, and NaN appears in the same places. Where all
+// factors are finite, gates are not rounded.
 #pragma once
 
 #include "kernels/math/activations.h"
@@ -118,9 +118,9 @@ struct LltmCell {
   }
 };
 
-// The interface for the kernels of recurrent layers. Gates are an array: h W_hh^T adds to the first
-// kStateGates, and x W_ih^T to the last kInputGates. W_hh consists of blocks of H rows; the block
-// of gate g is weight_block(g).
+// The interface for the kernels of recurrent layers. Gates are an array: h W_hh^T is added to the
+// first kStateGates, and x W_ih^T to the last kInputGates. W_hh consists of blocks of H rows; the
+// block of gate g is weight_block(g).
 template <class acc>
 struct LltmRecurrence {
   static constexpr int kGates = 3, kInputGates = 3, kStateGates = 3;
@@ -177,8 +177,8 @@ struct LltmRecurrence {
 };
 
 // Forward for states that are rounded to a half type. The device's tanh has a relative error of
-// about 1e-5, much less than float16's 5e-4. The accurate tanh would take a third of the time
-// between steps.
+// about 1e-5, much less than float16's 5e-4. The accurate tanh would take a third of the time from
+// one step to the next.
 template <class acc>
 struct LltmRecurrenceOfHalves : LltmRecurrence<acc> {
   static TREADLE_HD auto forward(const acc (&g)[3], acc old_cell) {
@@ -186,7 +186,7 @@ struct LltmRecurrenceOfHalves : LltmRecurrence<acc> {
   }
 };
 
-// A Kind, as in kernels/recurrent/cell_launchers.h.
+// A Kind (kernels/recurrent/cell_launchers.h).
 struct Lltm {
   template <class acc>
   using Cell = LltmRecurrence<acc>;

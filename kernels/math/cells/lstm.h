@@ -1,7 +1,8 @@
-// The pointwise part of an LSTM cell for one hidden unit, with gates [4] in torch.nn.LSTM's order:
+// The pointwise part of an LSTM cell for one hidden unit, and its backward pass. Gates [4] have
+// torch.nn.LSTM's order:
 //   i = sigmoid(g0), f = sigmoid(g1), z = tanh(g2), o = sigmoid(g3); new_cell = f old_cell + i z,
 //   new_h = o tanh(new_cell)
-// and the backward pass. Twin in plain PyTorch: treadle.reference.lstm_cell.
+// Twin in plain PyTorch: treadle.reference.lstm_cell.
 #pragma once
 
 #include "kernels/math/activations.h"
@@ -95,7 +96,7 @@ struct LstmRecurrenceOfHalves : LstmRecurrence<acc> {
   }
 };
 
-// A Kind, as in kernels/recurrent/cell_launchers.h.
+// A Kind (kernels/recurrent/cell_launchers.h).
 struct Lstm {
   template <class acc>
   using Cell = LstmRecurrence<acc>;

@@ -5,7 +5,7 @@
 
 namespace treadle::math {
 
-// A Kind, as in kernels/recurrent/cell_launchers.h.
+// A Kind (kernels/recurrent/cell_launchers.h).
 struct RnnTanh {
   template <class acc>
   using Cell = RnnRecurrence<acc, TanhActivation>;

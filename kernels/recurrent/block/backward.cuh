@@ -1,6 +1,6 @@
-// A single block, backward, for any cell; see block/block.cuh.
-// grad_h_{t-1} = grad_gates_t W_hh, after the cell's backward. Threads 2u and 2u + 1 share unit u:
-// each sums half of K, and then computes one of the two rows.
+// The backward kernel of a single block, for any cell (block/block.cuh): the cell's backward, then
+// grad_h_{t-1} = grad_gates_t W_hh. Threads 2u and 2u + 1 share unit u: each sums half of K, and
+// then computes one of the two rows.
 #pragma once
 
 #include "kernels/recurrent/block/block.cuh"

@@ -1,10 +1,10 @@
 // Shared by the forward and backward kernels of a single block (IEEE fma, no tensor cores). They
 // run layers that are so small that the registers of one block hold all weights as floats. Blocks
-// exchange nothing, so a step is a chain of latencies. Two lanes share a unit. Each sums half of K
-// for all gates of the unit and up to two rows; a shuffle adds the other half, and then each lane
-// computes the unit for one row. The state stays in registers. Only the operands of the next
-// product go through shared memory, as floats, with one barrier per step. For a half type T, the
-// operands are first rounded to T, like everything that is stored.
+// exchange nothing, so a step takes as long as its chain of dependent instructions. Two lanes share
+// a unit. Each sums half of K for all gates of the unit and up to two rows; a shuffle adds the
+// other half, and then each lane computes the unit for one row. The state stays in registers. Only
+// the operands of the next product go through shared memory, as floats, with one barrier per step.
+// For a half type T, the operands are first rounded to T, like everything that is stored.
 #pragma once
 
 #include "kernels/recurrent/block/word_halves.h"
@@ -17,8 +17,8 @@ constexpr bool block_has_code(bool sm90, bool half, int units) {
   return !sm90 || !half || units <= kHalfBlockUnits;
 }
 
-// `all_k`: K of the product; `sums`: its outputs per unit; `arrays`: the numbers that each thread
-// prefetches per step.
+// The layout of a block. `all_k` is K of the product, and `sums` is its number of outputs per unit.
+// `arrays` is how many numbers each thread prefetches per step.
 template <int units, int sums, int all_k, int arrays>
 struct Block {
   static constexpr int kThreads = 2 * units;
@@ -28,7 +28,7 @@ struct Block {
   // Independent chains of additions per sum. With a single chain, a warp that has a scheduler to
   // itself would wait for each addition.
   static constexpr int kChains = sums > 1 ? (kThreads > 128 ? 1 : 2) : 4;
-  // Padded, so that the two rows that a warp stores together are in different banks.
+  // Rows are padded, so that the two rows that a warp stores together are in different banks.
   static constexpr int kRowFloats = all_k + kWarp / 2;
   static constexpr int kAhead = 7, kStages = 8;  // one stage is read while another is overwritten
 
@@ -39,8 +39,8 @@ struct Block {
   static_assert(sums * kDepth <= kFp32Weights);
 };
 
-// The k of a thread's i-th weight, relative to its first. The two lanes of a unit alternate every
-// four k, so that together they read 32 contiguous bytes.
+// The position in K of a thread's i-th weight, relative to its first. The two lanes of a unit
+// alternate every four elements, so that together they read 32 contiguous bytes.
 __device__ __forceinline__ constexpr int block_k(int i) { return i / 4 * 8 + i % 4; }
 
 // Loads a number as float. The kernel must not write to this array.
@@ -53,7 +53,7 @@ __device__ __forceinline__ float load_wide(const void* from, int64_t at) {
   }
 }
 
-// x rounded to T. For bfloat16 this converts a pair whose other number is 0, because the
+// Returns x rounded to T. For bfloat16 this converts a pair whose other number is 0, because the
 // instruction for a single number is slower.
 template <class T>
 __device__ __forceinline__ float rounded_to(float x) {
@@ -143,7 +143,7 @@ struct RowIterator {
   }
 };
 
-// The product of W_hh with the state, for this thread's unit and row. Each sum has several
+// Computes the product of W_hh with the state, for this thread's unit and row. Each sum has several
 // independent chains of additions.
 template <class Layout>
 __device__ __forceinline__ void multiply_state(

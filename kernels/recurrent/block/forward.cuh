@@ -1,6 +1,6 @@
-// A single block, forward, for any cell; see block/block.cuh.
-// gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. Threads 2u and 2u + 1 share unit u:
-// each sums half of K, and then computes one of the two rows.
+// The forward kernel of a single block, for any cell (block/block.cuh): gates_t = products_t + bias
+// + h_{t-1} W_hh^T, then the cell. Threads 2u and 2u + 1 share unit u: each sums half of K, and
+// then computes one of the two rows.
 #pragma once
 
 #include "kernels/recurrent/block/block.cuh"
@@ -127,8 +127,8 @@ __global__ void __launch_bounds__(2 * units, 1)
         h = rounded_to<T>(next.new_h);
       }
       if (anew) c = C{};
-      // Writes h first, because all threads wait for it. Other stores and prefetches come between
-      // this write and the barrier.
+      // h is written first, because all threads wait for it. Other stores and prefetches come
+      // between this write and the barrier.
       states[(~s & 1) * Layout::kStateFloats + place] = anew ? 0.0f : h;
       if (any_resets && (marked & given)) {
         states[(~s & 1) * Layout::kStateFloats + place] =

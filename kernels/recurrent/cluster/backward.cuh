@@ -1,9 +1,9 @@
-// Cluster kernel, backward, for any cell in half types (cluster/cluster.cuh explains the exchange).
-// grad_h_{t-1} = grad_gates_t W_hh: a block computes it for its own units and needs the gradients
-// of all gates of all units, so K and the exchange are G times as large as forward. Each warp
-// computes the products of all units of the block over its slice of K, with mma.sync m16n8k16. The
-// partial sums are added through shared memory; then each lane computes kItems units of one row.
-// Twin: kernels/recurrent/cpu/rows_backward.h.
+// The backward cluster kernel for any cell in half types (cluster/cluster.cuh explains the
+// exchange). A block computes grad_h_{t-1} = grad_gates_t W_hh for its own units, and needs the
+// gradients of all gates of all units, so with G gates, K and the exchange are G times as large as
+// in the forward pass. Each warp computes the products of all units of the block over its slice of
+// K, with mma.sync m16n8k16. The partial sums are added through shared memory; then each lane
+// computes kItems units of one row. Twin: kernels/recurrent/cpu/rows_backward.h.
 #pragma once
 
 #include "kernels/recurrent/cluster/backward_copies.cuh"
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
   const bool mine = row < stride;
   const int64_t state_row = d * args.sizes.batch + rows.first;
   int unit[kItems];
-  uint32_t place[kItems];  // of gate 0 in the outgoing state, in the exchange's order
+  uint32_t place[kItems];  // of gate 0 in the outgoing gradients, in the exchange's order
   float grad_h[kItems], grad_c[kItems];
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
@@ -137,8 +137,8 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
   keep(lane_state);
   keep(expected);
   const uint32_t own_barrier = barriers + 8 * warp;
-  // How many rows sent gradients in the previous step. The others sent zeros, whose products are
-  // not added, because 0 x inf is NaN.
+  // The number of rows that sent gradients in the previous step. The other rows sent zeros. Their
+  // products are not added, because 0 x inf is NaN.
   int given = 0;
   // There is one more iteration than steps, for grad_h0.
 #pragma unroll 1
@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
       }
     }
     if (last) break;
-    // A thread sends values that other threads have computed.
+    // This barrier is needed because a thread sends values that other threads have computed.
     ptx::sync_threads(kSendBarrier, Layout::kComputing);
 
     // ---- send the gradients to all blocks, including this one

@@ -1,6 +1,7 @@
-// Cluster kernel, backward: prefetches gates, c and grad_output some steps ahead (cp.async, kDepth
-// stages) and stores grad_gates after they are computed. Each of the Layout::kCopying threads that
-// copy, which are those of the copy warp or all threads, has a BackwardCopies object.
+// Copies of the backward cluster kernel. It prefetches gates, c and grad_output some steps ahead
+// (cp.async, kDepth stages), and stores grad_gates after they are computed. The copying threads are
+// those of the copy warp or, without one, all threads of the block. Each of them has a
+// BackwardCopies object.
 #pragma once
 
 #include "kernels/recurrent/cluster/cluster.cuh"
@@ -75,7 +76,7 @@ struct BackwardCopies {
     return group.reverse == 0 ? static_cast<int>(args.sizes.steps) - 1 - s : s;
   }
 
-  // Commits a group even if there is nothing to copy, because wait_copies counts groups.
+  // Commits a group of copies even if there is nothing to copy, because wait_copies counts groups.
   __device__ __forceinline__ void fetch(int s) const {
     if (s < args.sizes.steps) {
       const int active = group.rows.active(time(s));
@@ -106,7 +107,7 @@ struct BackwardCopies {
   // Called before the step barrier of step s. Waits until the stage of step s + 1 has arrived.
   __device__ __forceinline__ void before() const { ptx::wait_copies<Layout::kAhead - 2>(); }
 
-  // Called after the step barrier of step s.
+  // Called after the step barrier of step s: stores grad_gates of step s, then refills a stage.
   __device__ __forceinline__ void after(int s) const {
     const int active = group.rows.active(time(s));
     const int64_t step =

@@ -1,5 +1,5 @@
-// Launches cluster kernels, and declares the functions that select one for a cell. Each of these
-// functions is defined next to its kernels and instantiated in a translation unit of its own.
+// Launches cluster kernels, and declares the functions that select the kernel for a cell. Each of
+// these functions is defined next to its kernels, and has its own translation unit.
 #pragma once
 
 #include "kernels/math/h_bound.h"
@@ -83,31 +83,31 @@ struct ClusterCall {
   }
 };
 
-// Half types, any batch: cluster/forward.cuh, cluster/backward.cuh.
+// For half types and any batch (cluster/forward.cuh, cluster/backward.cuh).
 template <class Kind>
 cudaError_t run_cluster_any(Dtype dtype, const PersistentForward* args, const ClusterCall& call);
 template <class Kind>
 cudaError_t run_cluster_any(Dtype dtype, const PersistentBackward* args, const ClusterCall& call);
 
-// Half types, dense batches: cluster/dense_forward.cuh, cluster/dense_backward.cuh.
+// For half types and dense batches (cluster/dense_forward.cuh, cluster/dense_backward.cuh).
 template <class Kind>
 cudaError_t run_cluster_dense(Dtype dtype, const PersistentForward* args, const ClusterCall& call);
 template <class Kind>
 cudaError_t run_cluster_dense(Dtype dtype, const PersistentBackward* args, const ClusterCall& call);
 
-// Half types, shapes of one block: block/launch.cuh.
+// For half types and shapes of one block (block/launch.cuh).
 template <class Kind>
 cudaError_t run_half_block(Dtype dtype, const PersistentForward* args, const ClusterCall& call);
 template <class Kind>
 cudaError_t run_half_block(Dtype dtype, const PersistentBackward* args, const ClusterCall& call);
 
-// Float32, any batch, including shapes of one block: cluster/fma_launch.cuh.
+// For float32 and any batch, including shapes of one block (cluster/fma_launch.cuh).
 template <class Kind>
 cudaError_t run_cluster_fp32(const PersistentForward* args, const ClusterCall& call);
 template <class Kind>
 cudaError_t run_cluster_fp32(const PersistentBackward* args, const ClusterCall& call);
 
-// Float32, dense batches: cluster/fp16x2_forward.cuh.
+// For float32 and dense batches (cluster/fp16x2_forward.cuh).
 template <class Kind>
 cudaError_t run_cluster_split(const PersistentForward* args, const ClusterCall& call);
 

@@ -5,7 +5,7 @@
 //
 // The exchanged state is stored in the order of the B operand of mma.sync: [chunk of 16 units]
 // [lane & 3][row] x 4 units. Lane q of a quad owns k = 2q, 2q+1, 2q+8, 2q+9 of a product; k is
-// permuted so that these are units 4q .. 4q+3, one 8-byte load. The weights have the same
+// permuted so that these are units 4q .. 4q+3, which are one 8-byte load. The weights have the same
 // permutation, so the sum over k is the same.
 #pragma once
 
@@ -26,9 +26,9 @@ using ClusterBackwardOf = ClusterBackward<Cell::kGates, Cell::kStateGates, units
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-// Initialises `count` mbarriers and arms each for `bytes`. Called by one thread of a block. The
-// fence makes them visible to the cluster before its first barrier, after which other blocks may
-// send.
+// Initialises `count` mbarriers and arms them: each then expects `bytes` bytes (arrive.expect_tx).
+// Called by one thread of a block. The fence makes them visible to the cluster before its first
+// barrier, after which other blocks may send.
 template <int count>
 __device__ __forceinline__ void init_barriers(uint32_t barriers, uint32_t bytes) {
   for (int i = 0; i < count; ++i) ptx::init_barrier(barriers + 8 * i);
@@ -37,16 +37,16 @@ __device__ __forceinline__ void init_barriers(uint32_t barriers, uint32_t bytes)
 }
 
 // The code of the exchange is duplicated in cluster/{forward,backward}.cuh, because a shared struct
-// would change their machine code. In both:
+// would change their machine code. Both do the following.
 //
-// A thread sends its share of the block's data (16-byte chunks by st.async, the same ones to every
-// block), and a warp waits for its part of K. st.async counts its bytes on an mbarrier of the
-// receiving block. Data and signal are one message, so no fence is needed. Two buffers, by the
-// parity of the step, are enough: a block sends h_t only after it has received all of h_{t-1}, and
+// A thread sends some of the block's data in 16-byte chunks by st.async, and sends the same chunks
+// to every block. A warp waits only for its slice of K. st.async counts its bytes on an mbarrier of
+// the receiving block. Data and signal are one message, so no fence is needed. Two buffers, for
+// even and odd steps, are enough: a block sends h_t only after it has received all of h_{t-1}, and
 // by then each sender had finished reading the buffer of h_{t-2}, which h_t overwrites.
 //
 // Step s waits for phase (s - 1) / 2 of its mbarrier, by that phase's parity. One thread arms the
-// mbarrier again once all warps of this part of K have passed the wait. The next bytes that the
+// mbarrier again once all warps of this slice of K have passed the wait. The next bytes that the
 // mbarrier counts are sent in step s + 1, by blocks that have received this block's data of step s.
 // That data is sent after the mbarrier is armed, so no byte can arrive too early.
 

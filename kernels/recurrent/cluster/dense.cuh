@@ -1,7 +1,7 @@
 // Shared by the forward and backward dense cluster kernels (cluster/dense.h; cluster/cluster.cuh
-// explains the exchange of states). The code does not branch on missing rows and units. Their lanes
-// also compute, but do not store results. This is harmless because rows are independent and units
-// beyond H send zeros.
+// explains the exchange of states). A block may have fewer rows or units than its layout. The lanes
+// of missing rows and units compute like all others, which avoids branches, but store no results.
+// This is harmless, because rows are independent of each other and missing units send zeros.
 #pragma once
 
 #include "kernels/recurrent/cluster/cluster.cuh"
@@ -9,9 +9,10 @@
 
 namespace treadle {
 
-// The B operands of a warp for `columns` tiles of rows of the batch. Each `turn` reads 16 k; after
-// `chunks` of them the reads begin again with the first k. Later operands are loaded while products
-// run. `state`: the address of this lane's part.
+// The B operands that a warp multiplies, for `columns` tiles of the batch's rows. Each of `turns`
+// turns loads 16 elements of K; after `chunks` turns, loading starts again with the first elements.
+// Up to four turns are in registers, and later ones are loaded while products run. `state` is the
+// address of this lane's part of the first operand.
 template <class Layout, int columns, int chunks, int turns>
 struct Operands {
   static constexpr int kRing = turns < 4 ? turns : 4;
@@ -44,7 +45,7 @@ struct SpreadWeights {
   static constexpr int kFragments = Layout::kFragments, kKept = Layout::kKept;
   static constexpr int kShared = kFragments - kKept;
   uint32_t (&registers)[kKept * 4];
-  uint32_t shared;  // this lane's part of the first fragment in shared memory
+  uint32_t shared;  // address of this lane's part of the first fragment there
 
   __device__ __forceinline__ SpreadWeights(uint32_t (&registers)[kKept * 4], uint32_t base,
                                            int warp, int lane)
@@ -55,7 +56,8 @@ struct SpreadWeights {
     return shared_before(fragment + 1) > shared_before(fragment);
   }
 
-  // a: k = 4q and 4q + 1 of rows g and g + 8 of the tile, then k = 4q + 2 and 4q + 3.
+  // Stores this lane's part of a fragment. `a` has k = 4q and 4q + 1 of rows g and g + 8 of the
+  // tile, then k = 4q + 2 and 4q + 3, where g is lane / 4 and q is lane % 4.
   __device__ __forceinline__ void set(int fragment, uint4 a) const {
     if (in_shared(fragment)) {
       ptx::store16(shared + shared_before(fragment) * 512, a);
@@ -65,14 +67,15 @@ struct SpreadWeights {
     }
   }
 
-  // The first fragment in shared memory, which is the first `next` of take() and multiply().
+  // Loads the first fragment in shared memory, which is the initial `next` of take() and
+  // multiply().
   __device__ __forceinline__ uint4 first() const {
     if constexpr (kShared == 0) return {};
     return ptx::load16(shared);
   }
 
-  // Returns a fragment. `next` is the next fragment in shared memory, which has been loaded
-  // already.
+  // Returns a fragment. `next` is the next fragment in shared memory, loaded in advance. If the
+  // fragment comes from there, take() loads the one after it into `next`.
   __device__ __forceinline__ uint4 take(int fragment, uint4& next) const {
     const int before = shared_before(fragment);
     if (!in_shared(fragment)) {
@@ -84,8 +87,9 @@ struct SpreadWeights {
     return a;
   }
 
-  // sum += W b for `rows` tiles of W's rows and `columns` tiles of the batch's rows, in order of k:
-  // fragments [chunk of 16 k][rows] from `begin` on. `next`: as for take().
+  // Adds W b to `sum`, in order of k, for `rows` tiles of W's rows and `columns` tiles of the
+  // batch's rows. The fragments from `begin` on are ordered [chunk of 16 elements of K][tile of W's
+  // rows]. `next` is as for take().
   template <class T, int rows, int columns, int chunks, int turns>
   __device__ __forceinline__ void multiply(int begin, uint4& next,
                                            Operands<Layout, columns, chunks, turns>& operands,
@@ -113,16 +117,16 @@ struct SpreadWeights {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-// The sends of a thread: 16-byte pieces of the block's states, each to one block. Some threads have
-// one send fewer.
+// What a thread sends in each step: 16-byte pieces of its block's h, each to one block. Some
+// threads send one piece fewer than others.
 template <class Layout>
 struct DenseSends {
   static constexpr int kMost = shapes::ceil_div(Layout::kSends, Layout::kThreads);
-  static constexpr int kPieces = Layout::kOwnBytes / 16;  // to each block
+  static constexpr int kPieces = Layout::kOwnBytes / 16;  // sent to each block
   uint32_t from[kMost], to[kMost], barrier[kMost];
   bool last;  // whether this thread sends kMost pieces, not one fewer
 
-  // bytes: how many bytes of the state one mbarrier counts.
+  // `bytes` is the number of bytes of h that one mbarrier counts.
   __device__ __forceinline__ DenseSends(uint32_t base, int rank, int bytes)
       : last(static_cast<int>(threadIdx.x) + (kMost - 1) * Layout::kThreads < Layout::kSends) {
 #pragma unroll
@@ -137,7 +141,7 @@ struct DenseSends {
     }
   }
 
-  // Sends the block's states of one parity to the buffers of the other parity.
+  // Sends the block's h from its own buffer at `parity` to the buffers at `other` of all blocks.
   __device__ __forceinline__ void send(uint32_t parity, uint32_t other) const {
     uint4 pieces[kMost];
 #pragma unroll
@@ -150,19 +154,19 @@ struct DenseSends {
   }
 };
 
-// A lane's part of an accumulator tile, which has 16 units and 8 rows. The lane has units g and g +
-// 8 of rows 2q and 2q + 1. If there are fewer rows, only lanes with q < kPairs have any.
+// The bits of a lane's part of an accumulator tile of 16 units and 8 rows. The lane has units g and
+// g + 8 of rows 2q and 2q + 1. If a tile has fewer rows, only lanes with q < kPairs have any.
 __device__ __forceinline__ uint4 words_of(const float (&sum)[4]) {
   return {__float_as_uint(sum[0]), __float_as_uint(sum[1]), __float_as_uint(sum[2]),
           __float_as_uint(sum[3])};
 }
 
-// The sum that a lane finishes in a slot, and its offset among the sums of 16 units, which are
-// stored in the order of the accumulator registers of the lanes.
+// The unit and row that a lane computes in a slot, and the offset of their sum among the sums of 16
+// units (cluster/dense.h describes the order of sums).
 template <class Layout>
 struct SlotPlace {
   int unit, row, byte;
-  bool exists;  // false if the row is the second of a pair and beyond the last
+  bool exists;  // false for the second row of the last pair if kStride is odd
 
   __device__ __forceinline__ SlotPlace(int slot, int lane) {
     const int word = slot % Layout::kPairs * kWarp + lane, pair = word / 4 % Layout::kPairs;
@@ -174,8 +178,9 @@ struct SlotPlace {
   }
 };
 
-// Calls f(Constant<int, n>) once, where n is the warp's number of slots, `most` or one fewer. f
-// interleaves the slots, so that one slot's instructions hide another's latency.
+// Calls f(Constant<int, n>), where n is the warp's number of slots: `most` or, unless `all`, one
+// fewer. It does not call f for no slots. f computes its slots together, so that the instructions
+// of one slot hide the latency of another's.
 template <int most, class F>
 __device__ __forceinline__ void with_slots(bool all, bool any, const F& f) {
   if (all) {
@@ -185,7 +190,7 @@ __device__ __forceinline__ void with_slots(bool all, bool any, const F& f) {
   }
 }
 
-// Initialises the mbarriers, and arms those of parity 1 for step 1. Those of parity 0 expect no
+// Initialises the mbarriers, and arms those of odd steps for step 1. Those of even steps expect no
 // bytes, because the data of step 0 is already there.
 template <class Layout, int count>
 __device__ __forceinline__ void begin_barriers(uint32_t base, uint32_t bytes) {
@@ -199,7 +204,7 @@ __device__ __forceinline__ void begin_barriers(uint32_t base, uint32_t bytes) {
   }
 }
 
-// Writes zeros, so that missing rows and units are finite in every stage.
+// Writes zeros to a stage, so that the values of missing rows and units are finite.
 template <class Layout>
 __device__ __forceinline__ void clear(uint32_t from, int bytes) {
   for (int e = static_cast<int>(threadIdx.x) * 16; e < bytes; e += Layout::kThreads * 16) {

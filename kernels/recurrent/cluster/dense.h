@@ -1,26 +1,29 @@
 // The layouts of a block's shared memory in the dense cluster kernels. These kernels compute dense
-// batches, with or without resets, if H is a multiple of 8. The number of rows in a tile (`stride`)
-// is a template argument here; the general kernels in cluster/{forward,backward}.cuh read it at run
-// time. Like engine/shapes.h, this header needs neither torch nor CUDA.
+// batches (in which every row takes every step), with or without resets, if H is a multiple of 8.
+// The number of rows in a tile (`stride`) is a template argument here; the general kernels in
+// cluster/{forward,backward}.cuh read it at run time. Like engine/shapes.h, this header needs
+// neither torch nor CUDA.
 #pragma once
 
 #include "kernels/recurrent/engine/shapes.h"
 
 namespace treadle {
 
-// The number of fragments of weights, of four registers each, that fit in a thread's registers if
-// `reserve` registers are left for other values.
+// How many of a warp's `fragments` fragments of weights fit in registers, if each thread keeps
+// `reserve` registers for other values. A fragment is an A operand of mma.sync, which takes four
+// registers per thread.
 constexpr int kept_fragments(int warps, int reserve, int fragments) {
   const int kept = (registers_of_warps(warps) - reserve) / 4;
   return kept < fragments ? kept : fragments;
 }
 
-// The extra bytes with resets: the marks of 64 steps, and where to load them from
+// The additional bytes that a kernel with resets needs: 4 bytes of marks (elements of `reset`) for
+// each of 64 steps, and 32 bytes of addresses and bounds for loading them
 // (cluster/dense_resets.cuh).
 inline constexpr int kDenseMarksBytes = 64 * 4 + 32;
 
-// Forward. A warp computes the products of a group of 16 units over one of kSplits slices of K, as
-// in ClusterForward.
+// The forward kernel. As in ClusterForward (engine/shapes.h), a warp computes the products of 16
+// units over one of kSplits slices of K, the dimension over which a product sums.
 template <int gates, int state_gates, int units, int blocks, int tiles, int stride>
 struct DenseForward {
   static constexpr int kUnits = units, kBlocks = blocks, kTiles = tiles, kStride = stride;
@@ -28,13 +31,15 @@ struct DenseForward {
   static constexpr int kHidden = units * blocks, kRows = stride * tiles;
   static constexpr int kGroups = units / 16, kSplits = units >= 64 ? 2 : 4;
   static constexpr int kWarps = kGroups * kSplits, kThreads = kWarp * kWarps;
-  static constexpr int kChunks = kHidden / 16 / kSplits;  // of 16 along K, per warp
-  // The sums for 16 units are stored lane by lane in accumulator order, as kPairs pairs of rows. A
-  // slot is 32 of these sums, one per lane. A warp runs the epilogue of at most kItems slots.
+  static constexpr int kChunks = kHidden / 16 / kSplits;  // per warp; 16 elements of K each
+  // Partial sums are stored as the mma accumulators of the lanes hold them: 16 bytes have the sums
+  // of units g and g + 8 (g is lane / 4) for a pair of rows. A tile has kPairs pairs. A slot is 32
+  // consecutive sums. One warp computes the cell from them, one sum per lane. A warp has at most
+  // kItems slots.
   static constexpr int kPairs = (stride + 1) / 2, kSumBytes = 8 * kPairs * 16;
   static constexpr int kSlots = tiles * kPairs, kItems = shapes::ceil_div(kSlots, kSplits);
-  // kSends: 16-byte pieces to send. kFetches: 16-byte pieces of products to prefetch, and of gates
-  // to store. kQuads: 8-byte stores of h.
+  // Counts per block and step: 16-byte pieces of h to send; 16-byte pieces of input products to
+  // prefetch, which is also the number of pieces of gates to store; and 8-byte stores of h.
   static constexpr int kSends = kHidden * kRows / 8;
   static constexpr int kFetches = gates * kRows * units / 8;
   static constexpr int kQuads = kRows * units / 4;
@@ -43,11 +48,12 @@ struct DenseForward {
                                   3 * shapes::ceil_div(kSends, kThreads) +
                                   4 * shapes::ceil_div(kFetches, kThreads);
   static constexpr int kKept = kept_fragments(kWarps, kReserve, kFragments);
-  static constexpr int kDepth = tiles == 1 ? 8 : 4, kAhead = kDepth - 2;  // stages of the input
+  // A stage is a buffer for the input products of one step, which are loaded kAhead steps ahead.
+  static constexpr int kDepth = tiles == 1 ? 8 : 4, kAhead = kDepth - 2;
 
-  // In bytes. Two copies, for even and odd steps, of: h of all units, h of the block's own units,
-  // barriers.
-  static constexpr int kTileBytes = 32 * stride;  // of 16 units
+  // Sizes and offsets in bytes. The first kParity bytes exist twice, for even and for odd steps: h
+  // of all units, h of the block's own units, and mbarriers.
+  static constexpr int kTileBytes = 32 * stride;  // h of 16 units of a tile
   static constexpr int kState = 0, kOutgoing = kHidden * kRows * 2;
   static constexpr int kOwnBytes = units * kRows * 2;
   static constexpr int kBarriers = kOutgoing + kOwnBytes;
@@ -62,10 +68,10 @@ struct DenseForward {
   static constexpr int kResetsBytes = kMarks + kMarksBytes;
 };
 
-// Backward. A block multiplies the gradients of its own gates, which are its part of K, and sends
-// each block that block's part of the sums. The sums have fewer bytes than the gradients and need
-// no second summation in shared memory. A warp computes kWide tiles of 16 units of the whole
-// layer.
+// The backward kernel. A block multiplies the gradients of its own gates by its rows of W_hh. The
+// result is a partial sum for every unit of the layer, and each block is sent the partial sums of
+// its own units. These have fewer bytes than the gradients. A warp computes such a sum by itself,
+// so the block's warps need not combine sums in shared memory before they send.
 template <int gates, int state_gates, int units, int blocks, int tiles, int stride>
 struct DenseBackward {
   static constexpr int kUnits = units, kBlocks = blocks, kTiles = tiles, kStride = stride;
@@ -74,16 +80,17 @@ struct DenseBackward {
   static constexpr int kGroups = units / 16;
   static constexpr int kWarps = units == 16 ? 4 : units == 48 ? 12 : 8;
   static constexpr int kThreads = kWarp * kWarps;
-  static constexpr int kChunks = state_gates * kGroups;  // of 16 along K
+  static constexpr int kChunks = state_gates * kGroups;  // 16 elements of K each
   static constexpr int kWide = kHidden / 16 / kWarps;    // tiles of 16 units per warp
-  // As in forward; all warps share the slots.
+  // As in DenseForward, except that the slots are divided among all warps of the block.
   static constexpr int kPairs = (stride + 1) / 2, kSumBytes = 8 * kPairs * 16;
   static constexpr int kSlots = kGroups * tiles * kPairs;
   static constexpr int kItems = shapes::ceil_div(kSlots, kWarps);
-  // Items whose slopes are computed before the sums arrive: as many as fit in registers.
+  // A lane has one item (unit, row) per slot. The slopes of the first kEarly items are computed
+  // before the sums arrive; the registers have no room for more.
   static constexpr int kEarly = kItems < 2 ? kItems : kWarps > 8 ? 1 : 2;
-  static constexpr int kHalfFetches = (gates + 1) * kRows * units / 8;  // gates and grad_output
-  static constexpr int kFetches = kHalfFetches + kRows * units / 4;     // and c
+  static constexpr int kHalfFetches = (gates + 1) * kRows * units / 8;  // of gates and grad_output
+  static constexpr int kFetches = kHalfFetches + kRows * units / 4;     // and of c
   static constexpr int kQuads = gates * kRows * units / 4;
   static constexpr int kFragments = kChunks * kWide;
   static constexpr int kReserve = (kWarps > 8 && tiles > 1 ? 54 : 34 + 24 * tiles) +
@@ -91,22 +98,23 @@ struct DenseBackward {
                                   5 * shapes::ceil_div(kFetches, kThreads) +
                                   3 * shapes::ceil_div(kQuads, kThreads);
   static constexpr int kKept = kept_fragments(kWarps, kReserve, kFragments);
-  // Stages of saved values.
+  // A stage is a buffer for the saved values of one step, which are loaded kAhead steps ahead.
   static constexpr int kDepth = tiles > 1 ? 4 : units == 48 ? 6 : 8, kAhead = kDepth - 2;
 
-  // In bytes. Two copies, for even and odd steps, of: the sums of the block's own units, by sending
-  // block; the gradients of its own gates; a barrier.
-  static constexpr int kTileBytes = 32 * stride;  // gradients of a gate of 16 units
+  // Sizes and offsets in bytes. The first kParity bytes exist twice, for even and for odd steps:
+  // the partial sums of the block's own units, grouped by the block that sends them; the gradients
+  // of its own gates; and an mbarrier.
+  static constexpr int kTileBytes = 32 * stride;  // gradients of one gate of 16 units of a tile
   static constexpr int kBlockSums = kGroups * tiles * kSumBytes;
   static constexpr int kState = 0, kStateBytes = blocks * kBlockSums, kOutgoing = kStateBytes;
   static constexpr int kBarriers = kOutgoing + gates * units * kRows * 2;
   static constexpr int kUnread = kBarriers + 8, kParity = kBarriers + 16;
   static constexpr int kStages = 2 * kParity;
   static constexpr int kStageRow = units * 2 + 16, kCRow = units * 4 + 16;
-  static constexpr int kCStates = (gates + 1) * kRows * kStageRow;  // in a stage
+  static constexpr int kCStates = (gates + 1) * kRows * kStageRow;  // offset of c in a stage
   static constexpr int kStageBytes = kCStates + kRows * kCRow;
-  // Before the first step, each warp transposes its part of W_hh, 16 rows at a time, in the memory
-  // before the weights.
+  // Before the first step, each warp transposes its part of W_hh, 16 rows at a time, in memory that
+  // later holds sums and stages.
   static constexpr int kTurnRow = kWide * 32 + 16, kTurnBytes = 16 * kTurnRow;
   static constexpr int kWeights = kStages + kDepth * kStageBytes > kWarps* kTurnBytes
                                       ? kStages + kDepth * kStageBytes

@@ -1,14 +1,15 @@
-// Dense cluster kernel, backward (cluster/dense.cuh): grad_h_{t-1} = grad_gates_t W_hh. A block
+// The backward dense cluster kernel (cluster/dense.cuh): grad_h_{t-1} = grad_gates_t W_hh. A block
 // multiplies its own gradients of gates by its rows of W_hh, which gives a part of grad_h of every
 // unit. It sends these sums from the accumulators to the blocks that own the units, which add the
 // parts in the order of blocks. A step has one barrier of all threads, after which the block's own
 // gradients are complete. All threads copy while sums travel. `rows_each` is the number of rows per
 // cluster. Twin: kernels/recurrent/cpu/rows_backward.h.
 //
-// Two buffers of sums, by the parity of the step, are enough: a block sends sums for step s + 2
-// only after it has received those of all blocks for step s + 1. The others sent these after the
-// barrier of step s, before which their threads had read the sums of step s. For the same reason it
-// is enough to arm the mbarrier for step s + 2 before the barrier of step s.
+// The sums for step s + 2 overwrite those for step s. Two such buffers of sums are enough, because
+// a block sends sums for step s + 2 only after it has received those for step s + 1 from all
+// blocks. These were sent after the barrier of step s, and before that barrier the threads of the
+// sender had read the sums for step s. For the same reason it is enough to arm the mbarrier for
+// step s + 2 before the barrier of step s.
 #pragma once
 
 #include <cstring>
@@ -19,8 +20,8 @@
 
 namespace treadle {
 
-// A word that depends on all slopes. Storing it keeps the compiler from computing slopes later,
-// because it cannot move a store past a wait for a barrier.
+// A word that depends on all slopes. Storing it forces the compiler to compute the slopes before
+// the next wait for a barrier, because it cannot move a store past the wait.
 template <class Slopes>
 __device__ __forceinline__ uint32_t bits_of_all(const Slopes& slopes) {
   constexpr int kWords = sizeof(Slopes) / 4;

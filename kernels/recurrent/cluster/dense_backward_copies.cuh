@@ -1,5 +1,5 @@
-// Copies of the dense cluster kernel, backward. The threads load saved values into stages some
-// steps ahead, and store gradients of gates.
+// Copies between global and shared memory in the backward dense cluster kernel. The threads load
+// saved values into stages some steps ahead, and store gradients of gates.
 #pragma once
 
 #include "kernels/recurrent/cluster/dense.cuh"
@@ -92,17 +92,18 @@ struct DenseBackwardCopies {
 };
 
 // Transposes a warp's columns of W_hh, 16 rows at a time, to fragments of the A operand: rows are
-// loaded 16 bytes per lane, and read as columns from shared memory.
+// loaded 16 bytes per lane, stored in shared memory, and read from there as columns.
 template <class L>
 struct WeightTurn {
-  static constexpr int kEach = L::kWide * 2, kLoads = 16 * kEach / kWarp;  // 16 bytes: 8 columns
+  static constexpr int kEach = L::kWide * 2, kLoads = 16 * kEach / kWarp;  // of 16 bytes
   uint32_t to, from;
   const uint16_t* at;
   int64_t hidden;
-  int row, columns;  // columns: how many of this lane's 8 columns exist
+  int row, columns;  // `columns` of this lane's 8 columns exist
   bool vector;
 
-  // weight: this warp's first column; columns: the number that exist from there on.
+  // `weight` points to this warp's first column, and `columns` is how many columns exist from there
+  // on.
   __device__ __forceinline__ WeightTurn(uint32_t base, int lane, const uint16_t* weight,
                                         int64_t hidden, int columns)
       : to(base + lane / kEach * L::kTurnRow + lane % kEach * 16),
@@ -142,7 +143,7 @@ struct WeightTurn {
     __syncwarp();
   }
 
-  // The fragment of tile `tile` of the warp's columns, 16 columns each.
+  // The fragment of tile `tile`, which is 16 of the warp's columns.
   __device__ __forceinline__ uint4 get(int tile) const {
     return ptx::load_transposed(from + tile * 32);
   }

@@ -1,8 +1,8 @@
-// Dense cluster kernel, forward (cluster/dense.cuh): gates_t = products_t + bias + h_{t-1} W_hh^T,
-// then the cell. A step has two barriers: one for the warps that share units, after they have
-// stored their sums, and one for all threads, before states are sent. All threads copy while h
-// travels. Sums have the same order as in cluster/forward.cuh. `rows_each` is the number of rows
-// per cluster. Twin: kernels/recurrent/cpu/rows_forward.h.
+// The forward dense cluster kernel (cluster/dense.cuh): gates_t = products_t + bias + h_{t-1}
+// W_hh^T, then the cell. A step has two barriers: one for the warps that share units, after they
+// have stored their sums, and one for all threads, before states are sent. All threads copy while h
+// travels. Products are summed in the same order as in cluster/forward.cuh. `rows_each` is the
+// number of rows per cluster. Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
 #include "kernels/recurrent/cluster/call.cuh"
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(
   constexpr int kFirstInput = kGates - Cell::kInputGates;
   using L = DenseForward<kGates, kStateGates, units, blocks, tiles, stride>;
   constexpr int kSplits = L::kSplits, kChunks = L::kChunks, kItems = L::kItems;
-  constexpr int kPart = L::kGroups * kStateGates * tiles * L::kSumBytes;  // sums per part of K
+  constexpr int kPart = L::kGroups * kStateGates * tiles * L::kSumBytes;  // bytes per slice of K
   extern __shared__ __align__(128) unsigned char memory[];
   const uint32_t base = ptx::shared_address(memory);
   const int thread = threadIdx.x, lane = thread % kWarp, warp = thread / kWarp;
@@ -96,7 +96,8 @@ __global__ void __launch_bounds__(
   float c[kItems];
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
-    // Each unit group begins with a different warp, so that schedulers share the slots.
+    // Each group of units gives its first slot to a different warp, so that all schedulers have
+    // slots.
     const int slot = i * kSplits + (split + unit_group * L::kSlots) % kSplits;
     has[i] = slot < L::kSlots;
     const int tile = has[i] ? slot / L::kPairs : 0;
@@ -144,7 +145,8 @@ __global__ void __launch_bounds__(
             widen_bits<T>(ptx::load2(own_stage[i] + stage + m * L::kRows * L::kStageRow));
       }
     }
-    // A mask removes the products of rows that reset to zeros, because their h may be NaN.
+    // If a row resets to zeros, a mask sets its sums to zero. The sums may be NaN, because its h
+    // may be.
     uint32_t added[kItems];  // mask of a product
     if constexpr (any_resets) {
 #pragma unroll

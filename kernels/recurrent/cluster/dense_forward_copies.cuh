@@ -1,13 +1,14 @@
-// Copies of the dense cluster kernel, forward. The threads load products of the input into stages
-// some steps ahead, and store the output and the gates.
+// Copies between global and shared memory in the forward dense cluster kernel. The threads load
+// input products into stages some steps ahead, and store the output and the gates.
 #pragma once
 
 #include "kernels/recurrent/cluster/dense.cuh"
 
 namespace treadle {
 
-// A thread's copies: 16-byte pieces of a stage, which are fetched as products of the input and
-// stored as the gates that have overwritten them; and 8-byte pieces of h for the output.
+// A thread's copies. It fetches 16-byte pieces of input products into a stage, and stores these
+// pieces again once gates have overwritten the products. It also stores 8-byte pieces of h to the
+// output.
 template <class L, int first_input>
 struct DenseForwardCopies {
   static constexpr int kPieces = shapes::ceil_div(L::kFetches, L::kThreads);
@@ -57,8 +58,8 @@ struct DenseForwardCopies {
     }
   }
 
-  // Fetches the next step's products to a stage. Commits a group even if there are none, because
-  // wait_copies counts groups.
+  // Fetches the next step's products to a stage. Commits a group of copies even if there are none,
+  // because wait_copies counts groups.
   __device__ __forceinline__ void fetch(bool any, uint32_t stage) {
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {

@@ -1,6 +1,7 @@
-// Which rows of a group reset before a step, for the dense cluster kernels. A step reads a word of
-// shared memory that was written long before, and needs only one more select between the arrival of
-// h and its own sends.
+// This file determines which rows of a group reset before a step of the dense cluster kernels. A
+// step reads this from a word of shared memory that was written many steps before. So resets add
+// only one select to the chain of instructions between the arrival of h and the sends of the next
+// h.
 #pragma once
 
 #include "kernels/recurrent/cluster/dense.cuh"
@@ -10,21 +11,22 @@ namespace treadle {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-// A ring of words, one for each step, with a bit for each row. It has two halves of kWarp steps.
-// One warp fills it: each lane collects the marks of one step of the next half, and loads the mark
-// of one row in each step of the pass. So no step waits for memory, and two registers are enough
-// for the marks that have arrived. p counts steps as in PassMarks. The addresses of the marks are
-// also in shared memory, because the registers are needed for weights.
+// A ring of words in shared memory: one word for each step, with a bit for each row's mark, which
+// says whether the row resets. The ring has two halves of kWarp steps. During the steps of one
+// half, one warp fills the other half: each lane collects the marks of one step there, and loads
+// the mark of one row in each step that runs. So no step waits for these loads, and a lane needs
+// only two registers for marks. p counts steps as in PassMarks. The addresses of the marks are in
+// shared memory too, because registers are needed for weights.
 template <class L, bool any, bool backward>
 struct MarkRing {
   static constexpr int kSteps = 2 * kWarp, kPlace = L::kMarks + kSteps * 4;
   static_assert(kPlace + 32 == L::kMarks + L::kMarksBytes && L::kRows < kWarp);
   uint32_t base;
-  uint32_t gathered = 0, ahead = 0;  // the marks so far, the last row's in bit 31; the next mark
+  uint32_t gathered = 0, ahead = 0;  // marks so far, the last in bit 31; the mark being loaded
 
   __device__ __forceinline__ explicit MarkRing(uint32_t base) : base(base) {}
 
-  // Fills the first half. Called by the whole warp that also calls gather().
+  // Fills the first half. All lanes of the warp that calls gather() must call it.
   __device__ __forceinline__ void begin(const bool* marks, const PersistentSizes& sizes,
                                         const Group& group) const {
     const bool ascending = (group.reverse == 0) != backward;
@@ -32,7 +34,8 @@ struct MarkRing {
     const auto from = reinterpret_cast<uintptr_t>(marks) + group.rows.first +
                       (ascending ? 0 : sizes.steps * batch);
     // The first p that can have a mark. Rows can reset before the first step of a pass only in the
-    // forward pass of direction 0. If times descend, p = 0 is the time after the last one.
+    // forward pass of direction 0. If the pass runs backward in time, p = 0 is the time after the
+    // last step.
     const int first = !backward && group.reverse == 0 ? 0 : 1;
     const int count = static_cast<int>(sizes.steps) - (ascending ? first : 0);
     const int64_t each = ascending ? batch : -batch;
@@ -58,12 +61,13 @@ struct MarkRing {
     return __ldg(reinterpret_cast<const unsigned char*>(from) + at);
   }
 
-  // Called in each step s.
+  // Called in each step s. Loads one more mark for this lane's step of the next half, or stores all
+  // marks of that step.
   __device__ __forceinline__ void gather(int s) {
     const int row = static_cast<int>(s % uint32_t{kWarp});
     const int p = s - row + kWarp + static_cast<int>(threadIdx.x) % kWarp;
     if (row > L::kRows) return;
-    keep(ahead);  // otherwise the compiler would shift it, and so wait, right after its load
+    keep(ahead);  // otherwise the compiler would shift it, and thus wait, right after its load
     gathered = gathered >> 1 | ahead << 31;
     if (row < L::kRows) {
       ahead = mark(p, row);
@@ -88,8 +92,9 @@ __device__ __forceinline__ float given_c(const GroupResets<true>& resets, int t,
   return __ldg(static_cast<const float*>(resets.resets.c) + at);
 }
 
-// Forward, if rows reset to given states: replaces the h that W_hh will multiply. Each warp stores
-// the part of K that it is about to read. Warps that share the part store the same values.
+// For the forward pass, if rows reset to given states: overwrites their h before W_hh multiplies
+// it. Each warp writes the slice of K that it will read itself. Warps that read the same slice
+// write the same values.
 template <class L>
 __device__ __forceinline__ void replace_rows(const GroupResets<true>& resets, uint32_t rows, int t,
                                              uint32_t state, int split) {

@@ -1,9 +1,9 @@
 // Shared by the forward and backward cluster kernels in float32. They work like those of
 // cluster/cluster.cuh, but multiply by IEEE float32 fma on CUDA cores, with the weights in
 // registers. Weights that do not fit there are in shared memory, which then has room for fewer
-// rows. Threads divide the block's outputs (kEach per thread) and K among themselves. Sums over K
-// are added by shuffles within a warp, then through shared memory. The exchanged state is [row][K]
-// floats.
+// rows. Threads divide the block's outputs (kEach per thread) and K among themselves. Their partial
+// sums are added by shuffles within a warp, then through shared memory. The exchanged state is
+// [row][K] floats.
 #pragma once
 
 #include "kernels/recurrent/cluster/cluster.cuh"
@@ -12,22 +12,22 @@ namespace treadle {
 
 inline constexpr int kFp32Threads = 256, kFp32Warps = kFp32Threads / kWarp;
 
-// A block has `outputs` outputs, and a thread computes `each` of them. `all_k`: K of the whole
-// layer. `arrays`: how many arrays of [kRows, units] floats a stage has. `outgoing`: floats per row
-// that the block sends or stores.
+// The layout of a block, which has `outputs` outputs (sums over K) per row. A thread computes
+// `each` of them. `all_k` is K of the whole layer. A stage has `arrays` arrays of [kRows, units]
+// floats. `outgoing` is the number of floats per row that the block sends or stores.
 template <int outputs, int each, int all_k, int units, int arrays, int outgoing>
 struct ClusterFp32 {
   static constexpr int kEach = each;
   static constexpr int kGroups = outputs / each, kSplits = kFp32Threads / kGroups;
-  static constexpr int kDepth = all_k / kSplits;                                // of K, per thread
+  static constexpr int kDepth = all_k / kSplits;                                // K per thread
   static constexpr int kWidth = kDepth % 4 == 0 ? 4 : kDepth % 2 == 0 ? 2 : 1;  // floats per load
   static constexpr int kRows = fp32_cluster_rows(kDepth * each);                // at most
-  // The part of K whose weights are in registers: all of it or, if other weights must be loaded
-  // from shared memory, less than would fit, because these loads also need registers.
+  // The elements of K per thread whose weights are in registers. If others are in shared memory,
+  // fewer are in registers than would fit, because loading the others also needs registers.
   static constexpr int kHeld = kDepth * each <= kFp32Weights ? kDepth : kFp32Weights / each - 4;
   static constexpr int kAhead = 6, kStages = 8;
 
-  // In bytes.
+  // Sizes and offsets in bytes.
   static constexpr int kStateBytes = kRows * all_k * 4;
   static constexpr int kOutgoingBytes = kRows * outgoing * 4;
   static constexpr int kStageBytes = arrays * kRows * units * 4;
@@ -41,12 +41,12 @@ struct ClusterFp32 {
   static_assert(kHeld == kDepth || (kHeld % kWidth == 0 && each % 4 == 0));
 };
 
-// A thread's weights. Those of its first kHeld k are in registers (the caller owns the array). The
-// others are in shared memory, and are loaded for four outputs at a time.
+// A thread's weights. Those of its first kHeld elements of K are in registers (the caller owns the
+// array). The others are in shared memory, and are loaded for four outputs at a time.
 template <class Layout>
 struct Fp32Weights {
   float (&registers)[Layout::kEach][Layout::kHeld];
-  float* shared;  // of the block
+  float* shared;  // of all threads of the block
 
   __device__ __forceinline__ float* address(int output, int k) const {
     const int four = (k - Layout::kHeld) * (Layout::kEach / 4) + output / 4;
@@ -59,7 +59,7 @@ struct Fp32Weights {
       *address(output, k) = weight;
     }
   }
-  // sum += the weights of k times x.
+  // Adds the weights of k times x to `sum`.
   __device__ __forceinline__ void multiply(int k, float x, float (&sum)[Layout::kEach]) const {
     if (k < Layout::kHeld) {
 #pragma unroll
@@ -78,21 +78,24 @@ struct Fp32Weights {
   }
 };
 
-// If some weights are in shared memory, the compiler would keep the addresses of all weights in
-// registers, and spill. This plain load (no __ldg) and the caller's barriers prevent that.
+// Loads a weight. If some weights are in shared memory, the compiler would keep the addresses of
+// all weights in registers, and would spill. A plain load instead of __ldg, together with the
+// caller's barriers, prevents that.
 template <class Layout>
 __device__ __forceinline__ float load_weight(const float* at) {
   return Layout::kHeld < Layout::kDepth ? *at : __ldg(at);
 }
 
-// sums[warp][row][output] = W x state over the warp's part of K, for `rows` rows.
+// Computes W x state for `rows` rows over the warp's slice of K, and stores it in
+// sums[warp][row][output].
 template <class Layout, int all_k, int outputs>
 __device__ __forceinline__ void multiply_rows(const Fp32Weights<Layout>& weights,
                                               const float* state, float* sums, int rows) {
   const int thread = threadIdx.x, lane = thread % kWarp, warp = thread / kWarp;
   const int split = thread / Layout::kGroups, group = thread % Layout::kGroups;
   using Load = Vector<float, Layout::kWidth>;
-  // Rows in flight. More rows hide the latency of loads and shuffles, but need more registers.
+  // The number of rows computed at a time. More rows hide the latency of loads and shuffles, but
+  // need more registers.
   constexpr int kAtOnce = Layout::kDepth <= 12 ? 4 : 1;
 #pragma unroll kAtOnce
   for (int r = 0; r < rows; ++r) {
@@ -130,8 +133,8 @@ __device__ __forceinline__ float sum_of_warps(const float* sums, int row, int ou
 }
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-// Sends the block's part of the state to all blocks: `rows` rows of `sent` floats, with a stride of
-// `apart` floats here and of `all` at the receiver.
+// Sends the block's part of the state to all blocks: `rows` rows of `sent` floats, which are
+// `apart` floats apart here and `all` floats apart at the receiver.
 template <int blocks, int sent, int all, int apart = sent>
 __device__ __forceinline__ void send_rows(uint32_t outgoing, uint32_t state, uint32_t barrier,
                                           int rank, int rows) {

@@ -1,7 +1,6 @@
-// Cluster kernel in float32, backward, for any cell. See cluster/fma.cuh.
-// grad_h_{t-1} = grad_gates_t W_hh, after the cell's backward.
-// Thread e of the block computes unit e % units of row e / units. All threads multiply, prefetch,
-// send and store.
+// The backward cluster kernel for any cell in float32 (cluster/fma.cuh): the cell's backward, then
+// grad_h_{t-1} = grad_gates_t W_hh. Thread e of the block computes unit e % units of row e / units.
+// All threads multiply, prefetch, send and store.
 #pragma once
 
 #include "kernels/recurrent/cluster/fma.cuh"
@@ -66,7 +65,8 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   const auto time = [&](int s) { return group.backward_time(s, steps); };
   const GroupResets<any_resets> resets{args.resets, args.sizes, group};
   PassMarks<any_resets, true, 8> marks(resets);
-  // Prefetches step s, 16 bytes per copy: [gates, grad_output, c][row][unit].
+  // Prefetches the saved values of step s, 16 bytes per copy, in the order [gates, grad_output,
+  // c][row][unit].
   const auto fetch = [&](int s) {
     if (s < steps) {
       const int64_t start = rows.start(time(s)) + rows.first;
@@ -107,8 +107,8 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
     grad_c = static_cast<const float*>(args.grad_c_n)[own_state];
   }
   const int64_t all_rows = rows.start(steps);
-  // How many rows sent gradients in the previous step. The others sent zeros, whose products are
-  // not added, because 0 x inf is NaN.
+  // The number of rows that sent gradients in the previous step. The other rows sent zeros. Their
+  // products are not added, because 0 x inf is NaN.
   int given = 0;
 
   // There is one more iteration than steps, for grad_h0.

@@ -1,7 +1,6 @@
-// Cluster kernel in float32, forward, for any cell. See cluster/fma.cuh.
-// gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell.
-// Thread e of the block computes unit e % units of row e / units. All threads multiply, prefetch,
-// send and store.
+// The forward cluster kernel for any cell in float32 (cluster/fma.cuh): gates_t = products_t + bias
+// + h_{t-1} W_hh^T, then the cell. Thread e of the block computes unit e % units of row e / units.
+// All threads multiply, prefetch, send and store.
 #pragma once
 
 #include "kernels/recurrent/cluster/fma.cuh"
@@ -37,7 +36,8 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   const int steps = static_cast<int>(args.sizes.steps), first_unit = rank * units;
   const bool save = args.gates != nullptr, vector = hidden % 4 == 0;
 
-  // Rows of W_hh: output = (gate, unit). They are zero beyond H, so that padded units stay zero.
+  // Rows of W_hh. An output is a gate of a unit. Weights beyond H are zero, so that padded units
+  // stay zero.
   float in_registers[Layout::kEach][Layout::kHeld];
   const Fp32Weights<Layout> weights{in_registers,
                                     reinterpret_cast<float*>(memory + Layout::kWeights)};
@@ -70,8 +70,8 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   const uint32_t expected = static_cast<uint32_t>(rows_each) * kAll * 4;
   if (thread == 0) init_barriers<2>(barriers, expected);
 
-  // Prefetches the products of step s, 16 bytes per copy: [gate][row][unit]. Commits a group even
-  // if it is empty, because wait_copies counts groups.
+  // Prefetches the input products of step s, 16 bytes per copy, in the order [gate][row][unit].
+  // Commits a group even if it is empty, because wait_copies counts groups.
   const auto fetch = [&](int s) {
     if (s < steps) {
       const int64_t start = rows.start(time(s)) + rows.first;
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
         own[thread] = resets.template h<float>(time(s + 1), row, first_unit + unit);
         c = resets.c(time(s + 1), row, first_unit + unit);
       }
-      // Gates overwrite their products, and are stored below.
+      // Gates overwrite the products from which they were computed, and are stored below.
       if (save) {
 #pragma unroll
         for (int m = 0; m < kGates; ++m) in_stage[m * kRows * units] = gates[m];

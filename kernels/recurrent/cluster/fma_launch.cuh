@@ -1,5 +1,5 @@
-// Selects and launches the float32 kernel of a plan, for any cell: that of a single block
-// (block/block.cuh) or of a cluster (cluster/fma.cuh).
+// Selects and launches the float32 kernel of a plan, for any cell. It is the kernel of a single
+// block (block/block.cuh) or of a cluster (cluster/fma.cuh).
 #pragma once
 
 #include "kernels/recurrent/block/launch.cuh"

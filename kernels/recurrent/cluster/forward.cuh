@@ -1,9 +1,9 @@
-// Cluster kernel, forward, for any cell in half types (cluster/cluster.cuh explains the exchange of
-// h): gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. `rows_each` is the number of
+// The forward cluster kernel for any cell in half types (cluster/cluster.cuh explains the exchange
+// of h): gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. `rows_each` is the number of
 // rows per cluster. Warp (unit_group, split) computes the products of all gates of 16 units over
 // one of kSplits slices of K, with mma.sync m16n8k16. The partial sums are added through shared
-// memory; then each lane computes the cell of kItems (unit, row) pairs. A copy warp prefetches and
-// stores. Twin: kernels/recurrent/cpu/rows_forward.h.
+// memory; then each lane computes the cell of kItems (unit, row) pairs. A copy warp prefetches
+// input products, and stores output and gates. Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
 #include "kernels/recurrent/cluster/call.cuh"
@@ -35,8 +35,8 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
   const int steps = static_cast<int>(args.sizes.steps);
   const int first_unit = rank * units;
   const bool save = args.gates != nullptr;
-  // How many rows of a tile are exchanged: fewer than 8 rows need fewer bytes. Lanes of missing
-  // rows read an existing row, and their sums are not stored.
+  // The number of rows per tile that are exchanged, because fewer than 8 rows need fewer bytes.
+  // Lanes of missing rows read an existing row, and their sums are not stored.
   const int stride = tiles > 1 ? 8 : rows_each;
   const int tile_bytes = 32 * stride;
   const int g = lane / 4, q = lane % 4;
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
     const int64_t at = (state_row + row[i]) * hidden + first_unit + unit[i];
     c[i] = real ? load_c<T>(args.c0, at, args.sizes.half_c) : 0.0f;
     if (real) c[i] = resets.first_c(first_anew >> row[i] & 1, c[i], row[i], first_unit + unit[i]);
-    // kRows: no step is active for padded units and rows.
+    // Padded units and rows get row kRows, which is active in no step.
     if (!real) row[i] = kRows;
   }
   const ForwardStarts<any_resets, kItems> starts{resets, first_unit, unit, row, place};
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
       }
     }
     starts.begin(anew, s, base + Layout::kOutgoing + parity * Layout::kOutgoingBytes, c);
-    // A lane's columns 2q, 2q + 1 are rows of the batch.
+    // The accumulator columns 2q and 2q + 1 of a lane are rows of the batch.
     if (2 * q < stride) {
 #pragma unroll
       for (int m = 0; m < kStateGates; ++m) {
@@ -219,8 +219,8 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
         }
       }
     }
-    // Each unit group has a barrier for its warps. After it they have read their parts of h_{t-1},
-    // so the mbarrier of this parity may be armed for step s + 2.
+    // The warps of each unit group have a barrier of their own. After it they have read their
+    // slices of h_{t-1}, so the mbarrier of this parity may be armed for step s + 2.
     ptx::sync_threads(1 + unit_group, kSplits * kWarp);
     if (s > 0 && rearms) ptx::arrive_expecting(barrier, expected);
 
@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
       }
       ptx::store2(any_resets ? to : outgoing + place[i], h);
     }
-    // A thread sends values that other threads have computed.
+    // This barrier is needed because a thread sends values that other threads have computed.
     ptx::sync_threads(kSendBarrier, Layout::kComputing);
 
     // ---- send h to all blocks, including this one

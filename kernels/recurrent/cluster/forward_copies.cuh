@@ -1,13 +1,14 @@
-// Cluster kernel, forward: prefetches the input's products [D, S, G, H] some steps ahead (cp.async,
-// kDepth stages) and stores output and gates after they are computed. Each of the Layout::kCopying
-// threads that copy, which are those of the copy warp or all threads, has a ForwardCopies object.
+// Copies of the forward cluster kernel. It prefetches the input products [D, S, G, H] some steps
+// ahead (cp.async, kDepth stages), and stores output and gates after they are computed. The copying
+// threads are those of the copy warp or, without one, all threads of the block. Each of them has a
+// ForwardCopies object.
 #pragma once
 
 #include "kernels/recurrent/cluster/cluster.cuh"
 
 namespace treadle {
 
-// kFirstInput: the first gate that has a product with the input.
+// `kFirstInput` is the first gate that has an input product.
 template <class Layout, int kFirstInput>
 struct ForwardCopies {
   const PersistentForward& args;
@@ -61,7 +62,7 @@ struct ForwardCopies {
     return group.reverse == 0 ? s : static_cast<int>(args.sizes.steps) - 1 - s;
   }
 
-  // Commits a group even if there is nothing to copy, because wait_copies counts groups.
+  // Commits a group of copies even if there is nothing to copy, because wait_copies counts groups.
   __device__ __forceinline__ void fetch(int s) const {
     if (s < args.sizes.steps) {
       const int active = group.rows.active(time(s));
@@ -77,8 +78,8 @@ struct ForwardCopies {
     ptx::commit_copies();
   }
 
-  // Fills the first stages. Stage 0 has arrived once all copying threads have returned from here
-  // and passed a barrier.
+  // Fills the first stages. Stage 0 has arrived after all copying threads have returned from this
+  // function and passed a barrier.
   __device__ __forceinline__ void begin() const {
     for (int s = 0; s < Layout::kAhead; ++s) fetch(s);
     ptx::wait_copies<Layout::kAhead - 1>();
@@ -87,9 +88,9 @@ struct ForwardCopies {
   // Called before the step barrier of step s. Waits until the stage of step s + 1 has arrived.
   __device__ __forceinline__ void before() const { ptx::wait_copies<Layout::kAhead - 2>(); }
 
-  // Called after the step barrier of step s: stores step s, whose gates have overwritten its
-  // products, then refills a stage that was last read two steps ago. `unsent`: a bit for each row
-  // whose h sent to other blocks differs from its output.
+  // Called after the step barrier of step s: stores output and gates of step s, then refills a
+  // stage that was last read two steps ago. `unsent` has a bit for each row whose output differs
+  // from the h that was sent to other blocks.
   __device__ __forceinline__ void after(int s, uint32_t unsent) const {
     const int active = group.rows.active(time(s));
     const int64_t start = group.rows.start(time(s));
@@ -117,8 +118,8 @@ struct ForwardCopies {
 };
 
 // Resets the items (unit, row) of a computing thread. `anew` is the word of step s (SharedMarks).
-// All of this happens while the product of the step runs, so it lengthens neither the time from the
-// arrival of h to the send, nor the time from the send to the next step.
+// This happens while the product of the step runs, so it delays neither the send after h arrives,
+// nor the next step after the send.
 template <bool any, int items>
 struct ForwardStarts {
   const GroupResets<any>& resets;
@@ -126,8 +127,8 @@ struct ForwardStarts {
   const int (&unit)[items], (&row)[items];
   const uint32_t (&place)[items];
 
-  // Resets c of rows that reset before this step. Writes the new h of rows that reset before the
-  // next step to the outgoing buffer, which was last read two steps ago.
+  // Resets c of rows that reset before this step. For rows that reset before the next step, writes
+  // the new h to the outgoing buffer, which was last read two steps ago.
   __device__ __forceinline__ void begin(uint32_t anew, int s, uint32_t outgoing,
                                         float (&c)[items]) const {
     if constexpr (!any) return;
@@ -140,8 +141,8 @@ struct ForwardStarts {
     if (!resets.given() || anew == 0) return;
 #pragma unroll
     for (int i = 0; i < items; ++i) {
-      // Hides the values from the compiler. Otherwise it computes addresses in every step, or
-      // keeps them in registers, although few steps need them.
+      // The indices are hidden from the compiler. Otherwise it would compute addresses in every
+      // step, or keep them in registers, although few steps need them.
       uint32_t p = s, r = row[i], u = first_unit + unit[i];
       keep(p), keep(r), keep(u);
       if (now >> row[i] & 1) c[i] = resets.c(resets.template time<false>(p), r, u);

@@ -1,6 +1,6 @@
-// Parts of the float32 cluster kernels on tensor cores (cluster/fp16x2.h; cluster/cluster.cuh
-// explains the exchange of states, engine/fp16x2.cuh explains fp16x2): the operands, the products,
-// and the sums that need fma.
+// Parts of the float32 cluster kernels on tensor cores: the operands, the products, and the sums
+// that need fma. cluster/fp16x2.h describes the layout and the tiles, cluster/cluster.cuh the
+// exchange of h, and engine/fp16x2.cuh the two float16 terms of a float.
 #pragma once
 
 #include "kernels/recurrent/cluster/dense.cuh"
@@ -9,9 +9,9 @@
 
 namespace treadle {
 
-// The B operands of a warp, one chunk of 16 k after the other: highs and lows of the large tile,
-// then highs and lows of the small tile together, then its highs only. The next operands are loaded
-// while products run.
+// The B operands that a warp multiplies for a chunk of 16 elements of K: the highs and the lows of
+// the large tile; then highs and lows of the small tile together, and its highs only. Up to three
+// chunks are in registers, and later ones are loaded while products run.
 template <class L>
 struct SplitOperands {
   static constexpr int kRing = L::kChunks < 3 ? L::kChunks : 3;
@@ -33,7 +33,7 @@ struct SplitOperands {
     }
   }
 
-  // This lane's addresses in the state of parity 0.
+  // This lane's addresses in the state of even steps.
   static __device__ __forceinline__ void places(uint32_t (&from)[4], uint32_t state, int part,
                                                 int lane) {
     const int g = lane / 4, q = lane % 4;
@@ -54,7 +54,7 @@ template <class L>
 struct SplitSums {
   float total[L::kStateGates][2][4], high[L::kStateGates][2][4], low[L::kStateGates][2][4];
 
-  // Tile 0 is the large one, 1 the small one.
+  // Tile 0 is the large one, tile 1 the small one.
   static constexpr bool has(int tile) { return tile == 0 ? L::kWide > 0 : L::kNarrow > 0; }
 
   __device__ __forceinline__ void multiply(const SpreadWeights<L>& weights, uint4& next,
@@ -82,13 +82,14 @@ struct SplitSums {
         }
       }
       operands.load(k + operands.kRing, parity);
-      // Otherwise the compiler computes all products first, and their sums need registers that
+      // Otherwise the compiler computes all products first, and needs registers for their sums that
       // weights could use.
       if (k % 2 == 1 && L::kItems == 1) __syncwarp();
     }
   }
 
-  // Sums of the large tile: units g and g + 8, rows 2q and 2q + 1; of the small one: row q.
+  // This lane's sums. In the large tile they are those of units g and g + 8 in rows 2q and 2q + 1;
+  // in the small tile, of the same units in row q.
   __device__ __forceinline__ uint4 wide(int m) const {
     const float (&t)[4] = total[m][0];
     const float (&l)[4] = low[m][0];
@@ -115,8 +116,8 @@ struct SplitSums {
   }
 };
 
-// The h of unit k in a row of the state. It is stored as a float if fma multiplies the row
-// (`bits`), otherwise as two float16 numbers.
+// Reads the h of unit k of a row. If fma multiplies the row (`bits`), h is stored as a float,
+// otherwise as two float16 numbers.
 template <class L>
 __device__ __forceinline__ float state_of(uint32_t state, int row, int k, bool bits,
                                           float inverse) {
@@ -142,8 +143,8 @@ __device__ __forceinline__ void put_state(uint32_t state, int row, int k, float 
 
 // Uses fma for the sums that tensor cores cannot compute: the products of all rows of W_hh with the
 // rows `rows` of the batch, and of the rows of W_hh that are outside the range of fp16x2 with all
-// rows of the batch. Each warp computes its share of its group's sums. They replace the sums of the
-// first part of K, and zeros replace the sums of the other parts.
+// rows of the batch. The warps of a group of units divide its sums among themselves. The new sums
+// replace those of the first slice of K, and zeros replace the sums of the other slices.
 template <class Cell, class L>
 __device__ __forceinline__ void multiply_exactly(const float* weight, int64_t hidden,
                                                  int first_unit, uint32_t base, uint32_t parity,
@@ -178,7 +179,7 @@ __device__ __forceinline__ void multiply_exactly(const float* weight, int64_t hi
   }
 }
 
-// A warp sends all pieces of the block's states to one block at a time.
+// What a warp sends in each step: all 16-byte pieces of the block's h, to some of the blocks.
 template <class L>
 struct SplitSends {
   static constexpr int kBlocks = L::kBlocks / L::kWarps, kPieces = L::kOwnBytes / 16;
@@ -198,7 +199,7 @@ struct SplitSends {
     }
   }
 
-  // Sends the block's states of one parity to the buffers of the other parity.
+  // Sends the block's h from its own buffer at `parity` to the buffers at `other` of these blocks.
   __device__ __forceinline__ void send(uint32_t parity, uint32_t other) const {
     uint4 pieces[kTurns];
 #pragma unroll

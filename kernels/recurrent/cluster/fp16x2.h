@@ -1,10 +1,12 @@
-// The layouts of a block's shared memory in the float32 cluster kernels that multiply on tensor
-// cores (engine/fp16x2.cuh explains the products). These kernels compute batches in which all rows
-// have all steps, without resets. Like engine/shapes.h, this header needs neither torch nor CUDA.
+// The layout of a block's shared memory in the float32 cluster kernels that multiply on tensor
+// cores (engine/fp16x2.cuh explains the products). These kernels compute the forward pass of dense
+// batches without resets. Like engine/shapes.h, this header needs neither torch nor CUDA.
 //
-// Rows of the batch are columns of a product, and an instruction multiplies eight columns. Five or
-// more rows form a large tile: eight columns of highs, and eight of lows. Up to four rows form a
-// small tile: column 2 r has the highs of row r, column 2 r + 1 the lows.
+// An instruction multiplies eight columns, which come from rows of the batch. Each number of a row
+// has two float16 terms, a high and a low. Five to eight rows form a large tile, which is eight
+// columns of highs and eight columns of lows. Up to four rows form a small tile, in which column 2r
+// has the highs of row r, and column 2r + 1 has its lows. More than eight rows are a large and a
+// small tile.
 #pragma once
 
 #include "kernels/recurrent/cluster/dense.h"
@@ -16,16 +18,17 @@ template <int gates, int state_gates, int units, int blocks, int rows>
 struct SplitForward {
   static constexpr int kUnits = units, kBlocks = blocks, kRows = rows;
   static constexpr int kGates = gates, kStateGates = state_gates, kHidden = units * blocks;
-  static constexpr int kGroups = units / 16, kParts = 4;  // of K
+  static constexpr int kGroups = units / 16, kParts = 4;  // kParts slices of K
   static constexpr int kWarps = kGroups * kParts, kThreads = kWarp * kWarps;
-  static constexpr int kChunks = kHidden / 16 / kParts;  // of 16 k, per warp
+  static constexpr int kChunks = kHidden / 16 / kParts;  // per warp; 16 elements of K each
   static constexpr int kFragments = 2 * kChunks * state_gates;
-  // Rows of the large tile and of the small one.
+  // The rows of the large tile, and of the small one.
   static constexpr int kWide = rows <= 4 ? 0 : rows < 8 ? rows : 8, kNarrow = rows - kWide;
   static_assert(kNarrow <= 4 && kWarps == 8 && blocks % 8 == 0);
 
-  // Sums of 16 units are stored in the order of the accumulator registers of the lanes: pairs of
-  // rows of the large tile, then rows of the small one. A warp finishes 32 sums at a time.
+  // The sums of 16 units are stored in the order of the accumulator registers of the lanes: first
+  // pairs of rows of the large tile, then rows of the small one. A slot is 32 consecutive sums, one
+  // for each lane of the warp that computes the cell from them. A warp has at most kItems slots.
   static constexpr int kPairs = (kWide + 1) / 2;
   static constexpr int kWords = 32 * kPairs + 16 * kNarrow;
   static constexpr int kSlots = shapes::ceil_div(kWords, kWarp);
@@ -69,10 +72,12 @@ struct SplitForward {
   static constexpr int kReserve =
       kBesides + 12 * state_gates * kTiles + (8 + gates + state_gates) * kItems;
   static constexpr int kKept = kept_fragments(kWarps, kReserve, kFragments);
-  static constexpr int kDepth = rows <= 4 ? 8 : 4, kAhead = kDepth - 1;  // stages of the input
+  // A stage is a buffer for the input products of one step, which are loaded kAhead steps ahead.
+  static constexpr int kDepth = rows <= 4 ? 8 : 4, kAhead = kDepth - 1;
 
-  // In bytes. For each parity: h of all units, [16 units][highs, lows][row][16 units]; h of the
-  // block's own units; barriers.
+  // Sizes and offsets in bytes. The first kParity bytes exist twice, for even and for odd steps: h
+  // of all units, [group of 16 units][highs, lows][row][unit]; h of the block's own units; and
+  // mbarriers.
   static constexpr int kHalfBytes = 32 * rows, kTileBytes = 2 * kHalfBytes;  // of 16 units
   static constexpr int kState = 0, kOutgoing = kHidden / 16 * kTileBytes;
   static constexpr int kOwnBytes = kGroups * kTileBytes;
@@ -83,8 +88,8 @@ struct SplitForward {
   static constexpr int kPartBytes = kGroups * state_gates * kSumBytes;
   static constexpr int kStages = kSums + kParts * kPartBytes;
   static constexpr int kStageBytes = gates * kGroups * kSumBytes;
-  static constexpr int kBias = kStages + kDepth * kStageBytes;  // and scale, by gate and unit
-  static constexpr int kExact = kBias + gates * units * 8;      // the rows of W_hh for fma
+  static constexpr int kBias = kStages + kDepth * kStageBytes;  // [gate][unit] {bias, scale}
+  static constexpr int kExact = kBias + gates * units * 8;      // a bit per row of W_hh for fma
   static constexpr int kWeights = kExact + 16;
   static constexpr int kSharedBytes = kWeights + kWarps * (kFragments - kKept) * 512;
 

@@ -1,7 +1,7 @@
-// Cluster kernel in float32 on tensor cores, forward (cluster/fp16x2.h):
-// gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. Barriers and the exchange of h are
-// the same as in cluster/dense_forward.cuh. A lane fetches the input's products of its own (unit,
-// row) pairs, and stores their output and gates. Twin: kernels/recurrent/cpu/rows_forward.h.
+// The forward cluster kernel for float32 on tensor cores (cluster/fp16x2.h): gates_t = products_t +
+// bias + h_{t-1} W_hh^T, then the cell. Barriers and the exchange of h are the same as in
+// cluster/dense_forward.cuh. A lane fetches the input products of its own (unit, row) pairs, and
+// stores their output and gates. Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
 #include "kernels/math/h_bound.h"
@@ -88,7 +88,8 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
                    4 * ((d * args.sizes.steps * batch + first_row) * kGates * hidden + first_unit);
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
-    // Each unit group begins with a different warp, so that schedulers share the slots.
+    // Each group of units gives its first slot to a different warp, so that all schedulers have
+    // slots.
     const int slot = i * kParts + (part + unit_group * L::kSlots) % kParts;
     turn[i] = slot < L::kSlots;
     const int word = turn[i] ? slot * kWarp + lane : 0;
@@ -167,7 +168,7 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
         }
       }
     };
-    // This runs while h arrives if the products leave enough registers.
+    // If the sums leave enough registers, this runs while h arrives.
     if (kItems == 1) prepare();
     uint4 fragment = weights.first();
     ptx::wait_barrier(own_barrier + parity, s >> 1 & 1);

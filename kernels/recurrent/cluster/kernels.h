@@ -1,5 +1,6 @@
-// The list of cluster kernels. It contains exactly those that the planner selects for some layer on
-// some GPU (tests/recurrent/plan/test_plan_kernels.py). It needs neither torch nor CUDA.
+// The list of cluster kernels. It contains exactly the kernels that the planner selects for some
+// layer on some GPU (tests/recurrent/plan/test_plan_kernels.py). This header needs neither torch
+// nor CUDA.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +17,9 @@ namespace treadle {
 // A single block computes up to this many rows, with a thread for each unit of each row.
 inline constexpr int kBlockRows = 2;
 
-// The most units of a single block in half types on GPUs with clusters, whose tensor cores are
-// faster for more units. Its weights are floats in registers, as in float32.
+// The most units of a single block in half types on GPUs with clusters. For more units, clusters
+// are faster, because they multiply on tensor cores. A single block holds the weights as floats in
+// registers, as in float32.
 inline constexpr int kHalfBlockUnits = 64;
 
 // A cluster kernel: each block of a cluster keeps the weights of `units` hidden units, and a
@@ -25,8 +27,8 @@ inline constexpr int kHalfBlockUnits = 64;
 struct ClusterShape {
   int units, blocks, tiles;
 
-  constexpr int64_t hidden() const { return int64_t{units} * blocks; }  // at most
-  // Clusters of several blocks compute tiles of 8 rows.
+  constexpr int64_t hidden() const { return int64_t{units} * blocks; }  // the largest H
+  // In clusters of several blocks a tile has 8 rows.
   constexpr int rows() const { return blocks == 1 ? kBlockRows : 8 * tiles; }
 };
 
@@ -69,7 +71,7 @@ struct ShapeKernels {
   // types if H is a multiple of 8, and count the rows of a tile (cluster/dense.h). `split` is for
   // float32 forward, and counts the rows of a cluster (cluster/fp16x2.h).
   RowCounts dense_forward = {}, dense_backward = {}, split = {};
-  // The same in half types for dense batches with resets, if takes_dense_resets() is true.
+  // The same for dense batches with resets, in half types, if takes_dense_resets() is true.
   RowCounts resets_forward = {}, resets_backward = {};
 
   constexpr const RowCounts& dense(bool backward, bool resets) const {
@@ -78,23 +80,23 @@ struct ShapeKernels {
   }
 };
 
-// Whether dense kernels with resets are compiled for a cell with this many gates, as for LSTM and
-// GRU. LLTM has three gates. Torch has no LLTM layer, so for its resets the kernels for any batch
-// are enough.
+// Whether dense kernels with resets are compiled for a cell with this many gates: only for LSTM and
+// GRU, which have four. LLTM has three. Torch has no LLTM layer to compare with, so for its resets
+// the kernels for any batch are enough.
 constexpr bool takes_dense_resets(int gates) { return gates == 4; }
 
-// The kernels for cells in which one gate has a product with h (RNN), up to three gates (LLTM and
-// GRU), or four gates (LSTM).
+// The kernels of a shape for cells with one, two or three, and four gates that have a product with
+// h. RNN has one, LLTM and GRU three, LSTM four.
 struct ClusterKernels {
   ClusterShape shape;
   ShapeKernels one, three, four;
 };
 
 inline constexpr ClusterKernels kClusterKernels[] = {
-    // Single blocks. In half types, blocks with more than kHalfBlockUnits units are for GPUs
-    // without clusters. The block of 128 units is for forward only, because backward the grid is
-    // faster (a step of GRU 8,128 on an H200 with the A100's kernels: 1.22 us by the grid, 1.33 by
-    // the block).
+    // Single blocks. In half types, those with more than kHalfBlockUnits units are for GPUs without
+    // clusters. With three gates, the block of 128 units has no backward kernel in half types,
+    // because the grid is faster: with the A100's kernels on an H200, a step of a GRU with B 8 and
+    // H 128 took 1.22 us on the grid and 1.33 us in a block.
     {{32, 1, 1}, {true, true, true}, {true, true, true}, {true, true, true}},
     {{64, 1, 1}, {true, true, true}, {true, true, true}, {true, true, true}},
     {{96, 1, 1}, {true, true, true}, {true, true, true}, {true, true, true}},
@@ -108,8 +110,8 @@ inline constexpr ClusterKernels kClusterKernels[] = {
      {true, true, false, {}, {2, 4, 8}}},
     {{16, 8, 2}, {true}, {true}, {true}},
     {{32, 4, 1}, {}, {}, {false, false, true}},
-    // Up to H 256. In float32, 16 blocks are fastest for few rows. With 8 blocks, more clusters run
-    // at once, so more rows can be computed before a second wave is needed.
+    // Up to H 256. In float32, 16 blocks are fastest for few rows. With 8 blocks per cluster, more
+    // clusters run at once, so larger batches still fit in one wave.
     {{16, 16, 1},
      {true, true, true, {}, {4}},
      {true, true, true, {}, {2, 4, 8}, {}, {}, {2, 4}},
@@ -127,7 +129,7 @@ inline constexpr ClusterKernels kClusterKernels[] = {
      {true, true, true, {2, 8}, {4}, {4, 10}},
      {true, true, true, {2, 5, 8}, {2, 4, 8}, {2, 4, 6, 8, 10}, {2, 5, 8}, {4, 8}},
      {true, true, true, {2, 5, 8}, {2, 4, 8}, {2, 4, 6, 8, 10}, {2, 5, 8}, {4, 8}}},
-    // Up to H 512. The weights of LSTM leave no room for more rows.
+    // Up to H 512.
     {{32, 16, 1},
      {true, true, true, {1, 3, 8}, {4, 8}, {4, 10}},
      {true,
@@ -167,8 +169,8 @@ inline constexpr ClusterKernels kClusterKernels[] = {
 };
 inline constexpr size_t kShapes = sizeof(kClusterKernels) / sizeof(kClusterKernels[0]);
 
-// `grows`: whether |h| can grow at every step. The fp16x2 kernels check only before the first step
-// which rows of h are too large for them, so there are none for cells whose h can grow.
+// `grows` means that |h| can grow at every step. The fp16x2 kernels check only before the first
+// step which rows of h are too large for them. So there are none for cells whose h can grow.
 constexpr ShapeKernels kernels_of(size_t shape, int state_gates, bool grows) {
   const ClusterKernels& all = kClusterKernels[shape];
   ShapeKernels found = state_gates == 1 ? all.one : state_gates < 4 ? all.three : all.four;

@@ -1,7 +1,7 @@
 // Small matrix products for recurrent steps: rows of x [R, K] times a panel of W^T [K, n], with the
-// sums in registers. n is 1 to 4 times kColumns, the number of acc_t in 64 bytes. BLAS computes
-// large products; for small ones the overhead of its calls is too large. Compiled without torch,
-// once per instruction set.
+// sums in registers. n is 1 to 4 times kColumns, the number of acc_t in 64 bytes. They are used
+// where the overhead of a BLAS call would be too large. This file is compiled without torch, once
+// per instruction set.
 #pragma once
 
 #include <cstdint>
@@ -51,8 +51,8 @@ TREADLE_INLINE V fused(V a, V b, V c) {
 #endif
 }
 
-// The number of independent sums of a product whose sums have this many vectors each. Fewer sums
-// would wait for the latency of their own additions.
+// The number of independent partial sums of a product, if each has this many vectors. With fewer
+// partial sums, an addition would wait for the previous one to the same register.
 constexpr int sums_of(int vectors) { return vectors >= 8 ? 1 : vectors >= 4 ? 2 : 4; }
 
 // `rows` rows of x, each K long, times panel [K, units * kColumns] -> out [rows, units * kColumns].
@@ -110,7 +110,7 @@ inline void multiply(const acc* panel, const acc* const* x, int64_t k_size, acc*
   }
 }
 
-// The maximum number of rows per call. Their sums fill the registers.
+// The most rows per call, whose sums fill the registers.
 template <int units>
 inline constexpr int kMostRows = kVectorBytes == 64   ? (units > 3 ? 6 : 8)
                                  : kVectorBytes == 32 ? (units > 3 ? 1 : 2)

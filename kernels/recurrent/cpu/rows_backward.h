@@ -30,7 +30,8 @@ class BackwardRows {
       const int64_t rows = std::clamp(step.rows - begin_, int64_t{0}, count_);
       for (int64_t r = 0; r < rows; ++r) {
         const int64_t b = begin_ + r;
-        // If the row was reset before the next step, the c before that step is not this step's.
+        // If the row was reset before the next step, the c before that step is not the c after this
+        // step.
         const bool known = r < rows_after && !starts_anew(a_.resets, a_.steps[s - 1], b);
         for (int64_t column = 0; column < a_.hidden; column += kN) {
           begin_row(step.start + b, b, column, known);
@@ -49,7 +50,8 @@ class BackwardRows {
   const RecurrenceBackward& a_;
   const acc* panels_;
   int64_t begin_, count_, padded_;
-  // c after each row's step, read from memory so that tanh(c) need not wait for the gates.
+  // c after the current step of each row. It is in memory, so that tanh(c) need not wait for the
+  // gates.
   Scratch<acc> new_c_;
 
   acc* grad_h(int64_t b) const {
@@ -129,8 +131,8 @@ class BackwardRows {
     }
   }
 
-  // Computes the gradient of the previous h: the gradients of the gates that have a product with h,
-  // times W.
+  // Computes the gradient of the previous h: the gradients of those gates that have a product with
+  // h, multiplied by W.
   void run_columns(const RecurrenceStep& step, int64_t column, int64_t rows) {
     constexpr int64_t kWidth = kBackwardUnits * kN;
     const int64_t depth = Cell::kStateGates * a_.hidden, n = std::min(kWidth, a_.hidden - column);

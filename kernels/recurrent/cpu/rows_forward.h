@@ -86,7 +86,7 @@ void pack_backward(const MatrixView& weight, int64_t hidden, acc* panels) {
   }
 }
 
-// Whether new h is a function of the gates and new c: Cell::output.
+// Whether the cell has output(), which computes h from the gates and the new c.
 template <class Cell, class = void>
 inline constexpr bool kHasOutput = false;
 template <class Cell>
@@ -134,7 +134,7 @@ class ForwardRows {
     for (int64_t s = 0; s < a_.step_count; ++s) {
       const RecurrenceStep& step = a_.steps[s];
       const int64_t rows = std::clamp(step.rows - begin_, int64_t{0}, count_);
-      // The rows that end before this step.
+      // Rows from `rows` to `active` have ended before this step.
       store_state(rows, active);
       active = rows;
       start_anew(step, rows);
@@ -167,7 +167,7 @@ class ForwardRows {
     }
   }
 
-  // Row r of c, from `row` of an array [..., kCParts * H].
+  // Loads row r of c from `row` of an array [..., kCParts * H].
   void load_c(const void* from, int64_t row, int64_t r) {
     for (int64_t p = r * kCParts, of = row * kCParts; p < (r + 1) * kCParts; ++p, ++of) {
       std::copy_n(static_cast<const acc*>(from) + of * a_.hidden, a_.hidden, c_ + p * padded_);
@@ -246,7 +246,7 @@ class ForwardRows {
     }
   }
 
-  // Prefetches the input's products, whose stride is too large for the hardware prefetcher.
+  // Prefetches the input products, whose stride is too large for the hardware prefetcher.
   TREADLE_INLINE void fetch(int64_t row, int64_t count, int64_t column) const {
     const acc* from = static_cast<const acc*>(a_.products.data) + row * a_.products.row_stride;
     for (int64_t r = 0; r < count; ++r, from += a_.products.row_stride) {
@@ -256,9 +256,10 @@ class ForwardRows {
 
   using Gates = acc[kGates][kN];
 
-  // Computes the gates and the new state of kN units of some rows. The formulas are long dependency
-  // chains, so the processor starts the next row before one has finished. With several rows, c and
-  // h have separate loops: their chains are half as long, so more rows overlap.
+  // Computes the gates and the new state of kN units of some rows. A cell is a long chain of
+  // dependent instructions, so the processor starts the next row before one row has finished. With
+  // several rows, c and h have separate loops. Each chain is then half as long, so more rows
+  // overlap.
   TREADLE_INLINE void finish(int64_t first_row, int64_t first, int64_t count, int64_t group,
                              const acc* products) {
     constexpr int kMost = kMostRows<kStateGates>;

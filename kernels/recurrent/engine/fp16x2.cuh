@@ -1,13 +1,14 @@
-// Float32 products on tensor cores. A float is represented by two float16 numbers, as high + 2^-11
-// low times a power of two. A product is then high high + 2^-11 (high low + low high), and tensor
-// cores round none of these terms.
+// Float32 products on tensor cores. A float is represented by two float16 numbers, high and low, as
+// (high + 2^-11 low) times a power of two. The product of two floats is computed as high high +
+// 2^-11 (high low + low high), without low low. Tensor cores do not round products of float16
+// numbers.
 #pragma once
 
 #include "kernels/recurrent/engine/persistent.cuh"
 
 namespace treadle {
 
-// The weights of a row of W_hh are multiplied by the power of two that puts the largest magnitude
+// The weights of a row of W_hh are multiplied by the power of two that brings the largest magnitude
 // between 2^14 and 2^15. Then the float16 rounding of lows loses at most 2^-50 of the largest
 // weight. If the exponent of the largest weight is not between kSplitLeast and kSplitMost, or the
 // weight is not finite, the row is multiplied by fma.
@@ -20,7 +21,8 @@ inline constexpr float kSplitLargest = 15.0f;
 // 2^n, n between -126 and 127.
 __device__ __forceinline__ float power_of_two(int n) { return __int_as_float((n + 127) << 23); }
 
-// x = high + 2^-11 low, both float16. |x| is below 2^16, or x is NaN.
+// Represents x as high + 2^-11 low, where both are float16. |x| must be below 2^16, unless x is
+// NaN.
 struct SplitFloat {
   uint16_t high, low;
 
@@ -56,7 +58,7 @@ __device__ __forceinline__ uint32_t larger(uint32_t most, float x) {
   return magnitude > most ? magnitude : most;
 }
 
-// The fp16x2 terms of four floats: highs and lows.
+// The highs and lows of four floats.
 struct SplitFour {
   uint2 high, low;
 
@@ -72,7 +74,7 @@ struct SplitFour {
   }
 };
 
-// W_hh of a direction, and whether its rows can be loaded four floats at a time.
+// Return W_hh of a direction, and whether its rows can be loaded four floats at a time.
 template <class Cell>
 __device__ __forceinline__ const float* weight_hh_of(const PersistentForward& args, int64_t d) {
   return static_cast<const float*>(args.weight_hh) +
@@ -82,7 +84,8 @@ __device__ __forceinline__ bool in_fours(const float* weight, int64_t hidden) {
   return hidden % 4 == 0 && reinterpret_cast<uintptr_t>(weight) % 16 == 0;
 }
 
-// Loads four floats of a row; elements from `count` on are zeros. `vector`: 16-byte aligned.
+// Loads four floats of a row; elements from `count` on are zeros. `vector` means that `at` is
+// aligned to 16 bytes.
 __device__ __forceinline__ float4 load_four_floats(const float* at, int64_t count, bool vector) {
   if (count >= 4 && vector) return __ldg(reinterpret_cast<const float4*>(at));
   float x[4];

@@ -95,7 +95,7 @@ __device__ __forceinline__ void store_c(void* c, int64_t at, bool half, float va
   }
 }
 
-// c of a unit in a row of [..., P * H].
+// Loads c of a unit in a row of [..., P * H], where P is the number of c's parts.
 template <class T, class C>
 __device__ __forceinline__ C load_unit_c(const void* c, int64_t row, int64_t hidden, int64_t unit,
                                          bool half) {
@@ -118,7 +118,8 @@ __device__ __forceinline__ void store_unit_c(void* c, int64_t row, int64_t hidde
   }
 }
 
-// Loads the bits of four elements; those from `count` on are zeros. `vector`: 8-byte aligned.
+// Loads the bits of four elements; those from `count` on are zeros. `vector` means that `at` is
+// aligned to 8 bytes.
 __device__ __forceinline__ uint2 load_four(const uint16_t* at, int64_t count, bool vector) {
   if (count >= 4 && vector) return __ldg(reinterpret_cast<const uint2*>(at));
   uint32_t x[4];
@@ -175,10 +176,10 @@ __device__ __forceinline__ float sum_in_pairs(float (&parts)[n]) {
 
 // ---- the product with W_hh on tensor cores
 
-// A warp's part of W_hh as the A operand of mma.sync m16n8k16: [chunks of 16 k][tiles of 16 rows].
-// The first `in_registers` chunks, as many as fit, stay in registers. The others are in shared
-// memory, 16 bytes per lane. The caller owns the array `registers`, which is indexed only by
-// constants after unrolling, so that it stays in registers.
+// A warp's part of W_hh as the A operand of mma.sync m16n8k16: [chunks of 16 elements of K][tiles
+// of 16 rows]. The first `in_registers` chunks stay in registers, and no more would fit there. The
+// others are in shared memory, 16 bytes per lane. The caller owns the array `registers`, which is
+// indexed only by constants after unrolling, so that it stays in registers.
 template <int chunks, int tiles, int in_registers>
 struct WarpWeights {
   static constexpr int kTiles = tiles, kRegisters = in_registers * tiles * 4;
@@ -191,7 +192,7 @@ struct WarpWeights {
     return shared + at * 512 + lane * 16;
   }
 
-  // `low` and `high`: the lane's four k, in row g = lane / 4 and in row g + 8 of the tile.
+  // `low` and `high` are the lane's four elements of K in rows g = lane / 4 and g + 8 of the tile.
   __device__ __forceinline__ void set(int chunk, int tile, uint2 low, uint2 high) const {
     if (chunk < in_registers) {
       uint32_t* to = registers + (chunk < in_registers ? chunk : 0) * tiles * 4 + tile * 4;
@@ -210,7 +211,8 @@ struct WarpWeights {
   }
 };
 
-// The sum of the biases of gate m of unit u. The products of the input and of h may each have one.
+// The sum of the biases of gate m of unit u. The input product and the product with h may each have
+// one.
 template <class Cell, class T>
 __device__ __forceinline__ float bias_of(const PersistentForward& args, int64_t d, int m,
                                          int64_t u) {
@@ -228,7 +230,7 @@ __device__ __forceinline__ float bias_of(const PersistentForward& args, int64_t 
   return bias;
 }
 
-// sum += W[chunk] b for `columns` tiles of 8 rows of the batch.
+// Adds W[chunk] b to `sum`, for `columns` tiles of 8 rows of the batch.
 template <class T, class Weights, int columns>
 __device__ __forceinline__ void multiply_chunk(const Weights& weights, int chunk,
                                                const uint2 (&b)[columns],

@@ -12,7 +12,8 @@ struct RowStates {
   C c;
 };
 
-// t: the time of a step. It may also be -1 or `steps`, where no row resets.
+// The resets of one group. In its functions t is the time of a step. It may also be -1 or `steps`,
+// where no row resets.
 template <bool any>
 struct GroupResets {
   const RecurrenceResets& resets;
@@ -61,7 +62,7 @@ struct GroupResets {
     return c0;
   }
 
-  // Backward: whether gradients of the replacement states are requested.
+  // Whether the backward pass must return gradients of the replacement states.
   __device__ __forceinline__ bool wanted() const {
     if constexpr (any) return resets.grad_h != nullptr || resets.grad_c != nullptr;
     return false;
@@ -84,9 +85,9 @@ struct GroupResets {
     }
   }
 
-  // Stores one of the two gradients, which arrived in step p of the backward pass. The indices are
-  // hidden from the compiler. Otherwise it would compute addresses in every step, or keep them in
-  // registers, although few steps need them.
+  // Stores one of these two gradients, which arrived in step p of the backward pass. The indices
+  // are hidden from the compiler. Otherwise it would compute addresses in every step, or keep them
+  // in registers, although few steps need them.
   __device__ __forceinline__ void hand_over(void* grads, int p, int row, int unit,
                                             float grad) const {
     uint32_t s = p, r = row, u = unit;
@@ -105,7 +106,8 @@ struct GroupResets {
     grad_c = C{};
   }
 
-  // The time of step p of the pass; backward, of the step whose gradients arrive in step p.
+  // The time of step p of a forward pass. In a backward pass, the time of the step whose gradients
+  // arrive in step p.
   template <bool backward>
   __device__ __forceinline__ int time(int p) const {
     const int steps = static_cast<int>(sizes.steps);
@@ -161,21 +163,22 @@ struct GroupResets {
 };
 
 // The marks of a pass, which a warp reads in words. A word is a ballot: each lane votes with the
-// mark of one of `rows` rows in one of kSteps steps. A lane loads its mark one word ahead, so that
-// no step waits for memory. p counts steps in the order in which they are computed. Forward, a bit
-// means that the row resets before step p; backward, that it reset before the step whose gradients
-// arrive in step p. If `held`, addresses stay in registers and are not recomputed.
+// mark of one of `rows` rows in one of kSteps steps. A lane loads its mark for the next word while
+// the current word is in use, so that no step waits for memory. p counts steps in the order in
+// which they are computed. In the forward pass, a bit means that the row resets before step p. In
+// the backward pass it means that the row reset before the step whose gradients arrive in step p.
+// If `held`, addresses stay in registers and are not recomputed.
 template <bool any, bool backward, int rows, bool held = false>
 struct PassMarks {
   static constexpr int kSteps = kWarp / rows;
   const GroupResets<any>& resets;
   uint32_t now, ahead;
-  // If `held`, for batches without lengths: the address of a lane's mark at p = 0, its increment
-  // per step, the step of this lane in a word, and the range of p that have marks.
+  // If `held`, and if the batch has no lengths: the address of a lane's mark at p = 0, its
+  // increment per step, the step of this lane in a word, and the range of p that have marks.
   const unsigned char* at;
   int each, in_word, first_p, count_p;
 
-  // `first`: the p at which the first word begins.
+  // `first` is the p at which the first word begins.
   __device__ __forceinline__ explicit PassMarks(const GroupResets<any>& resets, int first = 0)
       : resets(resets) {
     if constexpr (any && held) hold();
@@ -231,10 +234,10 @@ struct PassMarks {
 };
 
 // The marks for all threads of a block. One warp loads them, two steps ahead, and writes a word for
-// each step to shared memory. Then each step needs only one more load, which waits for nothing. Any
-// other work between the send and the wait of a step would make the step longer. The lower half of
-// a word has a bit for each row that resets before the step, and the upper half has one for each
-// row that resets before the next step.
+// each step to shared memory. So each step needs only one load from shared memory for them, and
+// does not wait for it. More work between a step's send and its wait would make the step longer.
+// The lower half of a word has a bit for each row that resets before the step, and the upper half
+// has one for each row that resets before the next step.
 template <bool any>
 struct SharedMarks {
   uint32_t words, last;

@@ -29,7 +29,7 @@ const FormulaCell& formula_cell(CellKind cell) {
   return *cells[static_cast<int>(cell) - static_cast<int>(CellKind::kFormula)];
 }
 
-// As visit_formula() of kind.h.
+// Must have the same cases as visit_formula_gates() of kind.h.
 bool takes_gates(int gates, int input_gates, int state_gates) {
   if (gates == input_gates && gates == state_gates) return gates >= 1 && gates <= 4;
   return (gates == 3 || gates == 4) && input_gates == gates - 1 && state_gates == gates - 1;
@@ -103,7 +103,8 @@ const cpu::RowsFunctions* formula_rows(CellKind cell, Dtype dtype) {
   }
   const FormulaRowsCompiler compile = cpu_compiler.load();
   if (compile == nullptr) return nullptr;
-  // Without the lock: the compiler waits for Python's, whose owner may wait for this one.
+  // The lock is not held here: the compiler waits for Python's lock, whose owner may wait for this
+  // one.
   const cpu::RowsFunctions* made = nullptr;
   compile(cell_info(cell).name, static_cast<int>(dtype), &made);
   const std::lock_guard<std::mutex> lock(mutex);

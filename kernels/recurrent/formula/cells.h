@@ -1,8 +1,8 @@
-// The cells that the process has registered by their formulas, for treadle.Cell. A formula is a
-// program: a line for each value, `op` and the numbers of its operands, or `const` and a number,
-// after the inputs, which are values 0, 1, ...; the last line is `out` and the numbers of the
-// results. treadle/_formula/ writes programs, csrc/recurrent/formula/ evaluates them with tensors,
-// and the kernels of a formula are C++ that treadle/_formula/ has generated from the same program.
+// The cells that this process has registered as formulas, for treadle.Cell. A formula is the text
+// of a program. Its inputs are values 0, 1, 2 and so on. Each line computes the next value: an
+// operation and the numbers of its operands, or `const` and a number. The last line is `out` and
+// the numbers of the results. treadle/_formula/ writes programs and generates C++ kernels from
+// them; csrc/recurrent/formula/ evaluates them with tensors.
 #pragma once
 
 #include <string>
@@ -13,37 +13,40 @@
 
 namespace treadle {
 
-// The gates, parts of c:                            -> new h, parts of new c (or, without c, h)
-// The gates, parts of c, gradients of the results:  -> gradients of the gates and of parts of c
-// And the tangents of both: inputs, then their tangents, in the same order -> tangents of results.
+// `forward` maps the gates and parts of c to new h and parts of new c. In a cell without c, the
+// previous h and new h stand for c and new c. `backward` maps the same inputs and the gradients of
+// the results to the gradients of the gates and of parts of c. The two tangent programs take
+// these inputs and then their tangents, in the same order, and return the tangents of the results.
 struct FormulaPrograms {
   std::string forward, backward, forward_tangent, backward_tangent;
 };
 
 const FormulaPrograms& formula_programs(CellKind cell) TREADLE_EXPORTED(formula_programs);
 
-// For ctypes. Returns null, or what is wrong. A name can be registered only once. The gates are, in
-// this order, those with only a product of h, those with both, and those with only a product of
-// the input. c_parts: 0 of a cell without c.
+// Registers a cell; Python calls this through ctypes. Returns null, or a text that says what is
+// wrong. A name can be registered only once. The first gates have only the product with h, the next
+// ones have both products, and the last ones have only the input product. `c_parts` is 0 for a cell
+// without c.
 const char* add_formula(const char* name, int gates, int input_gates, int state_gates, int c_parts,
                         int affine, const char* forward, const char* backward,
                         const char* forward_tangent, const char* backward_tangent)
     TREADLE_EXPORTED(add_formula);
 
-// What compiles cells: treadle/_formula/compiler.py. Results come through arguments, so that
-// nothing is undefined if Python ends a call by an exception.
+// treadle/_formula/compiler.py defines the functions that compile cells. They return results
+// through arguments, because a return value would be undefined if Python ended the call with an
+// exception.
 
-// Compiles `kernel`, whose instance is the C++ expression `expression`, of the cell `name` for the
-// GPU `architecture` (90 for sm_90), and calls give(context, image, bytes, symbol), or
-// fail(context, reason).
+// Compiles an instance of `kernel` for the cell `name` and the GPU `architecture` (90 for sm_90).
+// `expression` is that instance in C++. Then calls give(context, image, bytes, symbol) or, if
+// compilation fails, fail(context, reason).
 using FormulaGive = void (*)(void* context, const void* image, size_t bytes, const char* symbol);
 using FormulaFail = void (*)(void* context, const char* reason);
 using FormulaCompiler = void (*)(const char* name, const char* kernel, const char* expression,
                                  int architecture, void* context, FormulaGive give,
                                  FormulaFail fail);
 
-// Compiles the functions of the cell `name` for the CPU and a dtype, which stay valid. Leaves
-// `found` null, with a warning to the user, if there is no C++ compiler.
+// Compiles the CPU functions of the cell `name` for a dtype, and sets *found to them; they stay
+// valid. If there is no C++ compiler, warns the user and leaves *found null.
 using FormulaRowsCompiler = void (*)(const char* name, int dtype, const cpu::RowsFunctions** found);
 
 void set_formula_compilers(FormulaCompiler gpu, FormulaRowsCompiler cpu)

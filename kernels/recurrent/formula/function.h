@@ -1,5 +1,5 @@
-// The address of a kernel: of one that is compiled with the library, or, for a cell that a formula
-// gives, of one that is compiled at run time, when a launcher first asks for it.
+// Finds the address of a kernel. The kernel is compiled with the library or, for a cell that a
+// formula defines, at run time, when a launcher first needs it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,12 +19,12 @@ inline constexpr bool
     kFromFormula<math::FormulaRecurrence<acc, gates, input_gates, state_gates, c_parts, half>> =
         true;
 
-// The kernel's instance for these template arguments, of the cell that this thread's FormulaScope
-// names, as cudaKernel_t. Throws std::runtime_error if it cannot be compiled or loaded.
+// Returns, as a cudaKernel_t, the kernel's instance with these template arguments, for the cell of
+// this thread's FormulaScope. Throws std::runtime_error if the kernel cannot be compiled or loaded.
 const void* formula_kernel(const char* kernel, std::initializer_list<const std::type_info*> types,
                            std::initializer_list<std::string> values);
 
-// The cell whose kernels this thread's launchers ask for.
+// While this exists, this thread's launchers use the kernels of `cell`.
 class FormulaScope {
  public:
   explicit FormulaScope(CellKind cell);
@@ -51,14 +51,14 @@ Function function(const char* kernel, Values... values) {
 
 }  // namespace formula
 
-// The kernels of a whole layer.
+// A pointer to a kernel that computes all steps of a pass.
 template <class Args>
 using PersistentKernel = void (*)(Args, int);
 
 #define TREADLE_UNPACK(...) __VA_ARGS__
 
-// kernel<types, values>, whose first type is the cell, as a pointer of type `pointer`. The branch
-// that is not taken is not instantiated, so the library contains no kernels of formulas.
+// Returns kernel<types, values> as a pointer of type `pointer`. The first of the types is the cell.
+// The branch that is not taken is not instantiated, so the library contains no kernels of formulas.
 #define TREADLE_FUNCTION(pointer, kernel, types, values)                                          \
   [&] {                                                                                           \
     pointer found = nullptr;                                                                      \

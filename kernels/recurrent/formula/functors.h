@@ -1,6 +1,6 @@
-// The operations that the functors of a formula call. treadle/_formula/source.py writes the
-// functors; NVRTC compiles them for a GPU, the system's C++ compiler for the CPU. Twin on tensors:
-// csrc/recurrent/formula/evaluate.cpp.
+// The operations that the functors of a formula call. treadle/_formula/source.py generates the
+// functors. NVRTC compiles them for a GPU, and the system's C++ compiler for the CPU. Twin on
+// tensors: csrc/recurrent/formula/evaluate.cpp.
 #pragma once
 
 #ifndef __CUDACC_RTC__
@@ -13,7 +13,7 @@
 
 namespace treadle::math::op {
 
-// Sums and products that the compiler does not contract, and the contraction.
+// Sums and products that the compiler does not contract to fma, and fma itself.
 TREADLE_HD float add(float a, float b) {
 #if defined(__CUDA_ARCH__)
   return __fadd_rn(a, b);
@@ -112,7 +112,7 @@ TREADLE_HD T abs(T x) {
 
 namespace treadle::math {
 
-// Defined by the generated functors (kind.h).
+// The generated code defines this (kind.h).
 template <class acc, int gates, int input_gates, int state_gates, int c_parts, bool half>
 struct FormulaRecurrence;
 

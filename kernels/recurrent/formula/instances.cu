@@ -1,4 +1,5 @@
-// The launchers of cells that formulas give. They have no kernels: function.h.
+// The launchers of cells that formulas define. The library has no kernels for these cells. They are
+// compiled at run time (function.h).
 #include "kernels/recurrent/cluster/backward.cuh"
 #include "kernels/recurrent/cluster/dense_backward.cuh"
 #include "kernels/recurrent/cluster/dense_forward.cuh"

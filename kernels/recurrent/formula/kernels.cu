@@ -1,5 +1,5 @@
-// Finds the kernels of formulas: compiled by the function that Python has set, loaded once a
-// process for each architecture.
+// Finds the kernels of formulas. The function that Python has set compiles them. Each is loaded
+// once per process and architecture.
 #include <cxxabi.h>
 
 #include <cstdlib>
@@ -40,7 +40,7 @@ const void* load(const char* cell, const char* kernel, const std::string& expres
   if (compile == nullptr) {
     throw std::runtime_error(std::string(cell) + ": only treadle's Python package compiles cells");
   }
-  // Loading is allowed while another thread, or this one, captures a graph.
+  // In relaxed mode, kernels can be loaded even while this thread or another one captures a graph.
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   check(cudaThreadExchangeStreamCaptureMode(&mode), cell);
   compile(
@@ -82,7 +82,8 @@ const void* formula_kernel(const char* kernel, std::initializer_list<const std::
     const auto found = known.find(key);
     if (found != known.end()) return found->second;
   }
-  // Without the lock: the compiler may wait for Python's, whose owner may wait for this one.
+  // The lock is not held here: the compiler may wait for Python's lock, whose owner may wait for
+  // this one.
   const void* const made = load(cell_info(current).name, kernel, expression, std::get<int>(key));
   const std::lock_guard<std::mutex> lock(mutex);
   return known.emplace(key, made).first->second;

@@ -1,6 +1,7 @@
-// The functors of a cell that a formula gives, as the host knows them: the numbers of gates and of
-// parts of c, which decide the layouts of the kernels. The kernels themselves are compiled at run
-// time, where functors.h defines the same names with the user's formula.
+// The functors of a cell that a formula defines, as far as the host needs them: the numbers of
+// gates and of parts of c, which determine the layouts of the kernels. The kernels are compiled at
+// run time. There functors.h declares the same functors, and generated code defines them with the
+// user's formula.
 #pragma once
 
 #include <cstdlib>
@@ -10,7 +11,7 @@
 
 namespace treadle::math {
 
-// half: forward, where h is stored in a half type.
+// `half` is true in the forward pass if h is stored in a half type.
 template <class acc, int gates, int input_gates, int state_gates, int c_parts, bool half>
 struct FormulaRecurrence {
   static constexpr int kGates = gates, kInputGates = input_gates, kStateGates = state_gates;
@@ -31,8 +32,9 @@ struct Formula {
 
 namespace treadle {
 
-// Calls f for the gates, those with a product of the input, and those with a product of h, for
-// which there are launchers. takes_gates() of formula/cells.cpp is the same list.
+// Calls f(Type of the cell's functors) for each combination of gates that has launchers. The digits
+// of a key are the numbers of gates, of gates with an input product, and of gates with a product
+// with h. takes_gates() of formula/cells.cpp must have the same cases.
 template <int c_parts, class F>
 auto visit_formula_gates(const CellInfo& info, const F& f) {
   const int key = info.gates * 100 + info.input_gates * 10 + info.state_gates;

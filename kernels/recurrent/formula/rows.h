@@ -1,5 +1,6 @@
-// The functions of kernels/recurrent/cpu/rows.h for a formula and one dtype, which the system's C++
-// compiler compiles when a layer first needs them: after functors.h and the formula's functor.
+// The functions of kernels/recurrent/cpu/rows.h for a formula and one dtype. The system's C++
+// compiler compiles them when a layer first needs them, from a source in which functors.h and the
+// formula's functor come before this header.
 #pragma once
 
 #include "kernels/recurrent/cpu/rows.h"
@@ -37,7 +38,7 @@ struct FormulaRows {
 
 }  // namespace treadle::cpu::TREADLE_ISA
 
-// The only symbol of the compiled library.
+// Defines the only symbol of the compiled library.
 #define TREADLE_FORMULA_ROWS(T, ...)                       \
   namespace treadle::cpu::TREADLE_ISA {                    \
   template <class acc>                                     \

@@ -1,6 +1,6 @@
-// Kernels that run before or after a recurrent layer's steps. pad_rows pads rows to whole chunks.
-// previous_h (h before each step) and bias_sums (the gradients of the biases) run between the
-// products after the backward pass.
+// Kernels that run before or after a recurrent layer's steps. pad_rows pads rows with zeros to
+// whole 16-byte chunks. previous_h copies h before each step, and bias_sums computes the gradients
+// of the biases. Both run after the steps of the backward pass, between matrix products.
 #include "kernels/common/column_sum.cuh"
 #include "kernels/common/convert.cuh"
 #include "kernels/common/fast_divide.cuh"
@@ -10,7 +10,7 @@
 namespace treadle {
 namespace {
 
-// One thread per word_t: one element, or 16 bytes of elements.
+// Each thread copies one word_t: an element, or 16 bytes of elements.
 template <class word_t>
 __global__ void __launch_bounds__(kBlockSize)
     previous_h(const __grid_constant__ PreviousH args, FastDivide by_hidden) {
@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kBlockSize)
   const bool narrow = args.rows * args.hidden < (int64_t{1} << 31);
   const int64_t row = narrow ? by_hidden(static_cast<uint32_t>(at)) : at / args.hidden;
   const int64_t column = at - row * args.hidden;
-  // The row's h0, or its output of the previous step.
+  // Reads the row's h0, or its output of the previous step.
   const int64_t first = args.direction == 0 ? row : row - (args.rows - args.batch);
   const int64_t before = args.direction == 0 ? row - args.batch : row + args.batch;
   const bool begins = args.direction == 0 ? row < args.batch : first >= 0;

@@ -1,5 +1,5 @@
-// Arguments of the kernels of gradients.cu, for the host and CUDA, without torch. step_args.h
-// explains the shapes.
+// Arguments of the kernels of gradients.cu. This header is for the host and for CUDA, and needs no
+// torch. step_args.h explains the shapes.
 #pragma once
 
 #include <cstdint>
@@ -28,14 +28,14 @@ struct PadRows {
   void* to;
 };
 
-// The destination of the sums of `count` columns from `first` on, rotated: column `shift` of these
-// is stored first, and the columns before it last. Null data: no destination.
+// Where the sums of `count` columns from `first` on are stored. They are rotated: column `shift` of
+// these is stored first, and the columns before it last. If `data` is null, they are not stored.
 struct BiasTarget {
   void* data = nullptr;
   int64_t first = 0, count = 0, shift = 0;
 };
 
-// The sums of grad_gates [rows, columns], contiguous, over the rows.
+// Sums over the rows of grad_gates [rows, columns], which is contiguous.
 struct BiasSums {
   Dtype dtype;
   int64_t rows, columns;

@@ -63,7 +63,7 @@ cudaError_t with_grid_width(int64_t hidden, const With& with) {
   return width == 1 ? with(Constant<int, kGridNarrowHidden>{}) : with(Constant<int, kGridHidden>{});
 }
 
-// Half types. run_grid_half is for H up to kGridHidden, run_grid_h2048 for larger H.
+// For half types. run_grid_half is for H up to kGridHidden, run_grid_h2048 for larger H.
 template <class Kind, bool setmaxnreg>
 cudaError_t run_grid_half(const PersistentForward* args, const GridCall& call);
 template <class Kind, bool setmaxnreg>
@@ -71,7 +71,7 @@ cudaError_t run_grid_half(const PersistentBackward* args, const GridCall& call);
 template <class Kind, bool setmaxnreg>
 cudaError_t run_grid_h2048(const PersistentForward* args, const GridCall& call);
 
-// Float32.
+// For float32.
 template <class Kind, bool setmaxnreg>
 cudaError_t run_grid_split(const PersistentForward* args, const GridCall& call);
 template <class Kind, bool setmaxnreg>

@@ -1,5 +1,6 @@
-// The planner's candidate for algorithm "grid": the number of RowGroups, and the rows that each of
-// them computes.
+// The planner's candidate for algorithm "grid": the number of RowGroups, and the number of rows
+// that each of them computes. A RowGroup consists of the blocks that together keep one copy of
+// W_hh.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +18,7 @@ inline const GridShape& grid_shape_of(const RecurrenceSizes& sizes, const Recurr
       .grid_of(sizes.dtype, sizes.hidden, device.tf32, device.setmaxnreg(), backward);
 }
 
-// The most rows of a RowGroup; 0: a block has too little shared memory.
+// The most rows of a RowGroup, or 0 if a block has too little shared memory.
 inline int most_rows(const RecurrenceSizes& sizes, const RecurrenceDevice& device, bool backward) {
   return grid_shape_of(sizes, device, backward).rows(static_cast<int64_t>(device.shared_bytes));
 }
@@ -44,7 +45,7 @@ inline int rows_of_group(const RecurrenceSizes& sizes, const RecurrenceDevice& d
   return static_cast<int>(ceil_div(rows, 8) * 8);
 }
 
-// The largest H that any kernel supports; 0: none supports the dtype.
+// The largest H that any kernel supports, or 0 if none supports the dtype.
 inline int64_t most_hidden_of_grid(Dtype dtype, bool backward) {
   if (dtype == Dtype::kFloat) return kGridHidden;
   if (!is_half(dtype)) return 0;
@@ -77,8 +78,8 @@ inline Candidate grid_candidate(const RecurrenceSizes& sizes, const RecurrenceDe
   plan.groups = row_groups(sizes, device, backward);
   plan.setmaxnreg = device.setmaxnreg();
   plan.group_bytes = group_bytes(grid_shape_of(sizes, device, backward), plan.rows, backward);
-  // For small H, clusters are always preferred, because their modelled times are more accurate than
-  // those of the grid. The exception is float32 in the backward pass and for ragged batches: then
+  // For small H, clusters are preferred whatever the grid's time, because their modelled times are
+  // more accurate. The exception is float32 in the backward pass and for ragged batches. There
   // clusters multiply by fma, and are slower than the grid.
   const bool small = device.clusters() && sizes.hidden <= kGridFromHidden && one_c(sizes);
   const bool by_fma = !is_half(sizes.dtype) && (backward || sizes.ragged());

@@ -1,5 +1,5 @@
-// Grid kernel in float32, backward, for any cell (grid/grid.cuh; engine/fp16x2.cuh explains the
-// products): grad_h_{t-1} = grad_gates_t W_hh, after the cell's backward. `rows_each` is the number
+// The backward grid kernel for any cell in float32 (grid/grid.cuh; engine/fp16x2.cuh explains the
+// products): the cell's backward, then grad_h_{t-1} = grad_gates_t W_hh. `rows_each` is the number
 // of rows per group. The half-type version is grid/half_backward.cuh.
 #pragma once
 
@@ -59,8 +59,8 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
                                        : ptx::load8(at.stage + kGates * Base::array_bytes);
   }
 
-  // Adds the sums to the gradients of h, and releases their buffer. `taken`: the row had the
-  // previous step. Other rows sent zeros, and their products are not added, because 0 x inf is NaN.
+  // Adds the sums to the gradients of h, and releases their buffer. `taken` means that the row had
+  // the previous step. Other rows sent zeros. Their products are not added, because 0 x inf is NaN.
   __device__ __forceinline__ void add_sums(int s, int j, int buffer, bool taken,
                                            float (&dh)[2]) const {
     ptx::sync_threads(kSumsFull + buffer, kMeeting);
@@ -140,7 +140,7 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
     }
   }
 
-  // Called by whole warps. The lanes of a warp have one span of four rows.
+  // Called by whole warps, whose lanes have the 16 units of one span in four rows.
   __device__ __forceinline__ void send(const Place& at, const float (&grads)[kGates][2],
                                        bool again) const {
     bool large = false;
@@ -152,7 +152,7 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
     }
     if (large) {
       store(at, grads);
-      __threadfence();  // before other blocks read it
+      __threadfence();  // other blocks will read grad_gates after the packet
       most = 0;
     }
 #pragma unroll
@@ -194,7 +194,7 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
     }
   }
 
-  // The threads of a tile's first row add the sums of all rows and then of all teams.
+  // The threads of team 0 that have a tile's first row add the sums of all rows of all teams.
   __device__ __forceinline__ void end_biases() const {
     if (args.bias_sums == nullptr || rows.count <= 0 || team != 0 || row_in_tile != 0) return;
     const int64_t part = Base::group.direction * args.bias_parts + rows.first / (tiles * 8);
@@ -254,7 +254,7 @@ __device__ __forceinline__ void run_grid_split_backward(const PersistentBackward
 
 #endif
 
-// `alone`: single_tile. The group has one tile.
+// `alone` means that the group has a single tile.
 template <class Cell, class Layout, bool any_resets, bool alone>
 __global__ void __launch_bounds__(Layout::kThreads, 1)
     grid_split_backward(const __grid_constant__ PersistentBackward args, int rows_each) {

@@ -10,7 +10,7 @@ namespace treadle {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 
-// `alone`: single_tile. The group has one tile, so the next packets belong to the same tile and
+// `alone` means that the group has a single tile. Then the next packets belong to the same tile and
 // cannot arrive before its epilogue.
 template <class Cell, class Layout, bool alone>
 struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
@@ -24,7 +24,7 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
 
   uint4 words[kWindow], scales[kSpans / 4];
   GridRing ring;
-  GridVisits<true> visit;  // the visit after the next
+  GridVisits<true> visit;  // the next visit: a tile in a step
   const char* from;
   const char* at;  // the address of the next visit's packets
   uint32_t sums_to;
@@ -49,8 +49,8 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
     at = from + source();
   }
 
-  // Loads transposed weights: columns of W_hh. Rows g and g + 8 of a product's A are a pair of
-  // units.
+  // Loads columns of W_hh, which are rows of the transposed matrix. Rows g and g + 8 of an
+  // instruction's A operand are a pair of units.
   __device__ __forceinline__ void load_weights(const PersistentBackward& args, int64_t d, int rank,
                                                uint32_t base, int warp, int g, int q) {
     const int64_t hidden = args.sizes.hidden;
@@ -111,8 +111,8 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
     words[n % kWindow] = both[0], words[(n + 1) % kWindow] = both[1];
   }
 
-  // Called when chunk n is not needed again. The chunk after the window, of this tile or the next
-  // one, replaces it. If there is no next tile, those packets are not used.
+  // Called when chunk n is not needed again. The first chunk after the window, of this tile or the
+  // next one, replaces it. After the last tile, the packets loaded are not used.
   __device__ __forceinline__ void used(const char* here, int n) {
     if (n + kWindow < kChunks) {
       words[n % kWindow] = load_words16(here + (n + kWindow) * 512);
@@ -123,8 +123,9 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
     if (n % 3 == 2) __syncwarp();
   }
 
-  // Waits for the scales. If they are missing, so are packets. Then this waits for all packets of
-  // the window at once, because waiting for them in pairs would cost a memory round trip per pair.
+  // Waits for the scales, which are sent after a tile's packets. If scales are missing, this waits
+  // for all packets of the window at once, because waiting for them in pairs would cost a memory
+  // round trip per pair.
   __device__ __forceinline__ void await_scales(const char* here) {
     bool late = alone || any_missing(scales);
     while (late) {
@@ -236,8 +237,8 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
       any = more;
       multiply(here);
     }
-    // The epilogue warps have arrived at each buffer's barrier once more, and every arrival needs a
-    // wait.
+    // The epilogue warps have arrived at kSumsEmpty of each buffer once more than these warps have
+    // waited there. A named barrier needs as many waits as arrivals.
     if (!alone) {
       ptx::sync_threads(kSumsEmpty + buffer, kMeeting);
       ptx::sync_threads(kSumsEmpty + (buffer ^ 1), kMeeting);

@@ -50,7 +50,7 @@ __device__ __forceinline__ void describe_columns(const PersistentBackward& args,
 struct SplitSpan {
   int exponent;
 
-  // most: the bits of the largest magnitude.
+  // `most` is the bits of the largest magnitude.
   __device__ __forceinline__ explicit SplitSpan(uint32_t most)
       : exponent(min(max(static_cast<int>(most >> 23), kSplitGradLeast), kSplitGradMost)) {}
 
@@ -58,8 +58,8 @@ struct SplitSpan {
   __device__ __forceinline__ float factor() const {
     return __int_as_float((254 + kSplitTop - exponent) << 23);
   }
-  // The exponent byte of 2^kSplitState / factor(). 2^kSplitState cancels the division by it in
-  // SplitRow's scale, because gradients were not multiplied by it.
+  // The exponent byte of 2^kSplitState / factor(). SplitRow's scale divides by 2^kSplitState, by
+  // which h is multiplied. Gradients are not, so this byte cancels the division.
   __device__ __forceinline__ uint32_t byte() const {
     return static_cast<uint32_t>(exponent - kSplitTop + kSplitState);
   }
@@ -75,7 +75,7 @@ template <class Cell, class Layout>
 struct GridSplitColumns {
   const PersistentBackward& args;
   const Group& group;
-  const char* tile;    // in the exchange, as sent in the previous step
+  const char* tile;    // in the exchange; sent in the previous step
   const float* grads;  // the row's gradients in that step: gate 0 of unit 0
   int unit, row;       // the first unit; the row in the tile
 

@@ -1,4 +1,4 @@
-// Grid kernel in float32, forward, for any cell (grid/grid.cuh; engine/fp16x2.cuh explains the
+// The forward grid kernel for any cell in float32 (grid/grid.cuh; engine/fp16x2.cuh explains the
 // products): gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. `rows_each` is the number
 // of rows per group. The half-type version, grid/half_forward.cuh, explains the warps.
 #pragma once
@@ -87,7 +87,7 @@ struct GridSplitFinisher {
   }
   __device__ __forceinline__ uint32_t states_of(int j) const { return states + j * kStatesBytes; }
 
-  // Prefetches the input's products: a thread copies 16 bytes of every 32nd row.
+  // Prefetches the input products of step s. A thread copies 16 bytes per gate of every 32nd row.
   __device__ __forceinline__ void fetch(int s) const {
     if (s < steps && copy_unit() < args.sizes.hidden) {
       const int active = rows.active(time(s)), row_bytes = static_cast<int>(args.product_row) * 4;
@@ -175,8 +175,8 @@ struct GridSplitFinisher {
     }
   }
 
-  // Computes this thread's row of a tile in step s. `taken`: the row has this step. `begun`: the
-  // row had the previous step. `again`: the tile was sent in the previous step.
+  // Computes this thread's row of a tile in step s. `taken` means that the row has this step,
+  // `begun` that it had the previous step, and `again` that the tile was sent in the previous step.
   __device__ __forceinline__ void finish(int s, int row, bool taken, bool begun, bool again,
                                          const Place& at) const {
     const bool anew = any_resets && resets.mark(time(s + 1), row) != 0;
@@ -325,7 +325,7 @@ __device__ __forceinline__ void run_grid_split_forward(const PersistentForward& 
 
 #endif
 
-// `alone`: single_tile. The group has one tile.
+// `alone` means that the group has a single tile.
 template <class Cell, class Layout, bool any_resets, bool alone>
 __global__ void __launch_bounds__(Layout::kThreads, 1)
     grid_split_forward(const __grid_constant__ PersistentForward args, int rows_each) {

@@ -15,7 +15,7 @@ template <class Cell, class Layout>
 struct GridSplitProducts : GridSplitWeights<Layout> {
   using Weights = GridSplitWeights<Layout>;
   using Weights::put, Weights::take;
-  static constexpr int kChunks = Layout::kChunks, kHighs = kChunks / 2;  // all; those with highs
+  static constexpr int kChunks = Layout::kChunks, kHighs = kChunks / 2;  // all; those of highs
   static constexpr int kStateGates = Cell::kStateGates, kTogether = Layout::kGatesTogether;
 
   // Must be called after the block has written the scales of its rows.
@@ -48,8 +48,8 @@ struct GridSplitProducts : GridSplitWeights<Layout> {
     Weights::ask_first();
   }
 
-  // The index of the fragment with the highs or lows of a gate and 16 k. Fragments are in the order
-  // in which multiply() takes them.
+  // The index of the fragment with the highs or lows of gate m and half-chunk c (16 elements of K).
+  // Fragments are in the order in which multiply() takes them.
   static constexpr __device__ __forceinline__ int place(int m, int c, int lows) {
     return ((m / kTogether * 2 * kHighs + c) * 2 + lows) * kTogether + m % kTogether;
   }

@@ -1,8 +1,8 @@
 // The fma products of grid/fp16x2_forward.cuh, for rows of W_hh and of h that are outside the range
 // of fp16x2. A pair of units is sent as two packets, highs and lows. If the h of either unit is too
 // large for fp16x2, the first packet is kLargePair, which makes the sums of that row NaN in all
-// blocks. Then fma multiplies the row. It reads the pair from its origin: h0, the state of a reset,
-// or the previous step's output.
+// blocks. Then each block multiplies the row by fma, and reads the pair from its origin: h0, the
+// state of a reset, or the previous step's output.
 #pragma once
 
 #include "kernels/recurrent/engine/fp16x2.cuh"
@@ -47,7 +47,7 @@ struct GridSplitExact {
   const GroupResets<any_resets>& resets;
   const GridRing& ring;
   uint32_t sums;      // the address of the thread's sums
-  int unit, s, row;   // the first unit; step s of a row of the group
+  int unit, s, row;   // the first unit; the step; the row in the group
   bool begun, again;  // whether the row had step s - 1; whether its tile was sent in step s - 1
 
   __device__ __forceinline__ int time(int step) const {

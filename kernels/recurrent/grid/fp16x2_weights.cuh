@@ -48,8 +48,8 @@ struct GridSplitWeights {
     }
   }
 
-  // Returns fragment f. Each fragment in shared memory is loaded kAhead such fragments before it is
-  // used.
+  // Returns fragment f. If it is in shared memory, this loads the fragment that will be taken from
+  // there kAhead such fragments later.
   __device__ __forceinline__ uint4 take(int f) {
     if constexpr (Layout::kInShared > 0) {
       if (shared(f)) {

@@ -1,29 +1,32 @@
 // Shared by the forward and backward grid kernels. A group of resident blocks keeps the weights of
 // one direction and computes all steps of some rows of the batch, a tile of 8 rows at a time. The
-// MMA warps keep W_hh. They wait for a tile's packets, multiply, and write partial sums to one of
-// two buffers. The epilogue warps add the sums, compute the cell, send and store. So while the cell
-// of one tile is computed, the next tile is multiplied, and the packets of a third tile are in
-// flight.
+// MMA warps keep W_hh in registers and shared memory. They wait for a tile's packets, multiply, and
+// write partial sums to one of two buffers. The epilogue warps add the sums, compute the cell, send
+// packets to the other blocks, and store results. So while the cell of one tile is computed, the
+// next tile is multiplied, and the packets of a third tile are in flight.
 //
-// Packets travel through a ring in global memory, in which the host sets all bits to one. A reader
-// polls the data itself until it changes, so no flag is needed. No pair of numbers is all ones,
-// because rounding to a half type never produces that NaN. The launch is cooperative, so every
-// block that another block waits for is running.
+// A packet is 32 bits that one store writes: two half-type numbers of a pair of units in one row.
+// Packets travel through a ring in global memory, in which the host sets all bits to one before the
+// launch. A reader polls the data itself until it changes, so no flag is needed. No packet is all
+// ones, because rounding to a half type never produces that NaN. The launch is cooperative, so
+// every block that another block waits for is running.
 #pragma once
 
 #include "kernels/recurrent/engine/resets.cuh"
 
 namespace treadle {
 
-// Named barriers of a block. Each of the two buffers of sums has a kSumsFull and a kSumsEmpty.
+// Named barriers of a block. Each of the two buffers of sums has a kSumsFull and a kSumsEmpty, with
+// consecutive numbers. kFinishers is for all epilogue threads.
 enum GridBarrier { kSumsFull = 1, kSumsEmpty = 3, kFinishers = 5 };
 
-// The visits of a pass, in the order in which all warps of a group compute them. A visit is a tile
-// in a step that at least one of its rows has.
+// Iterates over the visits of a pass, in the order in which all warps of a group compute them. A
+// visit is one tile in one step. Tiles of which no row has the step are skipped.
 template <bool backward>
 struct GridVisits {
   const Group& group;
-  int steps, s = -1, j = 0, active = 0, before = 0, ahead;  // rows of steps s, s - 1 and s + 1
+  // Tile j in step s; then how many rows have steps s, s - 1 and s + 1.
+  int steps, s = -1, j = 0, active = 0, before = 0, ahead;
 
   __device__ __forceinline__ GridVisits(const Group& group, int steps)
       : group(group), steps(steps), ahead(of(0)) {}
@@ -48,8 +51,8 @@ struct GridVisits {
   }
 };
 
-// Whether one of four packets, each a pair of units, is missing. Other blocks may be writing them.
-// A packet is written by one store, so it is either complete or missing.
+// Whether any of four packets is missing. Other blocks may be writing them, but one store writes a
+// packet, so each packet is either complete or missing.
 __device__ __forceinline__ bool missing(const uint4& v) {
   return (v.x == ~0u) | (v.y == ~0u) | (v.z == ~0u) | (v.w == ~0u);
 }
@@ -73,7 +76,8 @@ __device__ __forceinline__ void store_word4(char* at, uint32_t x) {
   asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(at), "r"(x) : "memory");
 }
 
-// Stores the units of a pair that are `real`, with one store if rows are `even`.
+// Stores those units of a pair that are `real`, which means that they exist. If `even`, H is even
+// and one aligned store writes both.
 __device__ __forceinline__ void store_pair(char* at, uint32_t bits, bool even,
                                            const bool (&real)[2]) {
   if (even) {
@@ -84,8 +88,8 @@ __device__ __forceinline__ void store_pair(char* at, uint32_t bits, bool even,
   if (real[1]) reinterpret_cast<uint16_t*>(at)[1] = static_cast<uint16_t>(bits >> 16);
 }
 
-// Whether one of the warp's packets is missing. This takes one instruction per packet, because all
-// ones is the maximum.
+// Whether one of the warp's packets is missing. All ones is the largest number, so a maximum finds
+// it, with one instruction per packet.
 template <int n>
 __device__ __forceinline__ bool any_missing(const uint4 (&v)[n]) {
   uint32_t most = 0;
@@ -125,22 +129,23 @@ __device__ __forceinline__ void poll(uint4 (&v)[n], const char* at, int stride =
   while (any_missing(v)) ask_missing(v, at, stride);
 }
 
-// Byte offsets of steps in a group's exchange. The exchange is a ring of steps, each with all
-// tiles. In the forward pass it is followed by the h that the first step reads. A tile is [chunk of
-// 32 k][row][8 k] x 16 bytes, so that a warp's reads are contiguous: eight consecutive lanes share
+// Byte offsets of steps in a group's exchange, the memory through which its blocks exchange
+// packets. The exchange is a ring of kGridRing slots, each with all tiles of a step. In the forward
+// pass it is followed by the h that the first step reads. A half-type tile is [chunk of 32 elements
+// of K][row][element], so that a warp's 16-byte loads are contiguous: eight consecutive lanes share
 // a line of 128 bytes.
 //
-// Step s writes its packets to slot s and clears those of step s - 2, so that each slot is empty
-// again long before the ring wraps. This is safe for two reasons:
+// Step s writes its packets to slot s % kGridRing and clears those of step s - 2, so that each slot
+// is empty again long before the ring wraps. This is safe for two reasons:
 // - All blocks have read a packet before it is cleared. A block in step s has multiplied a tile of
 //   step s - 1. Each block sent its part of that tile after it had multiplied, and so read, the
 //   tile of step s - 2.
 // - No reader mistakes an old packet for a new one. The block that clears a packet writes the next
-//   one to the same address some steps later. If two of its threads do this, the barrier of each
-//   step orders them. Fences (order_exchange()) keep a reader, which is always the same thread for
-//   a packet, from seeing stale data when the ring wraps. The sending block has a fence between
-//   clearing a packet and sending another; the reader has one between receiving that other packet
-//   and polling the slot.
+//   one to the same address some steps later. If different threads of that block clear and write,
+//   the barrier of each step orders them. Fences (order_exchange()) keep a reader, which is always
+//   the same thread for a packet, from seeing stale data when the ring wraps. The sending block has
+//   a fence between clearing a packet and sending another; the reader has one between receiving
+//   that other packet and polling the slot.
 struct GridRing {
   int step_bytes;
 

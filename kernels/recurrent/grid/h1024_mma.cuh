@@ -31,8 +31,8 @@ struct GridWideProducts {
     keep(in_shared);
   }
 
-  // Half-chunks of 16 k with weights in shared memory are interleaved with the others, so that each
-  // is loaded while others are multiplied.
+  // Half-chunks (16 elements of K) with weights in shared memory are interleaved with the others,
+  // so that each is loaded while others are multiplied.
   static constexpr __device__ __forceinline__ int shared_before(int c) {
     return c * Layout::kInShared / (2 * kChunks);
   }
@@ -68,7 +68,7 @@ struct GridWideProducts {
   }
 };
 
-// `alone`: single_tile. The group has one tile, so the next packets belong to the same tile and
+// `alone` means that the group has a single tile. Then the next packets belong to the same tile and
 // cannot arrive before its epilogue.
 template <class Layout, class Products, bool alone>
 struct GridWideMultiplier {
@@ -79,7 +79,7 @@ struct GridWideMultiplier {
 
   Products products;
   GridRing ring;
-  GridVisits<false> visit;  // the visit after the next
+  GridVisits<false> visit;  // the next visit: a tile in a step
   const char* from;
   const char* at;  // the address of the next visit's packets
   uint32_t sums_to;
@@ -106,13 +106,13 @@ struct GridWideMultiplier {
     return step + visit.j * Layout::kTileBytes;
   }
 
-  // Multiplies the packets at `here`, whose loads have been issued before. Each packet that has
-  // been used is replaced by one of the next visit, which arrives while others are multiplied.
-  // Because there are many packets, they are awaited in pairs. If there is no next visit, its
-  // packets are not used.
+  // Multiplies the packets at `here`, whose loads have been issued before. As soon as the packets
+  // of a 16-byte load have been used, that load is issued for the next visit, and arrives while
+  // others are multiplied. The warp waits for two loads at a time. After the last visit, the
+  // packets loaded are not used.
   __device__ __forceinline__ void multiply(Words& words, const char*& here) {
-    // If the tile has not arrived, awaiting packets in pairs would cost a memory round trip per
-    // pair.
+    // If the tile has not arrived, this waits for all loads at once. Two at a time would cost a
+    // memory round trip per pair.
     const uint4 first[1] = {words[0]};
     if (kWhole || any_missing(first)) poll(words, here);
     const auto await = [&](int i, int j) {
@@ -167,8 +167,8 @@ struct GridWideMultiplier {
       any = more;
       multiply(words, here);
     }
-    // The epilogue warps have arrived at each buffer's barrier once more, and every arrival needs a
-    // wait.
+    // The epilogue warps have arrived at kSumsEmpty of each buffer once more than these warps have
+    // waited there. A named barrier needs as many waits as arrivals.
     if (!alone) {
       ptx::sync_threads(kSumsEmpty + buffer, kMeeting);
       ptx::sync_threads(kSumsEmpty + (buffer ^ 1), kMeeting);

@@ -1,6 +1,6 @@
-// Grid kernel, backward, for any cell in half types (grid/grid.cuh): grad_h_{t-1} = grad_gates_t
-// W_hh. A block computes it for its own units and needs the gradients of all gates of all units.
-// `rows_each` is the number of rows per group. Twin: kernels/recurrent/cpu/rows_backward.h.
+// The backward grid kernel for any cell in half types (grid/grid.cuh): grad_h_{t-1} = grad_gates_t
+// W_hh. A block computes grad_h for its own units, and needs the gradients of all gates of all
+// units. `rows_each` is the number of rows per group. Twin: kernels/recurrent/cpu/rows_backward.h.
 #pragma once
 
 #include "kernels/recurrent/grid/half_backward_epilogue.cuh"
@@ -156,7 +156,7 @@ __device__ __forceinline__ void run_grid_backward(const PersistentBackward& args
   }
 }
 
-// late: see GridBackwardMultiplier.
+// GridBackwardMultiplier explains `late`.
 template <class Cell, class T, class Layout, bool any_resets, int late>
 __global__ void __launch_bounds__(Layout::kThreads, 1)
     grid_backward(const __grid_constant__ PersistentBackward args, int rows_each) {

@@ -13,7 +13,7 @@ struct GridBackwardFinishing {
   static constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
   static constexpr int kBytes = sizeof(T);
   static constexpr int kCParts = Cell::kCParts;
-  // Per tile: the gradients of h and c.
+  // Bytes per tile for the gradients of h and c.
   static constexpr int kStatesBytes = Layout::kTeam * Layout::kStateBytes;
   using C = math::CType<float, kCParts>;
   static constexpr int kTeams = Layout::kTeams;
@@ -70,7 +70,7 @@ struct GridBackwardFinishing {
   __device__ __forceinline__ int64_t state_row(int row) const {
     return group.direction * args.sizes.batch + rows.first + row;
   }
-  // From one part of c to the next in a stage.
+  // The distance between the parts of c in a stage.
   __device__ __forceinline__ int c_plane() const { return tiles * 8 * Layout::kCRow; }
 
   // Prefetches saved values. For each of its rows, a thread copies 16 bytes of each gate and of
@@ -153,8 +153,8 @@ struct GridBackwardFinishing {
   }
 
   // Runs all steps. Calls finish(s, start, j, buffer, active, before) for each tile j of step s,
-  // whose rows begin at `start`. `active` rows have step s, `before` rows had the previous step.
-  // `alone`: single_tile.
+  // whose rows begin at `start`. `active` rows have step s, and `before` rows had the previous
+  // step. `alone` means that the group has a single tile.
   template <bool alone, class Finish>
   __device__ __forceinline__ void run(const Finish& finish) const {
     for (int s = 0; s < Layout::kDepth - 1; ++s) fetch(s);
@@ -162,7 +162,7 @@ struct GridBackwardFinishing {
       if (kTeams == 1 || b == team) ptx::arrive_threads(kSumsEmpty + b, kMeeting);
     }
     begin();
-    // How many tiles have been summed so far; the number of rows of the previous step.
+    // The number of tiles summed so far, and of rows in the previous step.
     int sums = 0, before = 0;
     // There is one more iteration than steps, for grad_h0.
 #pragma unroll 1

@@ -7,10 +7,10 @@
 namespace treadle {
 
 // An MMA warp computes the products of all units of the block over an eighth of K. `late` is 2 if
-// the group has one tile: the next packets belong to the same tile and cannot arrive before its
-// epilogue. It is 1 with two tiles, which are half a step apart: the packets of the other tile are
-// loaded after the sums of this one are stored. It is 0 with more tiles: the packets of the next
-// one have arrived early enough to be loaded during the multiplication.
+// the group has one tile. Then the next packets belong to the same tile and cannot arrive before
+// its epilogue. It is 1 with two tiles, which are half a step apart. Then the packets of the other
+// tile are loaded after the sums of this one are stored. It is 0 with more tiles. Then the next
+// tile's packets arrive early enough to be loaded during the multiplication.
 template <class Cell, class T, class Layout, int late>
 struct GridBackwardMultiplier {
   static constexpr int kStateGates = Cell::kStateGates;
@@ -21,7 +21,7 @@ struct GridBackwardMultiplier {
 
   uint32_t weights[Layout::kInRegisters * kTiles * 4];
   GridRing ring;
-  GridVisits<true> visit;  // the visit after the next
+  GridVisits<true> visit;  // the next visit: a tile in a step
   const char* from;
   const char* at;  // the address of the next visit's packets
   uint32_t sums_to, in_shared;
@@ -44,8 +44,8 @@ struct GridBackwardMultiplier {
     at = from + source();
   }
 
-  // Half-chunks of 16 k with weights in shared memory are interleaved with the others, so that each
-  // is loaded while others are multiplied.
+  // Half-chunks (16 elements of K) with weights in shared memory are interleaved with the others,
+  // so that each is loaded while others are multiplied.
   static constexpr __device__ __forceinline__ int shared_before(int c) {
     return c * Layout::kInShared / (2 * kChunks);
   }
@@ -53,8 +53,9 @@ struct GridBackwardMultiplier {
     return shared_before(c + 1) > shared_before(c);
   }
 
-  // Loads transposed weights, columns u of W_hh. Chunks of 32 k are ordered by units of all blocks,
-  // then by gate. Rows g and g + 8 of a product's A are a pair of units.
+  // Loads the columns u of W_hh, which are rows of the transposed matrix. Chunks of 32 elements of
+  // K are ordered [32 units][gate]. Rows g and g + 8 of an instruction's A operand are a pair of
+  // units.
   __device__ __forceinline__ void load_weights(const PersistentBackward& args, int64_t d, int rank,
                                                int warp, int g, int q) {
     const int64_t hidden = args.sizes.hidden;
@@ -94,8 +95,8 @@ struct GridBackwardMultiplier {
     return ring.place(visit.s) + visit.j * Layout::kTileBytes;
   }
 
-  // Multiplies the packets at `here`, whose loads have been issued before. The packets of the next
-  // visit replace them. If there is no next visit, those packets are not used.
+  // Multiplies the packets at `here`, whose loads have been issued before, and replaces them by the
+  // packets of the next visit. After the last visit, the packets loaded are not used.
   __device__ __forceinline__ void multiply(Words& words, const char*& here) {
     poll(words, here);
     float sum[kTiles][4] = {};
@@ -159,8 +160,8 @@ struct GridBackwardMultiplier {
       any = more;
       multiply(words, here);
     }
-    // The epilogue warps have arrived at each buffer's barrier once more, and every arrival needs a
-    // wait.
+    // The epilogue warps have arrived at kSumsEmpty of each buffer once more than these warps have
+    // waited there. A named barrier needs as many waits as arrivals.
     if (!kAlone) {
       ptx::sync_threads(kSumsEmpty + buffer, kMeeting);
       ptx::sync_threads(kSumsEmpty + (buffer ^ 1), kMeeting);

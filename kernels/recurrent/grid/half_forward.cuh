@@ -1,4 +1,4 @@
-// Grid kernel, forward, for any cell in half types (grid/grid.cuh): gates_t = products_t + bias +
+// The forward grid kernel for any cell in half types (grid/grid.cuh): gates_t = products_t + bias +
 // h_{t-1} W_hh^T, then the cell. `rows_each` is the number of rows per group. Twin:
 // kernels/recurrent/cpu/rows_forward.h.
 #pragma once
@@ -8,8 +8,8 @@
 namespace treadle {
 
 // The epilogue warps. A thread computes a pair of units of one row of a tile. Two teams, one for
-// each buffer of sums, alternate between tiles. The other team may compute the tile in the next
-// step, so c and h are in shared memory, with a barrier in each step.
+// each buffer of sums, alternate between tiles. In the next step the other team may compute the
+// same tile. So c and h are in shared memory, and there is a barrier in each step.
 template <class Cell, class T, class Layout, bool any_resets, int buffers>
 struct GridFinisher {
   static constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
@@ -84,7 +84,7 @@ struct GridFinisher {
   }
   __device__ __forceinline__ uint32_t states_of(int j) const { return states + j * kStatesBytes; }
 
-  // Prefetches the input's products: a thread copies 16 bytes of every 64th row.
+  // Prefetches the input products of step s. A thread copies 16 bytes per gate of every 64th row.
   __device__ __forceinline__ void fetch(int s) const {
     if (s < steps && copy_unit() < args.sizes.hidden) {
       const int active = rows.active(time(s)), row_bytes = static_cast<int>(args.product_row) * 2;
@@ -166,8 +166,8 @@ struct GridFinisher {
     ptx::arrive_threads(kSumsEmpty + team, kMeeting);
   }
 
-  // Computes this thread's row of a tile in step s. `taken`: the row has this step. `again`: the
-  // tile was also sent in the previous step.
+  // Computes this thread's row of a tile in step s. `taken` means that the row has this step,
+  // `again` that the tile was also sent in the previous step.
   __device__ __forceinline__ void finish(int s, int row, bool taken, bool again,
                                          const Place& at) const {
     const bool anew = any_resets && resets.mark(time(s + 1), row) != 0;
@@ -296,7 +296,7 @@ __device__ __forceinline__ void run_grid_forward(const PersistentForward& args, 
   }
 }
 
-// late: see GridMultiplier.
+// GridMultiplier explains `late`.
 template <class Cell, class T, class Layout, bool any_resets, int late>
 __global__ void __launch_bounds__(Layout::kThreads, 1)
     grid_forward(const __grid_constant__ PersistentForward args, int rows_each) {

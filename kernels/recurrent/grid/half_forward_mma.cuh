@@ -6,8 +6,9 @@
 
 namespace treadle {
 
-// Calls put(half-chunk of 16 k, gate, weights of a lane). In a chunk of 32 k, lane (g, q) has units
-// 8q .. 8q + 7, for two products of 16 k. Rows g and g + 8 of a product's A are a pair of units.
+// Loads a warp's weights. Calls put(c, gate, weights of this lane) for each half-chunk c of 16
+// elements of K. Lane (g, q) has elements 8q to 8q + 7 of a chunk of 32, for two mma instructions.
+// Rows g and g + 8 of their A operand are a pair of units.
 template <class Cell, class Layout, class Put>
 __device__ __forceinline__ void load_forward_weights(const PersistentForward& args, int64_t d,
                                                      int rank, const Put& put) {
@@ -30,10 +31,10 @@ __device__ __forceinline__ void load_forward_weights(const PersistentForward& ar
   }
 }
 
-// An MMA warp computes the products of all units of the block over an eighth of K. `late`: in how
-// many of every two visits the next packets are loaded after the sums are stored, instead of during
-// the multiplication. It is 2 with one tile, whose next packets depend on the tile itself, and 1
-// with two tiles.
+// An MMA warp computes the products of all units of the block over an eighth of K. `late` says when
+// it loads the packets of the next visit (a tile in a step). With 0 it does so while it multiplies,
+// and with 2 after it has stored its sums. 2 is for groups with one tile, whose next packets cannot
+// arrive before its epilogue. With 1 it alternates between the two, for groups with two tiles.
 template <class Cell, class T, class Layout, int late>
 struct GridMultiplier {
   static constexpr int kStateGates = Cell::kStateGates;
@@ -42,7 +43,7 @@ struct GridMultiplier {
 
   uint32_t weights[2 * kChunks * kStateGates * 4];
   GridRing ring;
-  GridVisits<false> visit;  // the visit after the next
+  GridVisits<false> visit;  // the next visit
   const char* from;
   const char* at;  // the address of the next visit's packets
   uint32_t sums_to;
@@ -72,7 +73,7 @@ struct GridMultiplier {
   }
 
   // Multiplies the packets `now`, whose loads from `here` have been issued before, and issues the
-  // loads of the next visit. If there is no next visit, those packets are not used.
+  // loads of the next visit. After the last visit, the packets loaded are not used.
   template <bool early>
   __device__ __forceinline__ void multiply(Words& now, Words& next, const char*& here) {
     poll(now, here);
@@ -139,8 +140,8 @@ struct GridMultiplier {
         multiply<late == 0>(b, a, here);
       }
     }
-    // The epilogue warps have arrived at each buffer's barrier once more, and every arrival needs a
-    // wait.
+    // The epilogue warps have arrived at kSumsEmpty of each buffer once more than these warps have
+    // waited there. A named barrier needs as many waits as arrivals.
     if (late == 0) ptx::sync_threads(kSumsEmpty + buffer, Layout::kMultiplying + Layout::kTeam);
     if (late < 2)
       ptx::sync_threads(kSumsEmpty + (buffer ^ 1), Layout::kMultiplying + Layout::kTeam);

@@ -41,10 +41,11 @@ cudaError_t run_grid_half(const PersistentForward* args, const GridCall& call) {
       constexpr int kWidth = decltype(width)::value;
       using Layout =
           GridForward<Cell::kGates, Cell::kStateGates, kWidth, setmaxnreg, Cell::kCParts>;
-      // If the GPU has clusters, these compute batches of a single tile up to h512.
+      // GPUs with setmaxnreg have clusters, which compute batches of a single tile up to h512. So
+      // no kernel is compiled for a single tile there.
       constexpr int kLatest = setmaxnreg && kWidth == kGridNarrowHidden ? 0 : 2;
-      // Without setmaxnreg, two tiles use the kernel for more tiles, which saves a third of the
-      // kernels.
+      // Without setmaxnreg, two tiles use the kernel for three or more tiles. This saves a third of
+      // the kernels.
       constexpr int kTwo = setmaxnreg ? 1 : 0;
       return call.plan.rows == 8    ? run_grid_of<Cell, T, Layout, kLatest>(args, call)
              : call.plan.rows == 16 ? run_grid_of<Cell, T, Layout, kTwo>(args, call)
@@ -61,7 +62,7 @@ cudaError_t run_grid_half(const PersistentBackward* args, const GridCall& call) 
     return with_grid_width<setmaxnreg>(call.sizes.hidden, [&](auto width) {
       using Layout = GridBackward<Cell::kGates, Cell::kStateGates, decltype(width)::value,
                                   setmaxnreg, Cell::kCParts>;
-      constexpr int kTwo = setmaxnreg ? 1 : 0;  // as forward
+      constexpr int kTwo = setmaxnreg ? 1 : 0;  // as in the forward pass
       return call.plan.rows == 8    ? run_grid_of<Cell, T, Layout, 2>(args, call)
              : call.plan.rows == 16 ? run_grid_of<Cell, T, Layout, kTwo>(args, call)
                                     : run_grid_of<Cell, T, Layout, 0>(args, call);

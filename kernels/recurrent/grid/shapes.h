@@ -20,7 +20,7 @@ constexpr int grid_width(int64_t hidden, bool setmaxnreg) {
   return hidden <= kGridNarrowHidden ? 1 : hidden <= kGridHidden ? 2 : 3;
 }
 
-inline constexpr int kGridRing = 32;  // steps of the exchange that have separate slots
+inline constexpr int kGridRing = 32;  // slots of the exchange, one per step
 
 // The registers per thread if a multiprocessor runs one block of `warps` warps. Its four schedulers
 // share the warps, and each has a quarter of the registers.
@@ -35,8 +35,9 @@ constexpr int finishing_registers(int threads, int multiplying, int each) {
   return (begins_with - multiplying * each) / (threads - multiplying) / 8 * 8;
 }
 
-// `setmaxnreg`: MMA warps take registers from the epilogue warps, which only sm_90 supports.
-// Without it all threads have the same number, and more weights are in shared memory.
+// If `setmaxnreg`, MMA warps take registers from the epilogue warps with that instruction, which
+// only sm_90 has. Otherwise all threads have the same number of registers, and more weights are in
+// shared memory.
 
 template <int gates, int state_gates, int hidden, bool setmaxnreg, int c_parts>
 struct GridForward {
@@ -58,20 +59,21 @@ struct GridForward {
                                                                            : 176;
   static constexpr int kFinishingRegisters =
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
-  static constexpr int kChunks = hidden / 32 / kMultiplyingWarps;  // of 32 k, per warp
+  // The chunks of 32 elements of K that a warp multiplies.
+  static constexpr int kChunks = hidden / 32 / kMultiplyingWarps;
   // How many half-chunks of weights fit in registers next to packets, sums and addresses. The
   // others are in shared memory.
   static constexpr int kFree = (kMultiplyingRegisters - 40 - 4 * kChunks) / (4 * state_gates);
   static constexpr int kInRegisters = kWide && kFree < 2 * kChunks ? kFree : 2 * kChunks;
   static constexpr int kInShared = 2 * kChunks - kInRegisters;
-  static constexpr int kDepth = kWide && state_gates == 4 ? 4 : 6;  // stages of input
+  static constexpr int kDepth = kWide && state_gates == 4 ? 4 : 6;  // stages of input products
   static constexpr int kStageRow = kUnits * 2 + 16;                 // bytes
-  static constexpr int kFirstPoll = 600;  // with one tile: clocks from reading sums to polling
+  static constexpr int kFirstPoll = 600;  // with one tile: clock cycles before the first poll
 
   static constexpr int kSumBytes = kMultiplyingWarps * state_gates * 512;
   static constexpr int kWeights = 2 * kSumBytes;  // after both buffers of sums
   static constexpr int kStages = kWeights + kMultiplyingWarps * kInShared * state_gates * 512;
-  // Bytes per row: c and h of 8 pairs, and the stages of the input.
+  // Bytes per row: c and h of 8 pairs, and the stages of input products.
   static constexpr int kStateBytes = 4 + 8 * c_parts;  // of a pair
   static constexpr int kRowBytes = kUnits / 2 * kStateBytes + kDepth * gates * kStageRow;
 
@@ -95,10 +97,10 @@ struct GridSplit {
                                                                   : 176;
   static constexpr int kFinishingRegisters =
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
-  // A warp has kChunks chunks of 32 k: first the highs, then the lows. It multiplies kGatesTogether
-  // gates at a time. Registers hold kInRegisters of its kFragments fragments of weights: up to h512
-  // all of them, otherwise more for cells with four gates, whose weights leave less shared memory
-  // for rows.
+  // A warp has kChunks chunks of 32 elements of K: first the highs, then the lows. It multiplies
+  // kGatesTogether gates at a time. Registers hold kInRegisters of its kFragments fragments of
+  // weights: all of them up to h512. Above that, registers hold more of them for cells with four
+  // gates, because more weights in shared memory would leave less of it for rows.
   static constexpr int kChunks = 2 * kHidden / 32 / kMultiplyingWarps;
   static constexpr int kGatesTogether = state_gates % 2 == 0 ? 2 : state_gates;
   static constexpr int kFragments = 2 * kChunks * state_gates;
@@ -109,7 +111,7 @@ struct GridSplit {
   static constexpr int kInShared = kFragments - kInRegisters;
   static constexpr int kDepth = 3;                                             // stages of input
   static constexpr int kStageRow = kUnits * 4 + (state_gates == 4 ? 16 : 32);  // bytes
-  static constexpr int kFirstPoll = 600;  // with one tile: clocks from reading sums to polling
+  static constexpr int kFirstPoll = 600;  // with one tile: clock cycles before the first poll
 
   // Offsets in a tile. word_of(pair) is the offset of a pair's highs in the first row. The lows
   // follow kLowAt bytes later.
@@ -124,7 +126,7 @@ struct GridSplit {
   static constexpr int kBias = kWeights + kMultiplyingWarps * kInShared * 512;  // biases, scales
   static constexpr int kExact = kBias + gates * kUnits * 8;                     // rows for fma
   static constexpr int kStages = kExact + 16;
-  // Bytes per row: c and h of 8 pairs, and the stages of the input.
+  // Bytes per row: c and h of 8 pairs, and the stages of input products.
   static constexpr int kStateBytes = 8 + 8 * c_parts;  // of a pair
   static constexpr int kRowBytes = kUnits / 2 * kStateBytes + kDepth * gates * kStageRow;
 
@@ -134,8 +136,8 @@ struct GridSplit {
 template <int gates, int state_gates, int hidden, bool setmaxnreg, int c_parts>
 struct GridBackward {
   static constexpr bool kSetmaxnreg = setmaxnreg;
-  // A block reads the gradients of all gates of all units, so there are no more blocks than W_hh
-  // needs.
+  // Every block reads the gradients of all gates of all units. So there are as few blocks as can
+  // hold W_hh.
   static constexpr int kUnits = !setmaxnreg && hidden > kGridNarrowHidden ? 16 : 32;
   static constexpr int kBlocks = hidden / kUnits;
   static constexpr int kTileBytes = state_gates * hidden * 8 * 2;  // in the B operand's order
@@ -154,15 +156,16 @@ struct GridBackward {
                                                                             : 200;
   static constexpr int kFinishingRegisters =
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
-  static constexpr int kChunks = state_gates * hidden / 32 / kMultiplyingWarps;  // of 32 k
-  static constexpr int kTiles = kUnits / 16;                                     // of 16 units
+  // As in GridForward.
+  static constexpr int kChunks = state_gates * hidden / 32 / kMultiplyingWarps;
+  static constexpr int kTiles = kUnits / 16;  // of 16 units
   // How many of the 2 * kChunks half-chunks fit in registers next to packets, sums and addresses.
   static constexpr int kFree = (kMultiplyingRegisters - 40 - 4 * kChunks) / (4 * kTiles);
   static constexpr int kInRegisters = kFree < 2 * kChunks ? kFree : 2 * kChunks;
   static constexpr int kInShared = 2 * kChunks - kInRegisters;
   static constexpr int kDepth = 3;  // stages of saved values
   static constexpr int kStageRow = kUnits * 2 + 32, kCRow = kUnits * 4 + 32;  // bytes
-  static constexpr int kFirstPoll = 350;  // with one tile: clocks from reading sums to polling
+  static constexpr int kFirstPoll = 350;  // with one tile: clock cycles before the first poll
 
   static constexpr int kSumBytes = kMultiplyingWarps * kTiles * 512;  // per buffer
   static constexpr int kWeights = 2 * kSumBytes;
@@ -182,11 +185,11 @@ template <int gates, int state_gates, int hidden, int words, bool setmaxnreg, in
 struct GridSplitBackward {
   static constexpr bool kSetmaxnreg = setmaxnreg;
   static constexpr int kGates = gates, kStateGates = state_gates, kHidden = hidden, kWords = words;
-  // Shared memory must have room for rows and weights.
+  // Blocks have 32 units only where shared memory then has room for rows and weights.
   static constexpr int kUnits = setmaxnreg && hidden * words == kGridNarrowHidden ? 32 : 16;
   static constexpr int kBlocks = hidden / kUnits;
   static constexpr int kMostRows = 64;
-  // A warp has at least four spans, and reads their scales together.
+  // A warp has at least four spans, because it loads the scales of four spans at a time.
   static constexpr int kMultiplyingWarps = hidden > kGrid256 ? 8 : 4;
   static constexpr int kMultiplying = kMultiplyingWarps * kWarp;
   // A team computes a tile, and each of its threads a pair of units of one row. There are two teams
@@ -213,8 +216,9 @@ struct GridSplitBackward {
   static constexpr int kStageRow = kUnits * 4 + (state_gates == 4 ? 16 : 32);  // bytes
   static constexpr int kCRow = kStageRow;
 
-  // A tile has packets, then scales, which are [warp][four rows][span] x 4 bytes. word_of() is the
-  // offset of the first packet of a pair of units in the first row.
+  // A tile has packets, then scales, which are [warp][half of the rows][span], with one byte for
+  // each of four rows. word_of() is the offset of the first packet of a pair of units in the first
+  // row.
   static constexpr int kScales = kMultiplyingWarps * kChunks * 512;
   static constexpr int kTileBytes = kScales + kMultiplyingWarps * 2 * kSpans * 4;
   static constexpr int word_of(int pair) {
@@ -246,7 +250,7 @@ struct GridShape {
   int tile_bytes;  // bytes of a group's exchange per step of eight rows
   int most_rows, stages, row_bytes;
 
-  // The most rows, in whole tiles, that fit in a block's shared memory; 0: none.
+  // The most rows, in whole tiles, that fit in a block's shared memory, or 0 if no tile fits.
   constexpr int rows(int64_t shared_bytes) const {
     const int64_t room = (shared_bytes - stages) / row_bytes / 8 * 8;
     return room < 8 ? 0 : room < most_rows ? static_cast<int>(room) : most_rows;
@@ -266,7 +270,7 @@ struct GridShapes {
   GridShape split[kGridWidths - 1], split_backward[kGridWidths - 1][2];
 };
 
-// With setmaxnreg the planner never uses the first width.
+// With setmaxnreg the planner never uses the layouts of h256. Those of h512 stand in for them.
 template <int gates, int state_gates, bool setmaxnreg, int c_parts,
           int h256 = setmaxnreg ? 512 : 256>
 inline constexpr GridShapes kGridShapes{

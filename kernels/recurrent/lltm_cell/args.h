@@ -1,5 +1,5 @@
-// The host's description of an LLTM cell for the CPU and for CUDA, without torch or CUDA.
-// Shapes: N independent problems of B rows and H units each.
+// Arguments of the LLTM cell's kernels on the CPU and on CUDA. This header needs neither torch nor
+// CUDA. Shapes: N independent problems of B rows and H units each.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,8 @@ struct LltmBackward {
   void* grad_old_cell;             // [N, B, H] contiguous, or null
 };
 
-// The whole forward pass of few rows, product included. cell.gates is not read. The other arguments
-// have a column stride of 1.
+// The whole forward pass of few rows, including the product. cell.gates is not read. The other
+// arguments have a column stride of 1.
 struct LltmFewForward {
   LltmForward cell;
   LltmView weights, old_h, input;  // [N, 3H, H+I], [N, B, H], [N, B, I]

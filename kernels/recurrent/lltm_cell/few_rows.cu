@@ -1,6 +1,7 @@
 // The LLTM cell for few rows on CUDA. One launch computes the whole forward pass; another computes
-// all products and sums of the backward pass. Separate matrix products of so few rows would need
-// launches of few blocks, and copies between them. Shapes: N problems of B rows, H units, I inputs.
+// all products and sums of the backward pass. Separate matrix products of so few rows would be
+// launches of few blocks each, with copies between them. Shapes: N problems of B rows, H units, I
+// inputs.
 #include "kernels/common/convert.cuh"
 #include "kernels/common/launch.cuh"
 #include "kernels/math/cells/lltm.h"
@@ -61,7 +62,7 @@ __global__ void __launch_bounds__(kWarpUnits * kWarps * kLanes)
     acc sum = 0;
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) sum += parts[in_block][w][m * kWarpRows + lane];
-    // Rounded, because the backward pass reads the rounded value.
+    // The sum is rounded first, because the backward pass reads the rounded value.
     const T stored = Narrow<T>::from(sum);
     static_cast<T*>(args.gates)[(flat * kCellGates + m) * hidden + unit] = stored;
     gates[m] = widen(stored);
@@ -81,7 +82,7 @@ __global__ void __launch_bounds__(kWarpUnits * kWarps * kLanes)
 constexpr int kColumns = 32, kRowsOfWarps = 32;
 constexpr int kGradientThreads = kColumns * kRowsOfWarps;
 
-// x = [old_h, input].
+// Returns an element of x = [old_h, input].
 template <class T>
 __device__ __forceinline__ acc_t<T> state_of(const LltmGradients& args, int64_t problem,
                                              int64_t row, int64_t column) {
@@ -90,7 +91,8 @@ __device__ __forceinline__ acc_t<T> state_of(const LltmGradients& args, int64_t 
                          : element_of<T>(args.input, problem, row, column - hidden);
 }
 
-// Sums over the rows. A warp computes one gate, and each lane one column of x.
+// Computes grad_weights and grad_bias, which are sums over the rows. A warp computes one gate, and
+// each lane one column of x.
 template <class T>
 __device__ __forceinline__ void weight_gradients(const LltmGradients& args, int64_t problem,
                                                  int64_t gate, int64_t column) {
@@ -117,7 +119,8 @@ __device__ __forceinline__ void weight_gradients(const LltmGradients& args, int6
   }
 }
 
-// Sums over the gates, for eight rows. A warp adds every 32nd gate, each lane for one column of x.
+// Computes grad_old_h and grad_input of eight rows, which are sums over the gates. A warp adds
+// every 32nd gate, and each lane computes one column of x.
 template <class T>
 __device__ __forceinline__ void state_gradients(const LltmGradients& args, int64_t problem,
                                                 int64_t first, int64_t column) {

@@ -13,13 +13,13 @@ cudaError_t launch_lltm_cell_forward(const LltmForward& args, cudaStream_t strea
 cudaError_t launch_lltm_cell_backward(const LltmBackward& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_lltm_cell_backward);
 
-// For few rows: few_rows.cu.
+// For few rows (few_rows.cu).
 cudaError_t launch_lltm_few_forward(const LltmFewForward& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_lltm_few_forward);
 cudaError_t launch_lltm_few_gradients(const LltmGradients& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_lltm_few_gradients);
 
-// Before and after the matrix products: pack_and_sum.cu.
+// For the work before and after the matrix products (pack_and_sum.cu).
 cudaError_t launch_lltm_pack(const LltmPack& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_lltm_pack);
 cudaError_t launch_lltm_bias_grad(const LltmBiasGrad& args, cudaStream_t stream)

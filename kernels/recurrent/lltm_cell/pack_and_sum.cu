@@ -9,7 +9,7 @@
 namespace treadle {
 namespace {
 
-// One thread per word_t of x, which is one element or 16 bytes of elements.
+// Each thread copies one word_t of x: an element, or 16 bytes of elements.
 template <class word_t>
 __global__ void __launch_bounds__(kBlockSize)
     lltm_pack(const __grid_constant__ LltmPack args, FastDivide by_columns) {

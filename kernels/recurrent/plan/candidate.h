@@ -17,7 +17,7 @@ using namespace plan_times;
 inline constexpr double kNever = std::numeric_limits<double>::infinity();
 
 struct Candidate {
-  bool exists = false;  // the algorithm has a kernel for the layer
+  bool exists = false;  // whether the algorithm has a kernel for the layer
   double time = kNever;
   RecurrencePlan plan{};
 };

@@ -11,7 +11,7 @@
 
 namespace treadle::plans {
 
-// The largest H that "cluster" or "grid" supports; 0 if it does not support the dtype.
+// The largest H that "cluster" or "grid" supports, or 0 if it does not support the dtype.
 inline int64_t most_hidden(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                            Dtype dtype, bool cluster, bool backward) {
   return cluster ? most_hidden_of_clusters(sizes, device, dtype, backward)
@@ -26,7 +26,7 @@ inline bool runs_forward_only(const RecurrenceSizes& sizes, const RecurrenceDevi
          sizes.hidden <= most_hidden(sizes, device, sizes.dtype, cluster, /*backward=*/false);
 }
 
-// ---- These functions return null, or the reason why the algorithm cannot run.
+// ---- Each of these functions returns null, or the reason why the algorithm cannot run.
 
 inline const char* refuse_tiles(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
   if (is_formula(sizes.cell)) return fail("algorithm tiles needs a cell other than a treadle.Cell");

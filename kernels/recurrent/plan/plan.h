@@ -1,11 +1,11 @@
 // The plan of a recurrent layer: a pure function of sizes, dtype and device. Algorithms:
 //   rows     CPU: each thread computes all steps of some rows of the batch
-//   step     CUDA: a matrix product and a fused kernel for each step
-//   tiles    CUDA: both in one launch for each step; tensor cores multiply tiles of many rows
-//   warp     CUDA: both in one launch for a single step of few rows, without tensor cores
+//   step     CUDA: a matrix product and a pointwise kernel for each step
+//   tiles    CUDA: one launch for each step; tensor cores multiply tiles of many rows
+//   warp     CUDA: one launch for a single step of few rows, without tensor cores
 //   cluster  CUDA: one launch for all steps; a cluster of blocks (before sm_90, a single block)
 //            keeps the weights on the chip
-//   grid     CUDA: the same with more blocks than a cluster may have, for larger H
+//   grid     CUDA: like cluster, with more blocks than a cluster may have, for larger H
 #pragma once
 
 #include <cstddef>
@@ -71,7 +71,7 @@ struct RecurrenceSizes {
   Dtype dtype;
   bool packed = false;  // some row has fewer steps than others
   bool resets = false;  // rows may reset
-  int groups = 1;       // of PersistentSizes
+  int groups = 1;       // as in PersistentSizes
 
   // Whether rows may lack steps, or start a step from a state other than the previous step's.
   bool ragged() const { return packed || resets; }
@@ -115,8 +115,8 @@ struct RecurrencePlan {
   bool resets = false;  // use the kernel's instance with resets
   bool tf32 = false;    // float32 products may use TF32
 
-  // cluster and grid: the most rows of the batch that a cluster, or a RowGroup of the grid,
-  // computes.
+  // Only for cluster and grid: the most rows of the batch that a cluster, or a RowGroup of the
+  // grid, computes. A RowGroup consists of the blocks that together keep one copy of W_hh.
   int rows = 0;
   ClusterShape shape{};     // cluster
   int tile_rows = 0;        // cluster_dense, cluster_fp16x2: the rows per tile of the kernel
@@ -124,7 +124,7 @@ struct RecurrencePlan {
   bool setmaxnreg = false;  // grid: use the layouts that need setmaxnreg
   size_t group_bytes = 0;   // grid: bytes of the workspace for each RowGroup
 
-  // rows and step.
+  // Only for rows and step:
   int64_t steps_per_chunk = 0;     // steps whose input products are computed at once
   bool transposed = false;         // products [GH, S] instead of [S, GH]
   bool weight_by_columns = false;  // forward: multiply by a column-major copy of W_hh

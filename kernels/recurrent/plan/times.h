@@ -16,8 +16,9 @@ inline int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 :
 
 // All times are per step, in us. They were fitted to measurements of LLTM on an H200 and are scaled
 // to the products and the exchange of other cells (the benchmark suite sweep_cell_algorithms shows
-// how well this works). The time of a cluster is the sum of a minimum, the products, and the
-// exchange of h (forward) or of the gradients of all gates that have a product with h (backward).
+// how well this works). The time of a cluster is the sum of a minimum, the time of the products,
+// and the time of the exchange of h (forward) or of the gradients of all gates that have a product
+// with h (backward).
 inline double cluster_time(const ClusterShape& shape, int rows, int state_gates, bool backward,
                            bool exact) {
   // Relative to three gates: the multiplications, and the bytes exchanged.
@@ -38,15 +39,15 @@ inline double cluster_time(const ClusterShape& shape, int rows, int state_gates,
     const double each = loads * work * 1.3e-5 * shape.units + sent * (backward ? 7.5e-4 : 2e-4);
     return 0.7 + each * hidden * rows;
   }
-  // Backward, blocks of 64 units multiply at less than half the speed of others.
+  // In the backward pass, blocks of 64 units multiply at less than half the speed of others.
   const double each = !backward ? 2.2e-5 : shape.units < 64 ? 2.7e-5 : 6e-5;
   return (backward ? 0.40 : 0.38) + work * each * hidden * shape.units * shape.tiles +
          sent * (backward ? 1.4e-4 : 7e-5) * hidden * rows;
 }
 
 // The dense kernels in half types, with `stride` rows per tile. The time depends on the products,
-// the rows sent (backward in pairs), and the rounds in which each warp finishes a slot of 32 sums
-// (cluster/dense.h).
+// on the rows sent (in pairs in the backward pass), and on how many slots of 32 sums a warp
+// computes one after the other (cluster/dense.h).
 inline double dense_time(const ClusterShape& shape, int stride, int state_gates, bool backward) {
   const int pairs = (stride + 1) / 2, turns = pairs * shape.tiles;
   const double products =
@@ -63,8 +64,9 @@ inline double dense_time(const ClusterShape& shape, int stride, int state_gates,
   return 0.33 + each * products + 0.8 * sent * stride + 0.11 * more;
 }
 
-// Times are for three gates; a fourth adds the fraction `each`. A cell with one gate has a third of
-// the products, but its chain of latencies is as long, so its factor is more than a third.
+// The factor for a cell's gates. Times are for three gates; a fourth adds the fraction `each`. A
+// cell with one gate has a third of the products, but its chain of dependent instructions is as
+// long, so its factor is more than a third.
 inline double factor_of_gates(double each, int state_gates) {
   return state_gates == 1 ? 1 / (1 + each) : 1 + each * (state_gates - 3);
 }
@@ -122,16 +124,17 @@ inline double grid_time(int64_t launches, int rows, const RecurrenceSizes& sizes
 
 // ---- GPUs that were not measured
 
-// The factor by which a step of a persistent kernel is slower on such a GPU. A step is a chain of
-// instruction and L2 latencies, which scale with the clock.
+// The factor by which a step of a persistent kernel is slower on a GPU that was not measured. A
+// step is a chain of instruction and L2 latencies, which scale with the clock.
 inline double slower(const RecurrenceDevice& device) {
   if (device.clusters()) return 1;
   return static_cast<double>(kHopperMhz) / std::max(device.clock_mhz, 1);
 }
 
-// The speed of cuBLAS on such a GPU, relative to an H200: the ratio of peak throughputs in the data
-// sheets, for half types with float32 accumulation and for float32. This assumes that the small
-// products of a step reach the same share of the peak on every GPU, which has not been measured.
+// The speed of cuBLAS on a GPU that was not measured, relative to an H200. It is the ratio of peak
+// throughputs in the data sheets, for half types with float32 accumulation or for float32. This
+// assumes that the small products of a step reach the same fraction of the peak on every GPU, which
+// has not been measured.
 inline double multiply_speed(const RecurrenceDevice& device, bool half) {
   if (device.clusters() || !device.persistent()) return 1;
   const double chip = device.multiprocessors / 132.0 / slower(device);
@@ -145,7 +148,7 @@ inline double flop_per_us(Dtype dtype, bool tf32) {
   return is_half(dtype) ? 4e8 : dtype == Dtype::kFloat && tf32 ? 1.5e8 : 4e7;
 }
 
-// The algorithm `step`: a GEMM and a pointwise kernel per time step. The GEMM's result passes
+// The algorithm `step` has a GEMM and a pointwise kernel per time step. The GEMM's result passes
 // through global memory in float32, even for half types. A step takes at least as long as the host
 // needs to launch both kernels.
 inline double launched_time(const RecurrenceSizes& sizes, const RecurrenceDevice& device,

@@ -1,5 +1,5 @@
 // affine_scan: result[t] = keep[t] * result[t - 1] + add[t], over the steps of independent units.
-// The arguments of its CPU and CUDA kernels; see csrc/recurrent/run/affine_scan.h.
+// This header has the arguments of the CPU and CUDA kernels (csrc/recurrent/run/affine_scan.h).
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct AffineScan {
   int64_t steps, rows, columns;  // a unit is a row and column
   bool reverse;                  // from the last step to the first
   const void* keep;              // [steps, rows, columns]
-  const void* add;               // the same
+  const void* add;               // as keep
   const void* start;             // [rows, columns]
   const bool* reset;             // [steps, rows] or null: where it is true, a result is `add`
   void* result;                  // [steps, rows, columns]

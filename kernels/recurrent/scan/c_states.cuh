@@ -27,8 +27,8 @@ inline constexpr int kScanSteps = sizeof(T) == 2   ? 8
                                                    : 2;
 
 // Returns a map that ignores its argument. keep = 0 would not suffice, because NaN times 0 is NaN.
-// So keep is -0. No step has this value, products with other factors preserve it, and apply() tests
-// for it.
+// So keep is -0. No step has this value, products with the factors of other steps preserve it, and
+// apply() tests for it.
 template <class Link, class acc>
 __device__ __forceinline__ Link forget(acc c) {
   return {acc(-0.0), c};

@@ -11,9 +11,9 @@ namespace treadle::plans {
 
 inline constexpr int64_t kFewSteps = 1, kFewUnits = 8192;  // largest T and B * H of "warp"
 
-// Whether a column-major copy of W_hh pays off: cuBLAS then multiplies faster in float32 (64 x 2048
-// times 2048 x 8192 on an H200: 56.8 us instead of 62.5). Packed batches are excluded, because
-// their steps may have few rows.
+// Whether a column-major copy of W_hh is worth making, because cuBLAS then multiplies faster in
+// float32 (64 x 2048 times 2048 x 8192 on an H200: 56.8 us instead of 62.5). Packed batches are
+// excluded, because their steps may have few rows.
 inline bool by_columns(const RecurrenceSizes& sizes) {
   return sizes.hidden >= 2048 && sizes.batch > 1 && !few_rows(sizes.batch) && sizes.batch <= 128 &&
          sizes.steps >= 32 && !sizes.ragged();

@@ -29,7 +29,7 @@ __device__ __forceinline__ void load_units(const MatrixView& view, int64_t row, 
   }
 }
 
-// Adds an array that may be missing.
+// Adds n units of an array, unless it is missing.
 template <class T, int n, class acc = acc_t<T>>
 __device__ __forceinline__ void add_units(const void* data, int64_t at, acc (&to)[n]) {
   if (data == nullptr) return;
@@ -44,8 +44,8 @@ template <class Cell>
 inline constexpr bool kOneProduct =
     Cell::kInputGates == Cell::kGates && Cell::kStateGates == Cell::kGates;
 
-// Locates the `each` units (b, u) of a flat index. A step has fewer than 2^31 units. b changes
-// fastest if the products are stored column by column, so that loads coalesce.
+// Finds the `each` units (b, u) of a row that belong to a flat index. A step has fewer than 2^31
+// units. b changes fastest if the products are stored column by column, so that loads coalesce.
 struct UnitAt {
   int64_t b, u;
 };
@@ -117,7 +117,7 @@ __device__ __forceinline__ void replace_units(const RecurrenceResets& resets, in
   }
 }
 
-// c of a row's units, or its gradients: parts [parts][n], from an array [..., parts * H].
+// Loads c of a row's units, or its gradients, as [parts][n] from an array [..., parts * H].
 template <class acc, int n, int parts>
 __device__ __forceinline__ void load_parts(const void* from, int64_t row, int64_t hidden, int64_t u,
                                            acc (&c)[parts][n]) {
@@ -131,7 +131,7 @@ __device__ __forceinline__ void store_parts(void* to, int64_t row, int64_t hidde
   for (int p = 0; p < parts; ++p) store_vector<acc>(to, (row * parts + p) * hidden + u, c[p]);
 }
 
-// c of unit e.
+// Returns c of unit e.
 template <class acc, int n, int parts>
 __device__ __forceinline__ math::CType<acc, parts> parts_of(const acc (&c)[parts][n], int e) {
   math::CType<acc, parts> found;
@@ -266,8 +266,8 @@ inline bool in_vectors(const MatrixView& view, int n) {
          (view.data == nullptr || view.column_stride == 1);
 }
 
-// Units per thread, if not one. In half types two are fastest: with eight, a lane writes its
-// floats in two accesses, and half-filled sectors take twice as long.
+// The units per thread, unless it computes only one. In half types two are fastest. With eight, a
+// lane writes its floats in two accesses, and half-filled sectors take twice as long.
 template <class T>
 inline constexpr int kUnits = sizeof(T) == 2 ? 2 : 16 / sizeof(T);
 

@@ -11,11 +11,11 @@
 
 namespace treadle {
 
-// The position of such a launch, in device memory: rows of steps[0] are counted from base[0], and
-// those of its products from base[1]. If base is null, both are counted from 0.
+// The position of a launch in the sequence, in device memory. Rows of steps[0] are counted from
+// base[0], and those of its products from base[1]. If base is null, both are counted from 0.
 struct StepGroup {
   const int64_t* base = nullptr;
-  // Backward: [rows, GH], a second copy of the gradients of the gates of steps[0]; or null.
+  // Backward pass: [rows, GH], a second copy of the gradients of the gates of steps[0]; or null.
   void* gates = nullptr;
 };
 

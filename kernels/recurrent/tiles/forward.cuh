@@ -131,11 +131,11 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       float sums[kTileSums<Cell, Stages>];
       begin_gates<Cell, Stages>(args.layer, unit, sums);
       reader.template multiply<kFirstInput, Cell::kStateGates - kFirstInput>(tiles.of_input, sums);
-      // The sums of gates that have only the product of h must not be set before this point.
-      // Otherwise wgmma would wait each time.
+      // The sums of gates that have no input product must not be set before this point. Otherwise
+      // every wgmma would wait.
       if constexpr (kFirstInput != 0) reader.finish();
       if (args.follows && tile == first) begin_kernel();
-      // Loaded before the product, which hides the latency. Missing rows read the first row,
+      // c is loaded before the product, which hides the latency. Missing rows read the first row,
       // because a conditional load would occupy its registers during all tiles.
       float c[Stages::kPieces][kLoaded];
 #pragma unroll

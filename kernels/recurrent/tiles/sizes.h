@@ -1,5 +1,5 @@
-// Sizes of algorithm "tiles" (tiles/tiles.cuh), for its kernels and for the planner, without torch
-// or CUDA.
+// Sizes of algorithm "tiles" (tiles/tiles.cuh), for its kernels and for the planner. This header
+// needs neither torch nor CUDA.
 #pragma once
 
 #include <cstdint>
@@ -8,19 +8,20 @@ namespace treadle {
 
 inline constexpr int kTileRows = 128;   // per block
 inline constexpr int kTileBlocks = 2;   // per cluster, with adjacent rows
-inline constexpr int kTileHidden = 64;  // H is a multiple of it
+inline constexpr int kTileHidden = 64;  // H must be a multiple of it
 
 struct TilePlan {
   int units;    // per block: 64 or 32
   double time;  // per step, in us
 };
 
-// The plan for `units` units per block, with the time of one step. Blocks run in waves, each of
-// which computes a matrix product and the cell's pointwise part. If the clusters of two launches
-// fit on the chip together, the next step's input product runs during this step and adds no time. A
-// block with 32 units takes more than half of the time of one with 64, but if there are few tiles,
-// less of the chip is idle. Fitted to times on an H200 with I = H. `words` is the number of 16-bit
-// words per element: 1 for half types, 2 for float32, whose products run at half the speed.
+// The plan for `units` units per block, with the time of one step. Blocks run in waves, and each
+// wave computes a matrix product and the cell. If the clusters of two launches fit on the chip
+// together, the next step's input product runs during this step and adds no time. A block with 32
+// units takes more than half of the time of one with 64 units. But if there are few tiles, 32 units
+// per block leave less of the chip idle. The numbers were fitted to times on an H200 with I = H.
+// `words` is the number of 16-bit words per element: 1 for half types, 2 for float32, whose
+// products run at half the speed.
 constexpr TilePlan plan_tiles_of(int units, int gates, int words, int64_t rows, int64_t hidden,
                                  int processors) {
   const int64_t each = int64_t{kTileRows} * kTileBlocks;

@@ -1,14 +1,15 @@
 // The forward pass of algorithm "tiles", with one launch per step. Tensor cores multiply tiles of
 // rows of the input by W_ih and of h by W_hh; the cell is then computed from the sums in registers.
-// It is for batches with enough rows to reuse the weights in shared memory often. It needs sm_90, H
-// a multiple of 64, and half types or float32 that may be rounded to tf32.
+// It is for batches with so many rows that weights in shared memory are reused often. It needs
+// sm_90, H a multiple of 64, and half types or float32 that may be rounded to tf32.
 //
-// A tile is [128 rows] x [groups of 64 or 32 columns], with one group per gate. A producer thread
-// loads stages of both factors by TMA, which rounds floats to tf32; each of two warpgroups
-// multiplies 64 rows, and then computes the cell from its own sums. Two blocks with adjacent rows
-// form a cluster, and each loads half of the weights for both. Rows of weights are loaded in a
-// permuted order that gives every thread eight consecutive columns of each 32. The input's product
-// comes first, because it does not depend on the previous step, whose launch may not have ended.
+// A tile is [128 rows] x [groups of 64 or 32 columns], with one group of columns per gate. A
+// producer thread loads stages of both factors by TMA, which rounds floats to tf32; each of two
+// warpgroups multiplies 64 rows, and then computes the cell from its own sums. Two blocks with
+// adjacent rows form a cluster, and each loads half of the weights for both. Rows of weights are
+// loaded in a permuted order that gives every thread eight consecutive columns of each 32. The
+// input product is computed first, because it does not depend on the previous step, whose launch
+// may still be running.
 #pragma once
 
 #include "kernels/common/convert.cuh"
@@ -27,13 +28,14 @@ inline constexpr int kTileThreads = (kTileConsumers + 1) * kWarpgroup;
 inline constexpr int kBoxColumns = 32;  // rows of weights per load
 inline constexpr int kLoaded = 8;       // consecutive columns of a box that a lane has
 
-// The tiles of a launch: pairs of row tiles, one pair per cluster, times slices of the columns.
+// The tiles of a launch. A cluster computes a pair of row tiles for a slice of the columns.
 struct TileCounts {
   int row_pairs, slices;
   int of_input, of_h;  // stages of K
 };
 
-// Stages of elements of type T, with `groups_` groups of `columns_` columns each.
+// The stages of shared memory that TMA fills with elements of type T: 128 rows of the input or of
+// h, and the weights of `groups_` groups of `columns_` columns.
 template <class T, int groups_, int columns_>
 struct TileStages {
   using Element = T;
@@ -68,10 +70,11 @@ struct TileMemory {
   __device__ uint32_t empty(int stage) const { return full(stage) + 8; }
 };
 
-// The producer of one of a tile's products. It loads `rows` from `row` on and the weights of this
-// cluster's tile, stage by stage. If `any` is false, the tile has no rows, and it loads only
-// weights, because TMA takes longer to fill with zeros; the products are not stored. block_of(g) is
-// the index of the block of `columns` rows of the weights that belongs to group g.
+// The producer's part of one of a tile's two products. It loads `rows` from `row` on and the
+// weights of this cluster's tile, stage by stage. If `any` is false, the tile has no rows, and its
+// sums are not stored. Then only weights are loaded, because TMA would take longer to fill the rows
+// with zeros. block_of(g) is the index of the block of `columns` rows of the weights that belongs
+// to group g.
 template <class Stages, class BlockOf>
 __device__ __forceinline__ void load_stages(const TileMemory<Stages>& memory,
                                             ptx::Ring<Stages::kCount>& turn,
@@ -116,7 +119,7 @@ struct TileReader {
     last = -1;
   }
 
-  // Multiplies groups `from` to `to` of a stage; b: the stage's weights.
+  // Multiplies groups `from` to `to` of a stage, whose weights are `b`.
   template <int first, int from, int to, int registers>
   __device__ __forceinline__ void add_groups(float (&sums)[registers], uint64_t a, uint64_t b) {
     constexpr uint64_t kFrom = from * Stages::kHalves * Stages::kBoxBytes >> 4;
@@ -185,7 +188,8 @@ constexpr __device__ int piece_sum(int group, int piece, int e) {
          2 * (piece / Stages::kHalves);
 }
 
-// once: the data is not read again soon. The store then leaves h and c in the cache.
+// `once` means that the data is not read again soon. It is then stored with a streaming hint, so
+// that h and c stay in the cache.
 template <bool once>
 __device__ __forceinline__ void store_chunk(void* at, const uint4& chunk) {
   if constexpr (once) {
@@ -196,9 +200,10 @@ __device__ __forceinline__ void store_chunk(void* at, const uint4& chunk) {
 }
 
 // Stores eight floats of each of four adjacent lanes, 64 bytes at a time; only `lanes` take part.
-// Stores that skipped every other 16 bytes took as long as everything else in a step. At first the
-// four lanes have the chunks (of four floats) 0 1, 2 3, 4 5 and 6 7. Each lane sends one chunk in
-// each of two rounds, so that lane l ends up with chunks l and 4 + l.
+// Stores that skipped every other 16 bytes were found to take as long as everything else in a step.
+// At first the four lanes have the chunks (of four floats) 0 1, 2 3, 4 5 and 6 7. In each of two
+// rounds a lane sends one chunk and receives one from the lane given below. Then lane l has chunks
+// l and 4 + l.
 template <bool once>
 __device__ __forceinline__ void store_by_quads(void* data, int64_t at, unsigned lanes,
                                                const float (&from)[kLoaded]) {
@@ -208,8 +213,8 @@ __device__ __forceinline__ void store_by_quads(void* data, int64_t at, unsigned 
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
     const float first = inner ? from[4 + e] : from[e], second = inner ? from[e] : from[4 + e];
-    const float one = __shfl_sync(lanes, first, 0x78 >> 2 * lane & 3, 4);     // of 0, 2, 3, 1
-    const float other = __shfl_sync(lanes, second, 0xd2 >> 2 * lane & 3, 4);  // of 2, 0, 1, 3
+    const float one = __shfl_sync(lanes, first, 0x78 >> 2 * lane & 3, 4);     // lanes 0, 2, 3, 1
+    const float other = __shfl_sync(lanes, second, 0xd2 >> 2 * lane & 3, 4);  // lanes 2, 0, 1, 3
     reinterpret_cast<float (&)[4]>(low)[e] = inner ? other : one;
     reinterpret_cast<float (&)[4]>(high)[e] = inner ? one : other;
   }

@@ -16,8 +16,8 @@ inline constexpr int kWarps = 4;                     // per unit
 inline constexpr int kWarpVector = 4;                // elements per load of a thread
 inline constexpr int kLanes = 32;
 
-// sums[m * kWarpRows + r] += this thread's part of row r times row m of the weights, for gates from
-// `first` on. Missing rows read the last row.
+// Multiplies this thread's part of row r by row m of the weights, and adds the product to the sum
+// of gate first + m and row r. Missing rows read the last row.
 template <int first, int gates, class T, int n, class acc = acc_t<T>>
 __device__ __forceinline__ void add_products(const T* const (&weights)[gates], const T* rows,
                                              int64_t row_stride, int row_count, int64_t depth,

@@ -1,7 +1,8 @@
 """Converts numbers that torch's own functions accept, but the ops' schemas do not: NumPy scalars
 and 0-dim tensors.
 
-An op's Python function only converts them after a call has failed, so plain numbers cost nothing.
+An op's Python function converts them only after a call has failed, so it does no extra work for
+plain numbers.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def number_tensor(a: Tensor, given: float) -> Tensor:
     """``given`` as a tensor that vector_add accepts as ``b``."""
     check_tensor("vector_add", "a", a)
     number: Any = as_number("vector_add", "b", given)
-    # A 0-dim tensor of the widest dtype does not promote `a` and keeps the number's digits. It must
-    # be on the CPU even if the default device is not.
+    # A 0-dim tensor of the widest dtype keeps the number's digits and does not promote `a`. It must
+    # be on the CPU, which may not be the default device.
     dtype = None
     if a.is_floating_point() and isinstance(number, int) and not -(2**63) <= number < 2**63:
         number = float(number)

@@ -35,7 +35,7 @@ def check_bool(op: str, argument: str, flag: object) -> bool:
 
 
 def check_dense(op: str, argument: str, tensor: Tensor, instead: str = "") -> None:
-    """Raises for nested and sparse tensors; ``instead`` names the alternative to a nested one."""
+    """Raises for nested and sparse tensors. An error about a nested one ends in ``instead``."""
     if tensor.is_nested:
         layout = f"a nested tensor of layout {tensor.layout}"
         raise NotImplementedError(f"{op}: {argument} must be dense, got {layout}{instead}")

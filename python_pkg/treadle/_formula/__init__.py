@@ -1,1 +1,1 @@
-"""Recurrent cells from formulas: treadle.Cell."""
+"""Recurrent cells that a formula defines: treadle.Cell."""

@@ -1,4 +1,7 @@
-"""Runs a user's formula on symbols, and records the graph: arithmetic, and torch's functions."""
+"""The symbols on which a user's formula runs, and the functions of torch that accept them.
+
+Arithmetic on symbols adds nodes to the formula's graph, and so does each of these functions.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from .graph import ARITHMETIC, COMPARISONS, Graph, Node
 
 
 class Value:
-    """A value of a formula, in place of a tensor [B, H]."""
+    """A symbol for a value of a formula. It takes the place of a tensor [B, H]."""
 
     def __init__(self, graph: Graph, node: Node) -> None:
         self.graph, self.node = graph, node
@@ -101,7 +104,7 @@ class Value:
     __getitem__ = __matmul__ = __rmatmul__ = __rpow__ = __mod__ = __floordiv__ = _not_pointwise
 
     def __getattr__(self, name: str) -> Any:
-        # x.sigmoid() as torch.sigmoid(x).
+        # Methods such as x.sigmoid() do the same as torch.sigmoid(x).
         function = OF_TORCH.get(name)
         if name == "where":  # a.where(condition, b)
             return lambda condition, other: where(condition, self, other)
@@ -150,7 +153,7 @@ def call(op: str, *values: Any) -> Value:
 
 
 def _refuse_functions() -> None:
-    """Raises within an autograd.Function, whose backward pass would be ignored."""
+    """Raises if the formula runs an autograd.Function, whose backward pass would be ignored."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__") != f"{__package__}.cell":
         if frame.f_globals.get("__name__") == torch.autograd.function.__name__:
@@ -190,7 +193,8 @@ def _power(input: Any, exponent: Any) -> Value:
     count = abs(int(exponent))
     if not 1 <= count <= 8:
         raise ValueError(f"a formula's exponents are from -8 to 8 and not 0, got {exponent}")
-    # The powers of the reciprocal, whose derivatives overflow no sooner than torch's.
+    # A negative power is a power of the reciprocal. In this form its derivatives overflow no sooner
+    # than torch's.
     base = input if exponent > 0 else call("div", 1.0, input)
     found = base
     for _ in range(count - 1):
@@ -222,7 +226,7 @@ def div(input: Any, other: Any, *, rounding_mode: None = None) -> Value:
     return call("div", input, other)
 
 
-# NaN stays NaN in all of these. Derivatives at kinks are torch's.
+# The functions below return NaN for NaN. Where a function has a kink, its derivative is torch's.
 
 
 def relu(input: Any, inplace: bool = False) -> Value:
@@ -232,7 +236,7 @@ def relu(input: Any, inplace: bool = False) -> Value:
 
 def maximum(input: Any, other: Any) -> Value:
     a, b = input, other
-    # At a tie torch gives half of the gradient to each.
+    # If both are equal, torch gives half of the gradient to each. The sum is NaN if a or b is.
     return where(a > b, a, where(b > a, b, a * 0.5 + b * 0.5))
 
 
@@ -245,7 +249,8 @@ def clamp(input: Any, min: Any = None, max: Any = None) -> Value:
     if min is None and max is None:
         raise ValueError("clamp: min or max must be given in a formula, got neither")
     found = input
-    # On the boundary torch gives the gradient to the input. The sum is NaN if one of them is.
+    # On the boundary torch gives the gradient to the input. If a comparison is false in both
+    # directions, an operand is NaN, and so is the sum.
     if min is not None:
         found = where(found >= min, found, where(found < min, min, found + min))
     if max is not None:
@@ -262,12 +267,12 @@ def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Value:
 def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Value:
     scaled = call("mul", input, beta)
     large = scaled > threshold
-    # Masked, because the exponential of a large value would make NaN of the gradient.
+    # Large values are replaced by zero, because their exponential would make the gradient NaN.
     return where(large, input, call("log1p", call("exp", where(large, 0.0, scaled))) / beta)
 
 
 def logsigmoid(input: Any) -> Value:
-    # From 40 on the logarithm is x in float64, too.
+    # log(1 + exp(x)) rounds to x from x = 40 on, even in float64.
     return -softplus(-input, threshold=40.0)
 
 
@@ -300,7 +305,7 @@ def hardtanh(
     input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
 ) -> Value:
     x = _out_of_place("hardtanh", input, inplace)
-    # On the boundary torch gives the gradient to nobody, unlike clamp's.
+    # On the boundary torch's gradient is zero, unlike that of clamp.
     return where(x <= min_val, min_val, where(x >= max_val, max_val, x))
 
 
@@ -334,7 +339,7 @@ OF_F: dict[str, Callable[..., Value]] = {
     **{f.__name__: f for f in (elu, softplus, logsigmoid, leaky_relu, silu, gelu)},
     **{f.__name__: f for f in (hardtanh, hardsigmoid)},
 }
-# torch's functions by the names that a formula given as text may use.
+# The functions of torch that a formula given as text may call by name.
 NAMES: dict[str, Any] = {name: getattr(F, name) for name in OF_F}
 NAMES |= {name: getattr(torch, name) for name in OF_TORCH}
 FUNCTIONS: dict[Any, Callable[..., Value]] = {

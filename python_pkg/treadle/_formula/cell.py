@@ -1,4 +1,4 @@
-"""treadle.Cell: a recurrent cell that a user's formula gives."""
+"""treadle.Cell: a recurrent cell that a user defines by a formula."""
 
 from __future__ import annotations
 
@@ -28,33 +28,36 @@ __all__ = ["Cell"]
 
 
 class Cell:
-    """A recurrent cell, from a formula of one hidden unit.
+    """A recurrent cell that is defined by a formula for one hidden unit.
 
-    A step computes the gates, each ``W_ih[k] @ x + b_ih[k] + W_hh[k] @ h + b_hh[k]``. The formula
-    computes the new state from them and the old one, unit by unit. :class:`treadle.nn.Recurrent`
-    makes layers of a cell. Kernels are compiled when a layer first needs them, and kept on disk
-    (``TREADLE_CELLS``): for a GPU by NVRTC, which torch brings; for the CPU by the system's C++
-    compiler (``CXX``), or else torch's operations compute the steps, with a warning.
+    A step computes each gate k as ``W_ih[k] @ x + b_ih[k] + W_hh[k] @ h + b_hh[k]``. The formula
+    computes the new state from the gates and the old state, unit by unit.
+    :class:`treadle.nn.Recurrent` makes layers of such a cell. Kernels are compiled when a layer
+    first needs them, and cached in the folder ``TREADLE_CELLS``. NVRTC, which comes with torch,
+    compiles those for a GPU, and the system's C++ compiler (``CXX``) those for the CPU. Without a
+    C++ compiler, torch's operations compute the steps, with a warning.
 
     Args:
-        name: of the cell, in errors: a Python identifier.
-        gates: the names of the gates, 1 to 4. The attribute ``gates`` has them in the order of
-            their blocks of H rows in the weights, which is this one, but for the next arguments.
-        forward: the formula, a function of torch's pointwise operations whose arguments are the
-            gates and the old state, by name: ``h``, or ``c`` of a cell with ``states=("c",)``. It
-            returns the new ``h``, or ``(h, c)``. It runs once, on symbols, when the cell is made,
-            so it must not branch on values (``torch.where``). Or the same as text: statements
-            that assign ``h`` (and ``c``).
-        states: the names of up to three states that no product reads, as an LSTM's ``c``; none by
-            default. A formula with states does not see the old ``h``.
-        only_input: the name of a gate to which only the product of x contributes.
-        only_state: the name of a gate to which only the product of h contributes. Cells have both
-            or neither, as a GRU's candidate; ``weight_ih`` has no rows for the latter,
-            ``weight_hh`` none for the former.
+        name: the cell's name in errors, a Python identifier.
+        gates: the names of the gates, 1 to 4. The weights have a block of H rows for each gate, in
+            this order, except that the block of ``only_state`` is first and that of ``only_input``
+            last. The attribute ``gates`` has the names in the order of the blocks.
+        forward: the formula, a function composed of torch's pointwise operations. Its arguments
+            have the names of the gates and of the old state: ``h``, or ``c`` for a cell with
+            ``states=("c",)``. It returns the new ``h``, or ``(h, c)``. It runs once, on symbols,
+            when the cell is created, so it must use ``torch.where`` instead of branches.
+            Alternatively, ``forward`` is a text of statements that assign ``h`` (and ``c``).
+        states: the names of up to three states besides h, such as an LSTM's ``c``; none by default.
+            No matrix product reads them. The formula of a cell with states cannot read the old
+            ``h``.
+        only_input: the name of a gate that has only a product of x; ``weight_hh`` has no rows for
+            it.
+        only_state: the name of a gate that has only a product of h; ``weight_ih`` has no rows for
+            it. Give both names or neither. A GRU's candidate state has two such gates.
 
     Raises:
-        TypeError, ValueError: an argument is not as above. What is wrong within the formula raises
-            on its own line.
+        TypeError, ValueError: an argument is not as above. An error within the formula is raised
+            from the line that contains it.
 
     Example::
 
@@ -111,13 +114,13 @@ class Cell:
             raise ValueError(
                 f"Cell: gates must be 1 to 4 names, of which one has both products, got {given}"
             )
-        #: How many gates have a product of the input, and of h.
+        #: How many gates have a product of the input, and how many have a product of h.
         self.input_gates = self.state_gates = len(both) + (only_input is not None)
         graph = Graph()
         inputs = [graph.input() for _ in (*given, *states)]
         if isinstance(forward, str):
             forward = _compiled(name, forward, self.states)
-        #: The formula, as a function of tensors or symbols by name.
+        #: The formula, a function that takes tensors or symbols as keyword arguments.
         self.forward = forward
         nodes = dict(zip((*self.gates, *states), inputs, strict=True))
         self._register(graph, inputs, _traced(self, graph, forward, nodes))
@@ -147,7 +150,7 @@ class Cell:
             programs.append(program([*read, *tangents], own.tangents(values, read, tangents)))
         flags = (*counts[:3], len(self.states), affine)
         digest = hashlib.sha256("\0".join([repr(flags), *programs, functors]).encode())
-        #: What the ops call this cell. Equal formulas of one name are one cell.
+        #: The name by which the ops know this cell. Cells with the same name and formula share it.
         self.key = f"{self.name}_{digest.hexdigest()[:8]}"
         with _registering:
             if self.key in _sources:
@@ -177,7 +180,7 @@ class Cell:
 
 
 def _global(module: str, name: str) -> Cell:
-    """A pickled cell."""
+    """Loads a pickled cell, which is a global variable of a module."""
     found: Cell = getattr(importlib.import_module(module), name)
     return found
 
@@ -210,7 +213,7 @@ def _names(label: str, names: object) -> tuple[str, ...]:
 
 
 def _stored(tree: ast.AST) -> set[str]:
-    """The names that statements of a text assign, but those within functions."""
+    """The names that the statements of a text assign, without those assigned within functions."""
     found: set[str] = set()
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -221,7 +224,7 @@ def _stored(tree: ast.AST) -> set[str]:
 
 
 def _compiled(cell: str, text: str, states: Sequence[str]) -> Callable[..., Any]:
-    """A formula that is given as text, as a function."""
+    """Makes a function of a formula that is given as text."""
     file = f"<formula of {cell}>"
     text = textwrap.dedent(text).strip()
     code = compile(text, file, "exec")
@@ -229,7 +232,7 @@ def _compiled(cell: str, text: str, states: Sequence[str]) -> Callable[..., Any]
     for needed in ("h", *states):
         if needed not in stored:
             raise ValueError(f"Cell: the formula of {cell} must assign {needed}")
-    # So that a traceback shows the line.
+    # With this, a traceback shows the line of the text.
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
 
     def forward(**given: Any) -> Any:
@@ -243,7 +246,8 @@ def _compiled(cell: str, text: str, states: Sequence[str]) -> Callable[..., Any]
 def _traced(
     cell: Cell, graph: Graph, forward: Callable[..., Any], inputs: dict[str, Node]
 ) -> tuple[Node, ...]:
-    """New h and the new states; of a cell without states, h twice."""
+    """Runs the formula on symbols. Returns new h and the new states, or new h twice for a cell
+    without states."""
     if not callable(forward):
         raise TypeError(f"Cell: forward must be a function or text, got {type(forward).__name__}")
     try:

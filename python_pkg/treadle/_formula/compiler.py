@@ -22,25 +22,25 @@ _ForGpu = ctypes.CFUNCTYPE(
     *[ctypes.c_void_p] * 3,
 )
 _ForCpu = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
-_kept: list[Any] = []  # what C has pointers to
+_kept: list[Any] = []  # objects to which C has pointers
 
 
 @dataclass(frozen=True)
 class Source:
-    """The functors of a cell, and its counts, as ``Formula`` has them."""
+    """The functors of a cell as C++, and its counts as in ``source.Formula``."""
 
     functors: str
     counts: tuple[int, int, int, int]
 
 
 def _interrupt(error: BaseException) -> None:
-    """Interrupts the main thread once more, after the call from C, which no exception can leave."""
+    """Repeats a Ctrl-C after the call from C has returned. Exceptions cannot pass through C."""
     if isinstance(error, KeyboardInterrupt):
         threading.Timer(0.05, _thread.interrupt_main).start()
 
 
 def install(library: Any, sources: Mapping[str, Source]) -> None:
-    """Sets both functions. ``sources``: of registered cells, by key."""
+    """Gives the library a function for each device. ``sources`` has the registered cells by key."""
     if _kept:
         return
 
@@ -72,7 +72,7 @@ def install(library: Any, sources: Mapping[str, Source]) -> None:
             text = f"{key} runs as operations of torch, which are slow: {reason}"
             try:
                 warnings.warn(text, stacklevel=2)
-            except Warning:  # the user's filter makes errors of warnings
+            except Warning:  # the user's filter turns warnings into errors
                 print(f"treadle: {text}", file=sys.stderr)
             _interrupt(error)
 

@@ -1,4 +1,4 @@
-"""Compiles a cell's steps on the CPU by the system's C++ compiler."""
+"""Compiles the functions that run a cell's steps on the CPU, by the system's C++ compiler."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def functions(functors: str, counts: tuple[int, int, int, int], name: str, dtype
             file=sys.stderr,
         )
         disk.write(path, *found)
-    # Opened from memory, so that what was verified is what runs. The descriptor stays open: a
-    # library opened later must not have its path.
+    # The library is opened from memory, so that exactly the code that was verified runs. The
+    # descriptor stays open, because another library could otherwise get the same path later.
     handle = os.memfd_create(f"treadle_{name}")
     with open(handle, "wb", closefd=False) as file:
         file.write(found[0])

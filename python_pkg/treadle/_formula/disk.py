@@ -1,7 +1,7 @@
-"""What compiling a cell needs on disk: the kernels' headers, and a folder of compiled kernels.
+"""The files for compiling cells: the headers of the kernels, and a cache of compiled kernels.
 
-A file of the folder is the SHA-256 of the rest, the length of the symbol's name in 4 bytes, that
-name, and the compiled code.
+A file of the cache contains the SHA-256 of the rest of the file, the length of the symbol's name in
+4 bytes, that name, and the compiled code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def cells_folder() -> Path:
 
 
 def path_of(*parts: str) -> Path:
-    """The file of the code that these texts and the kernels' headers determine."""
+    """The cache's file for code that is compiled from these texts and the kernels' headers."""
     key = "\0".join([*parts, _kernels_digest()])
     return cells_folder() / hashlib.sha256(key.encode()).hexdigest()
 
@@ -50,7 +50,7 @@ def read(path: Path) -> tuple[bytes, bytes] | None:
 def write(path: Path, code: bytes, symbol: bytes) -> None:
     """Writes the file under another name and renames it, so that no process reads half of it."""
     rest = len(symbol).to_bytes(4, "little") + symbol + code
-    # If the folder cannot be written, every process compiles.
+    # If the folder is not writable, every process compiles again.
     with contextlib.suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent)

@@ -1,8 +1,9 @@
-"""Values of a formula as a graph, with derivatives of the graph in both modes.
+"""A formula as a graph of values, and the graph's derivatives in reverse and forward mode.
 
-A node is immutable, and equal nodes are one object (``Graph.node``), so that a common subexpression
-is computed once. The operations are those of kernels/recurrent/formula/cells.h; everything else
-that a formula may call is made of them (``calls.py``).
+A node is immutable, and equal nodes are one object (``Graph.node``), so a common subexpression is
+computed once. There is a node for each operation that a program of
+kernels/recurrent/formula/cells.h may contain. All other functions that a formula may call are
+composed of these operations (``calls.py``).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ COMPARISONS = ("gt", "ge", "eq")
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A value. ``args`` are operands; a constant has ``number``."""
+    """A value: the result of ``op`` on the operands ``args``. ``number`` is a constant's value."""
 
     op: str
     args: tuple[Node, ...] = ()
@@ -32,7 +33,8 @@ class Node:
 
 @dataclass
 class Graph:
-    """Makes nodes; ``seeds`` marks inputs in which the results are linear (``mul``)."""
+    """Makes nodes. A seed is an input in which the results are linear, such as an incoming
+    gradient. ``mul`` treats factors that depend on a seed specially."""
 
     nodes: dict[tuple[str, tuple[int, ...], str], Node] = field(default_factory=dict)
     seeds: set[int] = field(default_factory=set)  # ids of nodes that depend on a seed
@@ -49,12 +51,12 @@ class Graph:
         return self.node("const", number=number)
 
     def input(self, seed: bool = False) -> Node:
-        made = self.node("input", number=len(self.nodes))  # a new one
+        made = self.node("input", number=len(self.nodes))  # the number makes it a new node
         if seed:
             self.seeds.add(id(made))
         return made
 
-    # ---- operations, without those that change nothing
+    # ---- operations; one that changes nothing, such as adding 0, makes no node
 
     def add(self, a: Node, b: Node) -> Node:
         if is_number(a, 0):
@@ -72,14 +74,14 @@ class Graph:
         return a.args[0] if a.op == "neg" else self._folded("neg", a)
 
     def mul(self, a: Node, b: Node) -> Node:
-        if is_number(a, 0) or is_number(b, 0):  # of derivatives: zero times anything
+        if is_number(a, 0) or is_number(b, 0):  # in derivatives 0 times anything, even inf, is 0
             return self.const(0)
         if is_number(a, 1):
             return b
         if is_number(b, 1):
             return a
-        # Factors that are known before the gradient arrives are multiplied first, so that the
-        # gradient's own chain is short: (seed * x) * y = seed * (x * y).
+        # Factors that do not depend on a seed are multiplied first, because they are known before
+        # the gradient arrives: (seed * x) * y becomes seed * (x * y).
         for seed, other in ((a, b), (b, a)):
             if id(seed) in self.seeds and id(other) not in self.seeds and seed.op == "mul":
                 inner, factor = seed.args
@@ -93,14 +95,15 @@ class Graph:
         return a if is_number(b, 1) else self._folded("div", a, b)
 
     def call(self, op: str, *args: Node) -> Node:
-        """An operation of a formula. Derivatives, whose products with 0 are 0, use the others."""
+        """An operation that the formula itself contains. Derivatives use the methods above, which
+        simplify more: there a product with 0 is 0."""
         if op == "mul" and is_number(args[0], 1):
             return args[1]
         if op in ("mul", "div") and is_number(args[1], 1):
             return args[0]
         if op == "neg":
             return self.neg(*args)
-        # A sum with 0 stays, because it makes 0 of -0.
+        # A sum with 0 is kept, because -0 + 0 is 0.
         return self._folded(op, *args) if op in ARITHMETIC else self.node(op, *args)
 
     def where(self, condition: Node, a: Node, b: Node) -> Node:
@@ -120,7 +123,7 @@ class Graph:
     # ---- derivatives
 
     def partials(self, node: Node) -> list[Node | None]:
-        """The derivative by each operand; None where it is zero everywhere."""
+        """The derivative with respect to each operand; None where it is zero everywhere."""
         args, one = node.args, self.const(1)
         if node.op == "add":
             return [one, one]
@@ -168,7 +171,7 @@ class Graph:
     def gradients(
         self, results: Sequence[Node], grads: Sequence[Node], inputs: Sequence[Node]
     ) -> list[Node]:
-        """The gradients of inputs, by reverse mode."""
+        """The gradients of ``inputs``, in reverse mode. ``grads`` are those of ``results``."""
         total: dict[int, Node] = {}
 
         def give(node: Node, grad: Node) -> None:
@@ -181,7 +184,6 @@ class Graph:
             if grad is None or node.op in ("const", "input"):
                 continue
             if node.op == "where":
-                # Not a product: the branch that is not taken may have an infinite derivative.
                 condition, a, b = node.args
                 give(a, self.where(condition, grad, self.const(0)))
                 give(b, self.where(condition, self.const(0), grad))
@@ -194,7 +196,7 @@ class Graph:
     def tangents(
         self, results: Sequence[Node], inputs: Sequence[Node], given: Sequence[Node]
     ) -> list[Node]:
-        """The tangents of results, by forward mode."""
+        """The tangents of ``results``, in forward mode. ``given`` are those of ``inputs``."""
         zero = self.const(0)
         found: dict[int, Node] = {
             id(node): tangent for node, tangent in zip(inputs, given, strict=True)
@@ -215,11 +217,12 @@ class Graph:
 
 
 def is_affine(result: Node, x: Node, slope: Node) -> bool:
-    """Whether ``result``, whose derivative by the input ``x`` is ``slope``, is affine in x."""
+    """Whether ``result`` is affine in the input ``x``. ``slope`` is its derivative with respect to
+    x."""
     needs_x = {id(x)}
     for node in ordered([result]):
         if any(id(arg) in needs_x for arg in node.args):
-            if node.op in COMPARISONS:  # of pieces
+            if node.op in COMPARISONS:  # result is piecewise
                 return False
             needs_x.add(id(node))
     return x not in ordered([slope])
@@ -230,7 +233,8 @@ def is_number(node: Node, number: float) -> bool:
 
 
 def ordered(results: Iterable[Node], known: Container[int] = ()) -> list[Node]:
-    """All nodes that results need, operands first, down to those whose ids are ``known``."""
+    """All nodes that ``results`` depend on, each after its operands. Nodes whose ids are in
+    ``known``, and what only they depend on, are left out."""
     done: dict[int, Node] = {}
     stack = [(node, False) for node in reversed(list(results))]
     while stack:
@@ -246,7 +250,7 @@ def ordered(results: Iterable[Node], known: Container[int] = ()) -> list[Node]:
 
 
 def program(inputs: Sequence[Node], results: Sequence[Node]) -> str:
-    """The text of kernels/recurrent/formula/cells.h."""
+    """The graph as the text of a program, which kernels/recurrent/formula/cells.h describes."""
     number = {id(node): k for k, node in enumerate(inputs)}
     lines: list[str] = []
     for node in ordered(results):

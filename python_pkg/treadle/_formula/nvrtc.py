@@ -1,4 +1,4 @@
-"""Compiles the kernels of formulas by NVRTC, which every CUDA build of torch brings."""
+"""Compiles the kernels of formulas by NVRTC, which comes with every CUDA build of torch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HEADERS = {
     "grid_split_forward": "grid/fp16x2_forward.cuh",
     "grid_split_backward": "grid/fp16x2_backward.cuh",
 }
-ARCHITECTURES = {90: "sm_90a", 100: "sm_100a"}  # others have no variant
+ARCHITECTURES = {90: "sm_90a", 100: "sm_100a"}  # the kernels use no variant of the others
 
 
 def compiled(
@@ -62,7 +62,7 @@ def compiled(
 
 
 def _toolkit_folders() -> list[Path]:
-    """Where the CUDA toolkit's files may lie: torch's packages, then an installed toolkit."""
+    """The folders that may contain CUDA's files: torch's packages, then an installed toolkit."""
     packages = Path(torch.__file__).resolve().parent.parent / "nvidia"
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
     return [*sorted(packages.glob("*")), *(Path(home) for home in homes if home)]
@@ -80,7 +80,7 @@ def _nvrtc() -> Nvrtc:
 
 
 class Nvrtc:
-    """The functions of libnvrtc that are needed."""
+    """The functions of libnvrtc that treadle calls."""
 
     def __init__(self, library: Any) -> None:
         self.library = library

@@ -1,4 +1,4 @@
-"""Writes the functors of a formula in C++ (kernels/recurrent/formula/functors.h)."""
+"""Writes a formula as C++: the functors of a cell (kernels/recurrent/formula/functors.h)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ COMPARISONS = {"gt": ">", "ge": ">=", "eq": "=="}
 
 
 class Writer:
-    """Statements that compute nodes, given the C++ expressions of some."""
+    """Writes statements that compute nodes. ``known`` has the C++ expressions of given nodes."""
 
     def __init__(self, known: dict[int, str], halves: frozenset[int] = frozenset()) -> None:
         self.known = dict(known)
-        self.halves = halves  # ids of nodes whose error is below a half type's rounding
+        self.halves = halves  # ids of nodes that call an approximation, such as tanh_of_halves
         self.lines: list[str] = []
 
     def write(self, results: Sequence[Node]) -> list[str]:
-        """The expressions of results."""
+        """Writes the statements that ``results`` need, and returns the expressions of results."""
         for node in ordered(results, self.known):
             self.known[id(node)] = self._statement(node)
         return [self._value(node) for node in results]
@@ -58,8 +58,8 @@ class Writer:
         return f"acc({name})" if node.op in COMPARISONS else name
 
     def _is_product(self, node: Node) -> bool:
-        # Compilers would contract some sums and products, depending on the kernel around them.
-        # Where the source decides, a layer has the same bits in each of its kernels.
+        # A product and the sum that contains it are written as an fma. If compilers decided what to
+        # contract, the bits of a layer would depend on the kernel that runs it.
         return node.op == "mul" and all(id(arg) in self.known for arg in node.args)
 
 
@@ -67,13 +67,15 @@ class Writer:
 class Formula:
     """A cell's formula and its derivatives, as nodes.
 
-    ``inputs`` are the gates, the parts of c, and the gradients of the results; ``forward`` is new h
-    and the parts of new c; ``backward`` the gradients of the gates and of the parts of c; ``keep``
-    the factor of c in new c, or None if c has several parts or new c is not affine in c; ``seeds``
-    are the ids of nodes that depend on the gradients.
+    c has a part for each state besides h. ``inputs`` are the gates, the parts of c, and the
+    gradients of the results. ``forward`` is new h and the parts of new c. ``backward`` is the
+    gradients of the gates and of the parts of c. ``keep`` is the factor of c in new c, or None if c
+    has several parts or new c is not affine in c. ``seeds`` are the ids of nodes that depend on the
+    gradients of the results.
     """
 
-    # Gates: all, with a product of the input, with a product of h. Then the number of parts of c.
+    # How many gates there are, how many of them have a product of the input, how many have a
+    # product of h, and the number of parts of c.
     counts: tuple[int, int, int, int]
     inputs: Sequence[Node]
     forward: Sequence[Node]
@@ -82,7 +84,7 @@ class Formula:
     seeds: frozenset[int]
 
     def functors(self) -> str:
-        """FormulaRecurrence in C++, with the interface of kernels/math/cells/lltm.h."""
+        """The struct FormulaRecurrence in C++. kernels/math/cells/lltm.h has the same interface."""
         gates, input_gates, state_gates, parts = self.counts
         early = self._early()
         members = [
@@ -126,11 +128,11 @@ class Formula:
         return c if self.counts[3] == 1 else f"{c}.value[{k}]"
 
     def _c(self, values: Sequence[str]) -> str:
-        """A C of these parts."""
+        """The expression of a C (the type of c) with these parts."""
         return values[0] if len(values) == 1 else f"C{{{{{', '.join(values)}}}}}"
 
     def _early(self) -> list[Node]:
-        """What is computed before the gradients arrive, as far as the rest reads it."""
+        """The nodes that do not depend on the gradients, and that the backward pass reads."""
         late = [node for node in ordered(self.backward) if id(node) in self.seeds]
         read = [arg for node in late for arg in node.args] + list(self.backward)
         found = {
@@ -139,7 +141,8 @@ class Formula:
         return list(found.values())
 
     def _forward(self) -> list[str]:
-        # Only h is rounded to a half type: an error in c would add up over the steps.
+        # h is rounded to a half type, so sigmoid and tanh may be approximate. A tanh on which c
+        # depends may not, because an error in c would add up over the steps.
         of_c = {id(node) for node in ordered(self.forward[1:])}
         halves = frozenset(
             id(node)

@@ -1,4 +1,5 @@
-"""Registrations with torch in addition to the kernels: fakes, nested tensors, DTensors, FLOPs."""
+"""What treadle registers with torch in addition to kernels: fake kernels, and rules for nested
+tensors, DTensors and FLOP counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fake kernels, for torch.compile and meta tensors, of ops with arguments on two devices.
+"""Fake kernels of ops with arguments on two devices, for torch.compile and meta tensors.
 
 A packed batch has its ``batch_sizes`` on the CPU and its data on any device. torch derives the
 device of a traced result from the arguments and refuses two devices, unless the op has its own fake

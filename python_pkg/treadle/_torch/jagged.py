@@ -53,8 +53,7 @@ def register() -> None:
             torch.library.register_torch_dispatch(
                 f"treadle::{name}", NestedTensor, rule, lib=_library
             )
-            # The other layout, torch.nested.nested_tensor's default, has no tensor class of its
-            # own.
+            # Nested tensors of the other layout, torch.strided, have no tensor class of their own.
             strided = partial(_strided, name, jagged=rule is not _refused)
             for key in ("NestedTensorCPU", "NestedTensorCUDA"):
                 _library.impl(name, strided, key)  # type: ignore[no-untyped-call]
@@ -105,7 +104,7 @@ def _refused(cls: Any, func: Any, types: Any, args: tuple[Any, ...], kwargs: dic
 
 
 def _like(op: str, args: Sequence[Any]) -> NestedTensor:
-    """The first nested tensor; raises unless the others have the same rows."""
+    """The first nested tensor. Raises unless the other nested tensors have the same rows."""
     first, *others = (t for t in args if isinstance(t, NestedTensor))
     for other in others:
         rows = first._ragged_idx + 1
@@ -123,8 +122,8 @@ def _dense_values(t: Tensor, like: NestedTensor) -> Tensor:
         return t._values
     if t.dim() + 2 <= like.dim():
         return t
-    # Operands with one entry per row, or with dimensions of 1, are broadcast as in torch.
-    # Multiplying by 1 keeps -0.
+    # Operands with one entry per row, or with dimensions of size 1, are broadcast by torch. The
+    # multiplication by 1 does not change values, not even -0.
     nested: Any = torch.ones_like(like, dtype=t.dtype) * t
     return nested._values  # type: ignore[no-any-return]
 

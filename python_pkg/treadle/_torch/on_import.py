@@ -36,7 +36,7 @@ class _Watch(MetaPathFinder):
             execute(module)
             self.action()
 
-        # Changes only this loader, which loads nothing else.
+        # This changes only this loader object, which loads no other module.
         loader.exec_module = exec_module
         return spec
 

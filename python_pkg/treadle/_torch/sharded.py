@@ -1,7 +1,7 @@
 """Our ops on DTensors: each process computes with its shards and returns its part of the results.
 
-This runs below autograd, with our own rule for each op, because torch's registry of sharding rules
-caches an answer and reuses it for calls with other masks and optional arguments.
+This runs below autograd. Each op has a rule of our own, because torch's registry of sharding rules
+caches a rule's answer and reuses it for calls with other masks and optional arguments.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def _mesh(op: str, tensors: Tensors) -> DeviceMesh:
 
 
 def _choose(op: str, ways: list[Way], tensors: Tensors, dim: int, written: set[str]) -> Way:
-    """The way to shard along the mesh's dimension ``dim`` that moves the least data; of
-    equally good ways, the first."""
+    """The way to shard along the mesh's dimension ``dim`` that moves the least data. If several
+    ways are equally good, it is the first."""
     here = {name: t.placements[dim] for name, t in tensors.items() if isinstance(t, DTensor)}
 
     def moved(way: Way) -> tuple[float, int]:
@@ -102,14 +102,15 @@ def _choose(op: str, ways: list[Way], tensors: Tensors, dim: int, written: set[s
 def _global(
     local: Tensor | None, mesh: DeviceMesh, ways: list[Way], index: int, tensors: Tensors
 ) -> DTensor | None:
-    """A result as a DTensor. A sharded dimension has the size of the arguments' sharded one."""
+    """Makes a DTensor of a local result. Its sharded dimension has the global size that the sharded
+    dimension of the arguments has."""
     if local is None:
         return None
     placements, shape = [way.outputs[index] for way in ways], list(local.shape)
     for way, placement in zip(ways, placements, strict=True):
         if isinstance(placement, Shard):
             shape[placement.dim] = _cut_size(way.inputs, tensors)
-    # Strides of a dense tensor with the local tensor's order of dimensions in memory.
+    # The strides of a dense tensor with the local tensor's order of dimensions in memory.
     stride, size = [1] * local.dim(), 1
     for dim in sorted(range(local.dim()), key=lambda d: (local.stride(d), -d)):
         stride[dim], size = size, size * max(shape[dim], 1)

@@ -27,8 +27,8 @@ class Way(NamedTuple):
 
 
 def _elementwise(tensors: Tensors, *linear: str) -> list[Way]:
-    """Sharded along any dimension of the result, or partial sums if the arguments in ``linear``
-    are."""
+    """Sharded along any dimension of the result. If ``linear`` names arguments, these may instead
+    be partial sums, and the result is then a partial sum too."""
     shapes = (t.shape for t in tensors.values())
     shape: torch.Size = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
     ways = []
@@ -44,7 +44,7 @@ def _elementwise(tensors: Tensors, *linear: str) -> list[Way]:
 
 def _snake(tensors: Tensors, *results: str) -> list[Way]:
     """Sharded along any dimension of x. Along the channels, parameters with one element per channel
-    are also sharded. ``results``: for each result, the argument whose shape it has."""
+    are also sharded. ``results`` names, for each result, the argument of the same shape."""
     x, ways = tensors["x"], []
     for dim in range(x.dim()):
         inputs: dict[str, Placement] = {}
@@ -63,7 +63,7 @@ def _snake(tensors: Tensors, *results: str) -> list[Way]:
 
 def _sine_layer(tensors: Tensors, *results: str) -> list[Way]:
     """Sharded by rows of the input, columns of the output, or layers of a batch of layers.
-    ``results``: for each result, the argument or result whose shape it has."""
+    ``results`` names, for each result, the argument or result of the same shape."""
     weight, last = tensors["weight"], tensors["input"].dim() - 1
     many = weight.dim() == 3
 

@@ -1,8 +1,9 @@
 """treadle's kernels for JAX, on the CPU and on CUDA: under jit, grad and vmap.
 
-Imported only on request: ``import treadle.jax``. The functions call libtreadle_kernels.so through
-jax.ffi; nothing is copied. Reverse mode (``jax.grad``, ``jax.vjp``) works once for layers and any
-number of times for elementwise functions; forward mode (``jax.jvp``) raises.
+``import treadle`` does not import this module, so write ``import treadle.jax``. The functions call
+libtreadle_kernels.so through jax.ffi, and copy no data. In reverse mode (``jax.grad``,
+``jax.vjp``), layers can be differentiated once and elementwise functions any number of times.
+Forward mode (``jax.jvp``) raises.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def _like(name: str, *arrays: Any) -> Any:
     return _elementwise(name, arrays[0].shape, arrays[0].dtype, *arrays)
 
 
-# ---- sine and cosine: each one's gradient uses the other
+# ---- sine and cosine. The gradient of each uses the other.
 
 _sine = jax.custom_vjp(lambda x: _like("sine", x))
 _cosine = jax.custom_vjp(lambda x: _like("cosine", x))
@@ -60,7 +61,7 @@ def _floating(op: str, x: Any) -> Any:
 
 
 def sine(x: Array) -> Array:
-    """sin(x), x in radians and of any size.
+    """sin(x), x in radians and of any magnitude.
 
     Args:
         x: any shape, float64, float32, float16 or bfloat16. Other dtypes are cast to JAX's default.
@@ -78,7 +79,7 @@ def sine(x: Array) -> Array:
 
 
 def cosine(x: Array) -> Array:
-    """cos(x), x in radians and of any size; otherwise like `sine`.
+    """cos(x), x in radians and of any magnitude; otherwise like `sine`.
 
     Args:
         x: any shape, float64, float32, float16 or bfloat16. Other dtypes are cast to JAX's default.
@@ -143,7 +144,7 @@ def scale(x: Array, factor: float) -> Array:
 
 
 def _summed(grad: Any, shape: tuple[int, ...]) -> Any:
-    """The gradient of an argument of `shape`, summed over the dimensions that were broadcast."""
+    """Sums `grad` over the dimensions in which an argument of `shape` was broadcast."""
     axes = tuple(i for i, (n, of) in enumerate(zip(shape, grad.shape, strict=True)) if n != of)
     return jnp.sum(grad, axis=axes, keepdims=True) if axes else grad
 
@@ -181,7 +182,7 @@ def vector_add(a: Array, b: Array, alpha: float = 1) -> Array:
     alpha = _number("vector_add", "alpha", alpha)
     a, b = _common("vector_add", alpha, jnp.asarray(a), jnp.asarray(b))
     ndim = max(a.ndim, b.ndim)
-    # Both get the same number of dimensions, so that a batch dimension of vmap comes first in both.
+    # vmap puts the batch first in both, so both must have the same number of other dimensions.
     a, b = (x.reshape((1,) * (ndim - x.ndim) + x.shape) for x in (a, b))
     return _vector_add(alpha, (a.shape, b.shape), a, b)
 
@@ -210,12 +211,12 @@ def lstm(
     Returns:
         output [T, B, D H], h_n [D, B, H] and c_n [D, B, H] of the dtype of c0.
 
-        Every array is differentiable once. The kernels run float32 and float64 on the CPU; on GPUs
-        of sm_90 and later they run float16, bfloat16 and float32 if H is a multiple of 8 and the
-        weights fit on the chip. Otherwise a jax.lax.scan in plain JAX runs, with half types
-        computed in float32. The choice is made when JAX traces the call. It depends on the device
-        of x or, in traced code, on JAX's default device. Under vmap the kernels are called once for
-        each element of the batch.
+        Every array is differentiable once. The kernels support float32 and float64 on the CPU. On
+        GPUs of sm_90 and later they support float16, bfloat16 and float32 if H is a multiple of 8
+        and the weights fit on the chip. In all other cases a jax.lax.scan in plain JAX runs, which
+        computes float16 and bfloat16 in float32. The choice is made when JAX traces the call. It
+        depends on the device of x or, in traced code, on JAX's default device. Under vmap the
+        kernels are called once for each element of the batch.
 
     Raises:
         ValueError: a shape is not as above.
@@ -245,7 +246,8 @@ def gru(
             are in torch's order: r, z, n. With two directions, each has a leading dimension 2.
 
     Returns:
-        output [T, B, D H] and h_n [D, B, H]. Kernels and derivatives are as described in `lstm`.
+        output [T, B, D H] and h_n [D, B, H]. What `lstm` says about kernels and derivatives applies
+        here as well.
 
     Raises:
         ValueError: a shape is not as above.

@@ -1,4 +1,4 @@
-"""The library of XLA handlers that treadle.jax calls, and its workspace sizes."""
+"""The library of XLA handlers that treadle.jax calls, and the sizes of their workspaces."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ _NAMES = (
 CELLS = {"lstm": 1, "gru": 2}  # TREADLE_LSTM and TREADLE_GRU
 DTYPES = {"float16": 0x11002, "bfloat16": 0x11004, "float32": 0x12002, "float64": 0x14002}
 _INVALID = 1  # TREADLE_INVALID
-_ALIGNMENT = 256  # of a workspace; XLA aligns to less, so the handler skips to the next multiple
+# The alignment of a workspace in bytes. XLA's buffers may be aligned to less, so the handler skips
+# to the next multiple.
+_ALIGNMENT = 256
 
 
 class Layer(NamedTuple):
-    """The properties that decide how a recurrent layer runs; static under every transform."""
+    """The properties that decide how a recurrent layer runs. JAX's transforms do not trace them."""
 
     cell: str  # of CELLS
     directions: int
@@ -103,7 +105,7 @@ def number(value: float) -> dict[str, Any]:
 
 
 def platform_of(x: Any) -> str:
-    """ "cpu" or "gpu": the device of `x` or, for a traced array, JAX's default."""
+    """The platform of `x`, "cpu" or "gpu"; for a traced array, that of JAX's default device."""
     if not isinstance(x, jax.core.Tracer):
         return str(next(iter(x.devices())).platform)
     device = jax.config.jax_default_device or jax.default_backend()
@@ -148,8 +150,8 @@ def has_kernel(layer: Layer, platform: str) -> bool:
 
 
 def workspace_result(layer: Layer, backward: bool) -> Any:
-    """The workspace of a pass, large enough for each platform of this process, because code traced
-    for one may run on another."""
+    """The workspace of a pass. It is large enough for each platform of this process, because code
+    that was traced for one may run on another."""
     sizes = [workspace(layer, backward, platform) for platform in ("cpu", "gpu")]
     most = max(size for size in sizes if size is not None)
     return jax.ShapeDtypeStruct((most + _ALIGNMENT,), np.uint8)

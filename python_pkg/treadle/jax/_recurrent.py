@@ -18,7 +18,8 @@ _GATES = 4  # values that the kernels save per unit, for both cells
 
 
 def _forward(layer: Layer, save: bool, *inputs: Any) -> Arrays:
-    """output, h_n, c_n and, if `save`, gates. Inputs are the products, weight_hh, ..., c0."""
+    """Returns output, h_n, c_n and the gates, which are empty unless `save`. `inputs` are the
+    products with the input, weight_hh, bias_ih, bias_hh, h0 and c0."""
     d, t, b, h = layer.directions, layer.steps, layer.batch, layer.hidden
     gates = (d, t, b, _GATES * h) if save else (0,)
     results = (
@@ -53,8 +54,8 @@ def _h_before(layer: Layer, h0: Any, output: Any) -> Any:
 
 
 def _gradients(layer: Layer, saved: Arrays, grads: Arrays) -> Arrays:
-    """The gradients of _result's inputs. XLA computes the products over all steps; the kernel
-    computes the rest."""
+    """The gradients of the inputs of `_result`. The kernel runs the steps; then XLA computes the
+    products and sums over all steps."""
     gates, weight_hh, h0, c0, output = saved
     results = (
         jax.ShapeDtypeStruct(gates.shape, layer.dtype),
@@ -68,7 +69,7 @@ def _gradients(layer: Layer, saved: Arrays, grads: Arrays) -> Arrays:
         "recurrent_backward", results, *inputs, vmap_method="sequential", cell=cell
     )
     h = layer.hidden
-    if layer.cell == "gru":  # gates: n of h, then r, z and n of the input
+    if layer.cell == "gru":  # the gates are n of h, then r, z, and n of the input
         of_x = of_gates[..., h:]
         of_h = jnp.concatenate([of_gates[..., h : 3 * h], of_gates[..., :h]], axis=-1)
     else:
@@ -90,12 +91,12 @@ by_kernels.defvjp(_result_and_saved, _gradients)
 
 
 def _wide(layer: Layer) -> Any:
-    """The dtype in which half types are computed."""
+    """The dtype to compute in: float32 for half types, else the layer's."""
     return jnp.promote_types(layer.dtype, jnp.float32)
 
 
 def _step(layer: Layer, weight: Any, bias: Any, state: Arrays, product: Any) -> tuple[Any, Any]:
-    """One step of one direction: state (h, c) and the input's product with its bias."""
+    """One step of one direction. `state` is (h, c), and `product` is W_ih x + b_ih."""
     h, c = state
     of_x, c_wide = product.astype(_wide(layer)), c.astype(_wide(layer))
     of_h = jnp.matmul(h, weight.T, preferred_element_type=_wide(layer)) + bias
@@ -112,7 +113,7 @@ def _step(layer: Layer, weight: Any, bias: Any, state: Arrays, product: Any) -> 
 
 
 def by_scan(layer: Layer, *inputs: Any) -> Arrays:
-    """Computes the same as by_kernels with jax.lax.scan, which JAX differentiates."""
+    """Computes the same as `by_kernels`, but by jax.lax.scan, which JAX can differentiate."""
     products, weight_hh, bias_ih, bias_hh, h0, c0 = inputs
     outputs, states = [], []
     for d in range(layer.directions):
@@ -137,7 +138,7 @@ def _require(cell: str, name: str, array: Any, shape: tuple[int, ...], dtype: An
 
 
 def _checked_biases(cell: str, biases: Arrays, shape: tuple[int, ...], dtype: Any) -> Arrays:
-    """Both biases, or two empty arrays, which mean none."""
+    """Both biases, or two empty arrays if there are none."""
     if (biases[0] is None) != (biases[1] is None):
         raise ValueError(f"{cell}: bias_ih and bias_hh must both be given, or neither")
     if biases[0] is None:
@@ -149,7 +150,7 @@ def _checked_biases(cell: str, biases: Arrays, shape: tuple[int, ...], dtype: An
 
 
 def layer(cell: str, x: Any, h0: Any, c0: Any, weights: Arrays, biases: Arrays) -> Arrays:
-    """output, h_n and c_n of one layer, whose arguments are checked here. For GRU, c0 is None."""
+    """Checks the arguments of one layer and returns its output, h_n and c_n. A GRU's c0 is None."""
     x, h0, weight_ih, weight_hh = (jnp.asarray(array) for array in (x, h0, *weights))
     if x.ndim != 3 or h0.ndim != 3 or h0.shape[0] not in (1, 2):
         rule = "x must be [T, B, I] and h0 [D, B, H] with D 1 or 2"

@@ -18,7 +18,7 @@ __all__ = ["Jet", "jet_linear"]
 
 
 class Jet(NamedTuple):
-    """Values at points, with their derivatives with respect to the points' d coordinates.
+    """Values at points, and the values' derivatives with respect to the points' d coordinates.
 
     :meth:`treadle.nn.Siren.jet` returns one. In your own network, begin with :meth:`of`, pass jets
     through :meth:`treadle.nn.SineLinear.jet` and :func:`treadle.jet_linear`, and read the parts at
@@ -51,8 +51,8 @@ class Jet(NamedTuple):
         """The jet of coordinates x [..., d] themselves.
 
         Args:
-            x: [..., d], of a floating-point dtype. It may require grad: autograd gives correct
-                gradients with respect to x, also of the derivatives.
+            x: [..., d], of a floating-point dtype. If it requires grad, autograd can also
+                differentiate the values and the jet's derivatives with respect to x.
             laplacian, hessian_diagonal: what layers compute in addition to value and gradient.
                 Request only one: with both, each layer also sums up the Laplacian.
 
@@ -74,8 +74,8 @@ class Jet(NamedTuple):
     ) -> Jet:
         """The jet of scale * x + shift, with derivatives with respect to x.
 
-        For example, it maps coordinates in metres to the range ±1 that a network expects, and the
-        derivatives are still with respect to metres.
+        For example, scale and shift map coordinates in metres to the range ±1 that a network
+        expects, while derivatives stay with respect to metres.
 
         Args:
             x: [..., d], as for :meth:`of`.
@@ -100,7 +100,7 @@ class Jet(NamedTuple):
     def cat(jets: Sequence[Jet | Tensor]) -> Jet:
         """Concatenate in the last dimension: [..., O1] and [..., O2] to [..., O1 + O2].
 
-        Tensors, such as a latent code, are constants and are expanded to the jets' points.
+        Tensors, such as a latent code, are treated as constants and expanded to the jets' points.
 
         Raises:
             TypeError, ValueError, RuntimeError: there is no jet among them, or their parts do not
@@ -129,10 +129,10 @@ class Jet(NamedTuple):
         """Apply any smooth function to the values of each point.
 
         Use it for functions without a jet, such as ``torch.tanh``, a norm or a module.
-        ``torch.func`` calls and differentiates the function once for each coordinate, twice for
-        second derivatives, so it must be deterministic. torch.compile supports it, and so does
-        torch.export with ``strict=False``. torch's second derivatives of
-        ``torch.nn.functional.layer_norm`` are wrong, so write that function out.
+        ``torch.func`` calls and differentiates the function once for each coordinate, and twice for
+        second derivatives, so it must be deterministic. torch.compile supports this method, and so
+        does torch.export with ``strict=False``. torch's second derivatives of
+        ``torch.nn.functional.layer_norm`` are wrong, so compose that function of simpler ones.
 
         Args:
             function: from values [..., O] to values [..., O'].
@@ -189,7 +189,7 @@ class Jet(NamedTuple):
     def __sub__(self, other: Any) -> Jet:
         if isinstance(other, Jet):
             return self.__add__(other.__neg__())
-        # Does not add the negated constant, because unsigned integers have no negative.
+        # Adding the negated constant would be wrong for unsigned integers.
         constant = _constant(other)
         return NotImplemented if constant is None else self._around(self.value - constant)
 
@@ -197,7 +197,7 @@ class Jet(NamedTuple):
         return self.__neg__().__add__(other)
 
     def _around(self, value: Tensor) -> Jet:
-        """A jet of ``value`` with this jet's derivatives, expanded and cast to match."""
+        """A jet of ``value`` with this jet's derivatives, expanded and cast to match ``value``."""
         before, *rest = self
         return Jet(value, *(parts.beside(part, before, value) for part in rest))
 
@@ -233,7 +233,7 @@ class Jet(NamedTuple):
         return Jet(value, *(t if t is None else zero.expand(*shape, *t) for t in tails))
 
     def _like(self, packed: Tensor) -> Jet:
-        """A jet of these parts, with the same fields as this one."""
+        """Unpacks ``packed`` into a jet with the same fields as this one."""
         assert self.gradient is not None
         wanted = self.laplacian is not None, self.hessian_diagonal is not None
         return Jet(*parts.unpack(packed, self.gradient.shape[-1], *wanted))
@@ -291,7 +291,7 @@ def _coordinates(x: Tensor, slope: Tensor, laplacian: bool, hessian_diagonal: bo
 
 
 def _both(one: Jet, other: Jet) -> tuple[Jet, Jet]:
-    """Two jets of one shape; raises unless they have the same parts."""
+    """Both jets, expanded to one shape. Raises unless they have the same parts."""
     parts.check_parts("Jet", one, Jet)
     parts.check_parts("Jet", other, Jet)
     parts.check_alike("Jet", "other", one, other)

@@ -1,4 +1,4 @@
-"""Jets of functions without a jet formula: calls torch.func for one direction at a time."""
+"""Jets of functions that have no jet formula, by torch.func, one direction at a time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Result = TypeVar("Result")
 def mapped(
     function: Callable[[Tensor], Tensor], value: Tensor, first: Tensor, second: Tensor
 ) -> Tensor:
-    """Applies a pointwise function to a jet, passed and returned in the form of
-    ``_parts.split``."""
+    """Applies a function of each point's values to a jet in the form that ``_parts.split`` returns.
+    The result is packed."""
     if exporting():
         return _exported(function, value, first, second)
     return outside_inference(lambda: _mapped(function, value, first, second))
@@ -25,7 +25,7 @@ def mapped(
 
 def outside_inference(run: Callable[[], Result]) -> Result:
     """Runs outside inference mode, in which torch.func silently gives derivatives of zero."""
-    # torch.compile leaves inference mode out of its programs.
+    # Programs made by torch.compile do not enter inference mode.
     if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
         return run()
     with torch.inference_mode(False), torch.no_grad():
@@ -33,12 +33,13 @@ def outside_inference(run: Callable[[], Result]) -> Result:
 
 
 def exporting() -> bool:
-    """Whether torch.export runs; torch.compiler.is_exporting is also true in torch.compile."""
+    """Whether torch.export runs. torch.compiler.is_exporting is also true in torch.compile."""
     return torch.compiler._is_exporting_flag
 
 
 def _exported(function: Callable[[Tensor], Tensor], *parts: Tensor) -> Tensor:
-    """Calls the ops that torch.func would, because torch.export does not support torch.func."""
+    """Traces the ops that torch.func calls and runs them without torch.func, which torch.export
+    does not support."""
     if torch.compiler.is_dynamo_compiling():
         raise NotImplementedError("Jet.map: torch.export must have strict=False, got strict=True")
     from torch.fx.experimental import proxy_tensor
@@ -63,8 +64,7 @@ def _mapped(
     parts = [function(x), *(slope(x, direction) for direction in first.unbind())]
     bends = []
     for k in range(len(first) if len(second) else 0):
-        # The sum over directions must contain the Laplacian once: it is added with the first
-        # direction.
+        # A Laplacian must be in the sum over directions once, so only the first direction has it.
         bend = second[k] if k < len(second) else torch.zeros_like(x)
         bends.append(_pushed(slope, (x, first[k]), (first[k], bend)))
     if len(second) == 1 and len(bends) > 1:

@@ -1,7 +1,8 @@
-"""Packs a jet's parts into one tensor, the form that the op needs, unpacks them, and checks jets.
+"""Checks jets, packs a jet's parts into one tensor, as the op expects them, and unpacks them.
 
 The tensor is [P, ..., O] with P = 1 + d + n2 parts: the value, its derivatives with respect to d
-coordinates, and n2 second derivatives: none, the Laplacian, or the d of the Hessian's diagonal.
+coordinates, and n2 second derivatives. These are none, the Laplacian (n2 = 1), or the Hessian's
+diagonal (n2 = d).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def second_of(jet: Fields) -> str:
 
 
 def sizes(coordinates: int, second: str) -> list[int]:
-    """The numbers of parts that are values, first and second derivatives."""
+    """How many parts are values, first derivatives and second derivatives."""
     return [1, coordinates, {NONE: 0, LAPLACIAN: 1}.get(second, coordinates)]
 
 
@@ -37,7 +38,7 @@ def identity(x: Tensor) -> Tensor:
     count = x.shape[-1]
     if not _is_dtensor(x):
         return torch.eye(count, dtype=x.dtype, device=x.device)
-    # Made from x, because a plain tensor cannot be combined with a DTensor.
+    # The result must be a DTensor like x, because a plain tensor cannot be combined with one.
     zero, one = x.new_zeros(1), x.new_ones(1)
     rows = [torch.cat([one if i == k else zero for i in range(count)]) for k in range(count)]
     return torch.stack(rows)
@@ -49,8 +50,8 @@ def _is_dtensor(t: Tensor) -> bool:
 
 
 def of_coordinates(value: Tensor, slope: Tensor, second: str) -> Tensor:
-    """The packed jet of ``value`` [..., I] with a gradient ``slope`` [I, d] that is the same at all
-    points, and no second derivatives."""
+    """The packed jet of ``value`` [..., I]. Its gradient is ``slope`` [I, d] at all points, and its
+    second derivatives are zero."""
     lead, (inputs, count) = value.shape[:-1], slope.shape
     rows = slope.mT.reshape(count, *[1] * len(lead), inputs).expand(count, *lead, inputs)
     parts = [value[None], rows]
@@ -60,8 +61,8 @@ def of_coordinates(value: Tensor, slope: Tensor, second: str) -> Tensor:
 
 
 def unpack(packed: Tensor, coordinates: int, laplacian: bool, diagonal: bool) -> Fields:
-    """The parts as views, whose backward pass is one copy; with a diagonal, the Laplacian is its
-    sum."""
+    """The parts as views of ``packed``, whose backward pass is one copy. If there is a diagonal,
+    the Laplacian is its sum."""
     second = second_named(laplacian, diagonal)
     value, gradient, rest = packed.split_with_sizes(sizes(coordinates, second))
     bend, bends = rest.squeeze(0) if laplacian and not diagonal else None, None
@@ -72,7 +73,8 @@ def unpack(packed: Tensor, coordinates: int, laplacian: bool, diagonal: bool) ->
 
 
 def pack(jet: Fields) -> Tensor:
-    """The parts in one tensor, without a copy if they are views of one, like those of unpack."""
+    """The parts in one tensor. Parts that are views of one tensor, as ``unpack`` returns them, are
+    not copied."""
     value, gradient, laplacian, diagonal = jet
     assert gradient is not None
     rows = [value[None], gradient.movedim(-1, 0)]
@@ -85,13 +87,13 @@ def pack(jet: Fields) -> Tensor:
 
 
 def _whole(jet: Fields, rows: Sequence[Tensor]) -> Tensor | None:
-    """The tensor of which all parts are views, in this order, or None."""
+    """The tensor that consists of these parts in this order, if all are views of it, or None."""
     value = jet[0]
-    # The compiler removes copies itself, and cannot read a view's base.
+    # torch.compile removes copies itself, and cannot read a view's base.
     if torch.compiler.is_compiling() or not value._is_view():
         return None
     base = value._base
-    # Computing with the base would skip a part's hooks and gradients.
+    # Computing with the base would skip the hooks and the retained gradient of a part.
     if any(part is not None and (part.retains_grad or part._backward_hooks) for part in jet):
         return None
     if base is None or base.shape != (sum(map(len, rows)), *value.shape):
@@ -120,14 +122,14 @@ def split(jet: Fields) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def beside(part: Tensor | None, before: Tensor, value: Tensor) -> Tensor | None:
-    """Expands and casts a part for ``value``, whose shape and dtype were those of ``before``."""
+    """Expands and casts a part of a jet whose value was ``before`` and becomes ``value``."""
     if part is None or (value.shape == before.shape and value.dtype == before.dtype):
         return part
     return part.to(value.dtype).expand(*value.shape, *part.shape[before.dim() :])
 
 
 def total(t: Tensor, dim: int, keepdim: bool = False) -> Tensor:
-    """The sum in the dtype of ``t``: autocast would compute it in float32."""
+    """The sum in the dtype of ``t``. Under autocast, ``t.sum(dim)`` would be float32."""
     return t.sum(dim, keepdim, dtype=t.dtype)
 
 
@@ -138,8 +140,8 @@ def broadcast(*shapes: Sequence[int]) -> torch.Size:
 def linear(packed: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """One product for all parts; only the value gets the bias."""
     if _is_dtensor(packed):
-        # A DTensor cannot flatten rows if the points are sharded and dimension 0 is not, and F.pad
-        # of a DTensor may return the size of an earlier call.
+        # A DTensor cannot flatten its rows if the points are sharded and dimension 0 is not. And
+        # F.pad of a DTensor may return a result with the size of an earlier call's result.
         value, *rest = packed.unbind()
         others = [F.linear(part, weight) for part in rest]
         return torch.stack([F.linear(value, weight, bias), *others])
@@ -151,9 +153,9 @@ def linear(packed: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _product(packed: Tensor, weight: Tensor) -> Tensor:
-    """x W^T. With few outputs, the gradient of x is a product with a short inner dimension. In half
-    types cuBLAS takes 2.5 times as long for it as for an inner dimension of 8, so the weight is
-    padded with zeros."""
+    """Returns x W^T. If there are few outputs, the gradient of x is a product with a short inner
+    dimension. In half types, cuBLAS takes 2.5 times as long for such a product as for one with an
+    inner dimension of 8, so the weight is padded with zeros to 8 outputs."""
     count, half = len(weight), packed.dtype in (torch.float16, torch.bfloat16)
     if not (0 < count < 8 and half and packed.is_cuda):
         return F.linear(packed, weight)
@@ -181,7 +183,7 @@ def check_coordinates(op: str, name: str, x: Any) -> Tensor:
 
 
 def check_parts(op: str, jet: Any, kind: type[Any]) -> None:
-    """Raises unless ``jet`` is of ``kind``, treadle.Jet, and its parts match."""
+    """Raises unless ``jet`` is a ``kind`` (treadle.Jet) and its parts match."""
     if not isinstance(jet, kind):
         raise TypeError(
             f"{op}: jet must be a treadle.Jet, got {type(jet).__name__}: treadle.Jet.of(x) is that "

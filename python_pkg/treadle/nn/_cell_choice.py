@@ -17,7 +17,7 @@ from ._check import HALVES
 _FEW_UNITS = 64
 # But below this B * H, torch's RNN cell (two products and an activation) is faster on a CPU.
 _SMALL_STEP = 1024
-# Up to this H, our single launch computes a step of few rows on a GPU faster than torch's products.
+# Up to this H, our single kernel runs a step of few rows on a GPU faster than torch's products.
 _UNITS_OF_A_LAUNCH = 512
 
 _innermost_transform = torch._C._functorch.peek_interpreter_stack
@@ -26,7 +26,7 @@ _innermost_transform = torch._C._functorch.peek_interpreter_stack
 def torchs_is_faster(
     kind: str, hidden: int, input: Tensor, h: Tensor, c: Tensor, parameters: list[Any]
 ) -> bool:
-    """``c`` is h for a cell without c. ``parameters`` are the weights, and biases or None."""
+    """For a cell without c, ``c`` is h. ``parameters`` has the weights, and biases or None."""
     if input.is_cpu:  # five times as fast as device.type
         return _on_a_cpu(kind, hidden, input, c)
     return input.is_cuda and _on_a_gpu(hidden, input, h, c, parameters)

@@ -1,5 +1,5 @@
-"""State dicts of recurrent modules: detects which cell they are for, and converts them between
-LLTM and LLTMCell."""
+"""Detects which kind of cell a state dict belongs to, and converts state dicts between LLTM and
+LLTMCell."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _CELLS = {
     "LLTM": _Cell("an", "i, o, z", 1),
 }
 
-# The version in LLTM.state_dict()'s metadata; torch's modules have 1. Without biases, an LLTM's
-# weights have the names and shapes of a GRU's, and only this version tells them apart.
+# The version in the metadata of LLTM.state_dict(); torch's modules have version 1. Without biases,
+# the weights of an LLTM and of a GRU have the same names and shapes, and only the version differs.
 LLTM_VERSION = 2
 
 
@@ -49,7 +49,7 @@ def hooks_run(module: Any, state_dict: dict[str, Any], *args: Any) -> Iterator[N
 
 
 def _found(state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any]) -> str | None:
-    """The cell whose weights are below ``prefix``, or None if that is unclear."""
+    """The kind of cell whose weights are below ``prefix``, or None if that is ambiguous."""
     suffix = "_l0" if f"{prefix}weight_hh_l0" in state_dict else ""
     weight = state_dict.get(f"{prefix}weight_hh{suffix}")
     if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.size(1):
@@ -68,7 +68,8 @@ def _found(state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any]) ->
 def wrong_cell(
     module: str, cell: str, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any]
 ) -> str | None:
-    """The reason why ``module``, whose cell is ``cell``, cannot load these weights, or None."""
+    """The reason why ``module``, whose cell is ``cell``, cannot load the weights below ``prefix``,
+    or None if it can."""
     name = _found(state_dict, prefix, metadata)
     if name is None or name == cell:
         return None
@@ -84,7 +85,7 @@ def wrong_cell(
 
 
 def layer_from_cell(layer: Any, state_dict: dict[str, Any], prefix: str) -> str | None:
-    """Turns an LLTMCell's entries into those of an LLTM, or returns the reason why it cannot."""
+    """Turns an LLTMCell's entries into those of an LLTM, or returns why that is impossible."""
     weights = state_dict.get(f"{prefix}weights")
     if not isinstance(weights, Tensor):
         return None
@@ -102,12 +103,12 @@ def layer_from_cell(layer: Any, state_dict: dict[str, Any], prefix: str) -> str 
         state_dict[f"{prefix}weight_ih_l0"] = ih.contiguous()
         state_dict[f"{prefix}weight_hh_l0"] = hh.contiguous()
         if isinstance(bias := state_dict.pop(f"{prefix}bias", None), Tensor):
-            state_dict[f"{prefix}bias_l0"] = bias.flatten()  # [1, 3H] in the tutorial
+            state_dict[f"{prefix}bias_l0"] = bias.flatten()  # it is [1, 3H] in PyTorch's tutorial
     return None
 
 
 def cell_from_layer(state_dict: dict[str, Any], prefix: str) -> str | None:
-    """Turns an LLTM's entries into those of an LLTMCell, or returns the reason why it cannot."""
+    """Turns an LLTM's entries into those of an LLTMCell, or returns why that is impossible."""
     names = [f"{prefix}weight_hh_l0", f"{prefix}weight_ih_l0"]
     if any(name not in state_dict for name in names):
         return None

@@ -15,12 +15,12 @@ from ._tracers import NotScripted, fx_leaf, is_tracing
 
 __all__ = ["GRU_CELL", "LSTM_CELL", "RNN_CELL", "CellFront", "TorchCell"]
 
-# A cell is called once per step. So it calls the op for one layer instead of treadle.lstm, which
-# checks and unpacks lists at every call.
+# A cell is called once per step. So it calls the op for one layer directly. treadle.lstm would
+# check and unpack lists of parameters at every call.
 _layer = torch.ops.treadle.recurrent_layer.default
 
-# With "cell", float32 products follow torch's TF32 setting for matrix products, like torch's cells,
-# instead of the setting for cuDNN.
+# With "cell", float32 products follow torch's TF32 setting for matrix products instead of the one
+# for cuDNN, as they do in torch's cells.
 _ALGORITHM = "cell"
 
 _torchs_lstm: Callable[..., Any] = nn.LSTMCell.forward
@@ -31,7 +31,7 @@ _NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 class CellFront(NamedTuple):
-    """The forward pass of a module that has the attributes of torch's cell."""
+    """The forward pass of a module that has the attributes of one of torch's cells."""
 
     name: str  # shown in errors
     step: Callable[..., Any]  # called with the module, input and hx
@@ -44,7 +44,7 @@ class CellFront(NamedTuple):
                 return leaf
         exports = is_tracing() or torch.compiler.is_exporting()
         if exports and torch.onnx.is_in_onnx_export():
-            return self.torchs(cell, input, hx)  # needs no translation table
+            return self.torchs(cell, input, hx)  # its export needs no translation table
         if isinstance(input, Tensor) and input.is_complex() and cell.weight_ih.is_complex():
             return self.torchs(cell, input, hx)  # the kernels do not support complex numbers
         try:
@@ -73,14 +73,14 @@ def _in_dtype(hx: Any, dtype: torch.dtype) -> Any:
 
 
 def _parameters_of(cell: Any) -> list[Tensor]:
-    # Read at every call, so that nn.utils.parametrize and functional_call can replace them.
-    # Attribute access on torch.nn.Module takes five times as long.
+    # They are read at every call, because nn.utils.parametrize and functional_call replace them.
+    # An attribute of torch.nn.Module takes five times as long to read as this dict.
     own: dict[str, Tensor] = cell._parameters
     return [own[name] if name in own else getattr(cell, name) for name in _NAMES]
 
 
 def _zeros(cell: Any, input: Tensor) -> Tensor:
-    """The state to start from if the caller gives none; a DTensor if ``input`` is one."""
+    """The initial state if the caller gives none. It is a DTensor if ``input`` is one."""
     return input.new_zeros((*input.shape[:-1], cell.hidden_size))
 
 
@@ -172,7 +172,7 @@ class TorchCell(NotScripted):
         **kind: str,
     ) -> None:
         check_dtype(self._front.name, dtype)
-        # Does not call nn.LSTMCell by name, because some programs replace it with this class.
+        # super() is called instead of nn.LSTMCell, because some programs replace that by ours.
         super().__init__(  # type: ignore[call-arg]
             input_size, hidden_size, bias, device=device, dtype=dtype, **kind
         )
@@ -183,15 +183,15 @@ class TorchCell(NotScripted):
         Args:
             input: [B, I], or [I] without a batch.
             hx: ``(h, c)`` from the previous step, or only ``h`` (GRU, RNN), each [B, H] (or [H]).
-                With half-precision inputs, ``c`` may be float32, and the new one then is as well.
-                None starts from zeros in the dtype of ``input``.
+                With half-precision inputs, ``c`` may be float32, and then ``new_c`` is as well. If
+                None, the states start as zeros in the dtype of ``input``.
 
         Returns:
             ``(new_h, new_c)``, or only ``new_h``, with the shapes and dtypes of ``hx``. Under
             autocast the dtypes are those of torch's cell: the lower precision or, on a CPU, float32
-            if ``c`` (or ``h`` of a GRU) is float32. Where torch's op is faster, it runs instead: on
-            a CPU under autocast, in half types with H > 64, and for most sizes of an RNN; on a GPU
-            for calls that record gradients, and with H > 512.
+            if ``c`` (or ``h`` of a GRU) is float32. torch's op runs instead where it is faster: on
+            a CPU, under autocast, in half types with H > 64, and for most sizes of an RNN; on a
+            GPU, in calls that record gradients, and with H > 512.
 
         Raises:
             ValueError, RuntimeError, TypeError, AttributeError: the errors of torch's cell.

@@ -40,7 +40,7 @@ def check_count(module: str, name: str, count: object, least: int = 1) -> int:
         raise TypeError(f"{module}: {name} must be an integer of at least {least}, got {count!r}")
     if count < least:
         raise ValueError(f"{module}: {name} must be an integer of at least {least}, got {count!r}")
-    # torch.compile cannot read a NumPy integer.
+    # torch.compile cannot read a NumPy integer, so the result is Python's.
     return int(count)
 
 
@@ -58,7 +58,7 @@ def check_probability(module: str, name: str, value: object) -> float:
 
 
 def check_omega(module: str, name: str, omega: object, zero: bool = False) -> float:
-    """A finite number, which may be 0 if ``zero``."""
+    """Returns ``omega`` as a float. It must be finite, and may be 0 only if ``zero``."""
     if not isinstance(omega, Real) or isinstance(omega, bool):
         raise TypeError(f"{module}: {name} must be a number, got {omega!r}")
     if not math.isfinite(omega) or (omega == 0 and not zero):
@@ -68,7 +68,7 @@ def check_omega(module: str, name: str, omega: object, zero: bool = False) -> fl
 
 
 def check_dtype(module: str, dtype: object) -> None:
-    """Check the dtype of parameters; None is torch's default."""
+    """Raises unless parameters can have this dtype. None means torch's default dtype."""
     if dtype is None:
         return
     rule = f"{module}: dtype must be float64, float32, float16 or bfloat16, got"
@@ -79,7 +79,7 @@ def check_dtype(module: str, dtype: object) -> None:
 
 
 def check_features(module: str, letters: str, input: Tensor) -> None:
-    """Raises if ``input`` contains indices: [T, B] would be mistaken for features [T, I]."""
+    """Raises if ``input`` is not floating-point. Indices [T, B] would look like features [T, I]."""
     if not input.is_floating_point() and not input.is_complex():
         raise DtypeError(
             f"{module}: input must be features of shape {letters}, got "
@@ -89,7 +89,7 @@ def check_features(module: str, letters: str, input: Tensor) -> None:
 
 
 def check_same_dtype(module: str, name: str, input: Tensor, weight: Tensor) -> None:
-    """Raises if ``input`` has another dtype than the parameters, for example NumPy's float64."""
+    """Raises if ``input`` has another dtype than the parameters, such as NumPy's float64."""
     found, wanted = input.dtype, weight.dtype
     if found == wanted or wanted not in _CASTS:
         return
@@ -97,7 +97,8 @@ def check_same_dtype(module: str, name: str, input: Tensor, weight: Tensor) -> N
     castable = (found == torch.float64) == (wanted == torch.float64)
     if castable and device != "meta" and torch.is_autocast_enabled(device):
         return  # the op decides what is cast
-    # Only torch.nn.LSTM leaves the dtype of a packed batch to its op.
+    # Raises the class that torch's modules raise. Only torch.nn.LSTM lets its op check the dtype
+    # of a packed batch, so the class is another one there.
     error = RuntimeError if (module, name) == ("LSTM", "input.data") else DtypeError
     raise error(
         f"{module}: {name} must have the dtype of the parameters, {dtype_name(wanted)}, "
@@ -108,7 +109,8 @@ def check_same_dtype(module: str, name: str, input: Tensor, weight: Tensor) -> N
 def check_rows(
     module: str, input: object, features: int, weight: Tensor | None, name: str = "input"
 ) -> None:
-    """Checks ``input``, called ``name``: [..., features], in the dtype of ``weight`` if given."""
+    """Raises unless ``input`` has shape [..., features] and, if ``weight`` is given, its dtype.
+    Errors call the argument ``name``."""
     if not isinstance(input, Tensor):
         check_tensor(module, name, input)
         return  # a torch.fx proxy
@@ -130,8 +132,8 @@ def check_hx(
     shape: tuple[int, ...],
     projection: int = 0,
 ) -> tuple[Tensor, ...]:
-    """The states of ``hx``; raises unless each has ``shape``, which errors show as ``letters``.
-    If ``projection`` is not 0, it replaces H in the shape of h."""
+    """Returns the states of ``hx``. Raises unless each has ``shape``, which errors show as
+    ``letters``. If ``projection`` is not 0, it replaces H in the shape of h."""
     states: Any = (hx,)
     if len(names) > 1:
         if not isinstance(hx, (tuple, list)) or len(hx) != len(names):
@@ -159,8 +161,8 @@ def _several(names: tuple[str, ...]) -> str:
 
 
 def _wrong_count(hx: object, count: int, shape: tuple[int, ...]) -> type[Exception]:
-    """The error class for an ``hx`` that is not a sequence of ``count`` states. torch.nn treats a
-    tensor as a sequence of its rows."""
+    """The class that torch.nn raises for an ``hx`` that is not a sequence of ``count`` states.
+    torch.nn treats a tensor as a sequence of its rows."""
     if isinstance(hx, Tensor):
         if hx.dim() == 0 or hx.size(0) < count:
             return FewStatesError
@@ -173,8 +175,8 @@ def _wrong_count(hx: object, count: int, shape: tuple[int, ...]) -> type[Excepti
 def check_resets(
     module: str, names: tuple[str, ...], reset: object, reset_hx: object
 ) -> tuple[Tensor | None, tuple[Tensor, ...]]:
-    """The marks of ``reset`` and the states of ``reset_hx``; either may be None. The op checks
-    their shapes, dtypes and devices."""
+    """Returns ``reset`` as a tensor or None, and the states of ``reset_hx``, which are none if it
+    is None. The op checks their shapes, dtypes and devices."""
     if isinstance(reset, PackedSequence):
         reset = reset.data
     if reset is not None and not isinstance(reset, Tensor):
@@ -200,7 +202,7 @@ def check_resets(
 
 
 def check_lengths(module: str, input: object, lengths: object) -> Tensor | None:
-    """``lengths``; the op checks its shape, dtype and device."""
+    """Returns ``lengths``. The op checks its shape, dtype and device."""
     if lengths is None:
         return None
     if isinstance(input, PackedSequence):

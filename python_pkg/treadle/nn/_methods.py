@@ -1,4 +1,4 @@
-"""The attributes that treadle.nn.replace sets on one of torch's modules, which keeps its class."""
+"""The methods that treadle.nn.replace sets on a module of torch.nn, which keeps its class."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ __all__ = [
 
 
 def _read_as(torchs: Any, ours: Any) -> Callable[..., Any]:
-    """The forward pass ``ours``, of which TorchScript sees only torch's method ``torchs``.
+    """Returns ``ours`` in a form for which TorchScript compiles torch's method ``torchs`` instead.
 
     TorchScript does not call a method but compiles its source. functools.update_wrapper makes it
     read the source of ``torchs``. TorchScript looks up names in the function's globals, so the
-    function has the globals of ``torchs``.
+    result has the globals of ``torchs``.
     """
     made = FunctionType(ours.__code__, torchs.__globals__, ours.__name__)
     made.__kwdefaults__, made.__defaults__ = ours.__kwdefaults__, ours.__defaults__
@@ -143,8 +143,8 @@ def remove(module: nn.Module) -> None:
 
 
 def methods_of(module: object) -> Methods | None:
-    """The Methods that replace() set on this module, or None. None for a
-    shallow copy of a replaced module."""
+    """The Methods that replace() set on this module, or None. A shallow copy of a replaced module
+    has only the Methods of the original, so the result is None."""
     own = getattr(module, "__dict__", {}).get("_replicate_for_data_parallel")
     found = getattr(own, "__self__", None)
     return found if isinstance(found, Methods) and found._ref() is module else None
@@ -155,7 +155,7 @@ def is_forward_ours(module: nn.Module) -> bool:
 
 
 def parameters_of(layer: nn.Module) -> list[Tensor]:
-    """The parameters of one of our layers, in its op's form."""
+    """The parameters of one of our layers, in the order that its op expects."""
     front = front_of(layer)
     assert front is not None
     return front.parameters(layer)
@@ -173,12 +173,13 @@ class Replaceable(ABCMeta):
     """The metaclass of treadle.nn's LSTM, GRU, RNN and their cells. It makes isinstance true for
     replaced modules.
 
-    It is an ABCMeta, so that subclasses can also have bases with abstract methods.
+    It derives from ABCMeta, because a subclass may have another base with abstract methods, and
+    metaclasses of bases must be compatible.
     """
 
     def __instancecheck__(cls, instance: object) -> bool:
         if super().__instancecheck__(instance):
             return True
-        own = vars(cls).get("_front")  # not that of a subclass's base
+        own = vars(cls).get("_front")  # the class's own, not one that it inherits
         methods = methods_of(instance)
         return own is not None and methods is not None and methods._front is own

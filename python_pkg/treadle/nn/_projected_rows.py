@@ -32,7 +32,8 @@ class PaddedRows:
     def after_resets(
         self, marks: Tensor, h: Tensor | None, direction: int
     ) -> tuple[Tensor, Tensor | None]:
-        """Which steps follow a reset, [T, B, 1], and the states before them, which broadcast.
+        """Returns which steps follow a reset, [T, B, 1], and the states before these steps, which
+        broadcast to [T, B, P].
 
         ``h`` is [B, P] or [T, B, P]; None means 0.
         """
@@ -77,7 +78,7 @@ class PackedRows:
     def after_resets(
         self, marks: Tensor, h: Tensor | None, direction: int
     ) -> tuple[Tensor, Tensor | None]:
-        """Which steps follow a reset, [S, 1], and the states before them, [S, P].
+        """Returns which steps follow a reset, [S, 1], and the states before these steps, [S, P].
 
         ``h`` is [B, P] or [S, P]; None means 0.
         """
@@ -91,7 +92,7 @@ class PackedRows:
         return marks.unsqueeze(-1), h
 
     def ends(self, h: Tensor, h0: Tensor | None, direction: int) -> Tensor | None:
-        """None: the caller must project m_n instead."""
+        """Returns None, which tells the caller to project m_n instead."""
         return None
 
     def _sizes(self) -> list[tuple[int, int]]:

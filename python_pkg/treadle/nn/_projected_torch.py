@@ -1,8 +1,8 @@
 """Runs an LSTM with projections by torch.lstm on a CPU, where that is faster.
 
-On a CPU, torch.lstm is composed of ops and has every derivative. At each step it multiplies by W_hr
-and then by W_hh. run_projected multiplies m by the product of both matrices, which is more work,
-but does not call ops at each step.
+On a CPU, torch.lstm is composed of ops and has every derivative. At each step it multiplies
+m = o tanh(c) by W_hr and the result by W_hh. run_projected (_projections.py) multiplies m by the
+product of both matrices. That is more work, but calls no ops at each step.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Costs(NamedTuple):
     call_from_h0: float  # the same, if h0 is given
 
 
-# torch multiplies bfloat16 in hardware, the kernels in float32.
+# bfloat16 differs, because torch multiplies it in hardware, and the kernels multiply in float32.
 _COSTS = {
     torch.float64: _Costs(step=2.4e5, unit=180, call=1.1e6, call_from_h0=3e6),
     torch.float32: _Costs(step=6e5, unit=360, call=2.2e6, call_from_h0=6e6),
@@ -77,7 +77,7 @@ def run_torchs(
     net: tuple[Any, ...],
     rest: tuple[bool, ...],
 ) -> tuple[Tensor, ...]:
-    """Like run_projected, by torch.lstm."""
+    """Computes the same as run_projected, by torch.lstm."""
     if states is None or len(states) == 1:
         x, count = input[0], layer.num_layers * (2 if layer.bidirectional else 1)
         batch = int(input[1][0]) if len(input) == 2 else x.size(0 if rest[0] else 1)

@@ -1,10 +1,12 @@
 """Runs an LSTM with projections as layers without projections.
 
-With m = o tanh(c), of size H, a layer with projections has h = W_hr m, of size P, and adds W_hh h
-to its gates. W_hh h is (W_hh W_hr) m, so m is the h of a layer without projections whose recurrent
-weight is W_hh W_hr. One product then computes h of all steps from m. A given h0 may not equal
-W_hr m for any m. So h0 is appended to the input of each row's first step, with the weights W_hh,
-and 0 is appended to the other inputs. The same is done with h after a reset.
+Let m = o tanh(c), of size H. A layer with projections has h = W_hr m, of size P, and adds W_hh h to
+its gates. Since W_hh h = (W_hh W_hr) m, m is the h of a layer without projections whose recurrent
+weight is W_hh W_hr. One product then computes h of all steps from m.
+
+There may be no m for which W_hr m is the given h0. So h0 is appended to the input of each row's
+first step, 0 is appended to the inputs of other steps, and W_hh is appended to the input weights.
+The given h after a reset is treated in the same way.
 """
 
 from __future__ import annotations
@@ -36,9 +38,9 @@ def run_projected(
     rest: tuple[bool, ...],
     options: Options,
 ) -> tuple[Tensor, ...]:
-    """The forward pass of ``layer``. ``run`` runs layers without projections.
+    """The forward pass of ``layer``. ``run`` computes that of a layer without projections.
 
-    ``states`` has only c0 if h0 is zero.
+    If h0 is zero, ``states`` has only c0.
     """
     parameters, bias, num_layers, dropout, training, both = net
     batch_first = rest == (True,)
@@ -82,13 +84,14 @@ def _one_layer(
     flags: tuple[Any, ...],
     dtype_of_c: torch.dtype,
 ) -> tuple[Tensor, ...]:
-    """output, h_n, c_n and, if requested, the cell states.
+    """Returns output, h_n, c_n and, if requested, the cell states (c of all steps).
 
-    ``weights`` has for each direction weight_ih, weight_hh, the biases and weight_hr.
+    For each direction, ``weights`` has weight_ih, weight_hh, the biases and weight_hr.
     """
     h0 = states[0] if states is not None and len(states) == 2 else None
     reset_h = options.reset_hx[0] if options.reset_hx else None
-    # For a single step, h is padded with zeros to the size of m, and weight_hh with zero columns.
+    # For a single step, h0 is padded with zeros to the size of m, and weight_hh with zero columns.
+    # That computes the same without W_hh W_hr.
     single = isinstance(rows.steps, int) and rows.steps == 1
     joined: list[Tensor] = []
     if is_tracing() and rows.batch_sizes and (h0 is not None or reset_h is not None):
@@ -121,7 +124,7 @@ def _one_layer(
         () if rows.batch_sizes else (False,),
         options,
     )
-    if x.is_cpu and torch.is_autocast_enabled("cpu"):  # like torch, which does not cast c
+    if x.is_cpu and torch.is_autocast_enabled("cpu"):  # c keeps its dtype, as in torch
         c_n, *cells = (t.to(torch.promote_types(t.dtype, dtype_of_c)) for t in (c_n, *cells))
     hrs = [own[-1] for own in weights]
     hs = [_projected(part, hr) for part, hr in zip(m.chunk(len(hrs), -1), hrs, strict=True)]
@@ -135,7 +138,7 @@ def _one_layer(
 def _joined(
     rows: Rows, marks: Tensor | None, h0: Tensor | None, reset_h: Tensor | None, direction: int
 ) -> Tensor:
-    """[T, B, P] or [S, P]: h before each step that begins a row or follows a reset, else 0."""
+    """[T, B, P] or [S, P]: the given h before steps that begin a row or follow a reset, else 0."""
     if h0 is None:
         assert reset_h is not None
         h0 = reset_h.new_zeros(direction + 1, rows.batch, reset_h.size(-1))
@@ -173,7 +176,7 @@ def _time_first(options: Options) -> Options:
     )
 
 
-# ---- checks of arguments that the op receives in another form
+# ---- checks of arguments that the op cannot check, because it receives them in another form
 
 
 def _check(

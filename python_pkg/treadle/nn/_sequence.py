@@ -45,11 +45,11 @@ class Options(NamedTuple):
 class Front:
     """The forward pass of a layer that has torch.nn.LSTM's attributes.
 
-    It is not part of the layer, so that it can also serve torch's modules (treadle.nn.replace).
+    It is an object of its own, because torch's modules can use it too (treadle.nn.replace).
     """
 
     name: str  # of the module, shown in errors
-    # The names of the states, h0 first. For callers, one state is a tensor and two are a pair.
+    # The names of the states, h0 first. Callers use a tensor if there is only one, else a tuple.
     states: tuple[str, ...]
     op: Callable[..., tuple[Tensor, ...]]  # called like torch.lstm
 
@@ -59,9 +59,9 @@ class Front:
         self.name, self.states, self.op = name, states, op
 
     def parameters(self, layer: Any) -> list[Tensor]:
-        """The parameters of each layer and direction, in the op's order."""
-        # Read at every call, so that nn.utils.parametrize and functional_call can replace them.
-        # Attribute access on torch.nn.Module takes five times as long.
+        """The parameters of each layer and direction, in the order that the op expects."""
+        # They are read at every call, because nn.utils.parametrize and functional_call replace
+        # them. An attribute of torch.nn.Module takes five times as long to read as this dict.
         own: dict[str, Tensor] = layer._parameters
         return [
             own[name] if name in own else getattr(layer, name)
@@ -81,13 +81,13 @@ class Front:
         rest: tuple[bool, ...],
         options: Options,
     ) -> tuple[Tensor, ...]:
-        """Calls the op. ``net`` has the parameters and the other attributes of the layer."""
+        """Calls the op. ``net`` has its arguments from ``params`` to ``bidirectional``."""
         reset_hx = options.reset_hx
         given: dict[str, Any] = {
-            # make_step also calls this for a layer that restore() has changed back to torch's.
+            # After treadle.nn.restore(), the layer of a Step is torch's, without `recompute`.
             "recompute": getattr(layer, "recompute", False),
             "reset": options.reset,
-            # Passed even if None, because torch.compile's guards read an earlier call's arguments.
+            # Passed even if None: torch.compile's guards from an earlier call may read this key.
             "lengths": options.lengths,
         }
         op: Any = self.op_of(layer)
@@ -103,17 +103,17 @@ class Front:
         return found  # type: ignore[no-any-return]
 
     def rename_entries(self, layer: Any, state_dict: dict[str, Any], prefix: str) -> str | None:
-        """Renames another module's entries as this layer's, or returns why that is impossible."""
+        """Renames another module's entries to this layer's names, or returns why it cannot."""
         return None
 
     def op_makes_zeros(self, input: Tensor) -> bool:
         """Whether the op itself makes the initial zeros. Under a tracer it does not, because the
-        trace must contain how they are made."""
+        trace must contain the ops that make them."""
         return type(input) is Tensor and not torch.compiler.is_compiling() and not is_tracing()
 
     def zeros(self, input: Tensor, shape: tuple[int, ...]) -> States:
-        """The states to start from if the caller gives none."""
-        # If input is a DTensor, the states must also be DTensors.
+        """The initial states if the caller gives none."""
+        # If input is a DTensor, the op requires DTensors as states, and new_zeros makes one.
         zeros = input.new_zeros(shape)
         return (zeros,) * len(self.states)
 
@@ -127,7 +127,7 @@ class Front:
         lengths: object,
         return_cells: object,
     ) -> tuple[Any, ...]:
-        """Output and states, and the cell states if ``return_cells``."""
+        """Returns the output, the states and, if ``return_cells``, c of all steps."""
         packed = isinstance(input, PackedSequence)
         if not isinstance(input.data if packed else input, Tensor):  # type: ignore[attr-defined]
             given = {"reset": reset, "reset_hx": reset_hx, "lengths": lengths}
@@ -160,7 +160,7 @@ class Front:
         reset, reset_hx, lengths, _ = options
         options = options._replace(
             reset=None if reset is None else reset.unsqueeze(batch_dim),
-            # [L*D, H], or [L*D, T, H] with a state for each step.
+            # Without a batch a state is [L*D, H], or [L*D, T, H] if there is one for each step.
             reset_hx=tuple(
                 state.unsqueeze(1 if state.dim() == 2 else 1 + batch_dim) for state in reset_hx
             ),
@@ -181,7 +181,7 @@ class Front:
         break_graphs_at_pad()
         data, batch_sizes, sorted_indices, unsorted_indices = input
         check_features(self.name, "[S, I]", data)
-        # torch.export gives pack_padded_sequence's batch_sizes another dtype.
+        # Under torch.export, pack_padded_sequence returns batch_sizes of another dtype.
         if batch_sizes.dtype is not torch.int64:
             raise RuntimeError(
                 f"{self.name}: input must be padded and come with lengths= where torch.export "
@@ -196,8 +196,8 @@ class Front:
         if sorted_indices is not None:
             batch = sorted_indices.size(0)
         elif hx is not None and torch.compiler.is_compiling():
-            # The compiler cannot compare batch_sizes[0]. The op raises for too few rows, and
-            # returns extra rows unchanged.
+            # The compiler cannot compare hx with batch_sizes[0], so accept the rows of hx. The op
+            # raises if there are too few, and returns extra rows unchanged.
             first = hx if isinstance(hx, Tensor) else hx[0]
             batch = first.size(1) if isinstance(first, Tensor) and first.dim() == 3 else 0
         elif is_tracing():
@@ -207,7 +207,8 @@ class Front:
         states = self._start(layer, data, hx, batch)
         if states is not None and hx is not None:
             states = _permuted(states, sorted_indices)
-        # States per row are in the caller's order; states per step are in the order of the data.
+        # A reset_hx with a state for each row is in the caller's order. One with a state for each
+        # step is in the order of the data.
         if any(state.dim() == 3 and state.size(1) == batch for state in options.reset_hx):
             options = options._replace(reset_hx=_permuted(options.reset_hx, sorted_indices))
         output, last, cells = self._run(layer, (data, batch_sizes), states, options)
@@ -226,7 +227,7 @@ class Front:
         options: Options,
         *rest: bool,
     ) -> tuple[Tensor, States, Tensor | None]:
-        """Output, states and cell states; the cell states are None unless requested."""
+        """Returns the output, the states, and the cell states or None if not requested."""
         parameters = self.parameters(layer)
         name = "input" if len(input) == 1 else "input.data"
         check_same_dtype(self.name, name, input[0], parameters[0])
@@ -274,7 +275,7 @@ class Front:
         shape = (count, *(() if batch is None else (batch,)), layer.hidden_size)
         projection = getattr(layer, "proj_size", 0)
         if hx is None:
-            return self.zeros(input, shape)[1 if projection else 0 :]  # run_projected wants only c0
+            return self.zeros(input, shape)[1 if projection else 0 :]  # run_projected takes only c0
         return check_hx(self.name, self.states, hx, letters, shape, projection)
 
 
@@ -287,7 +288,7 @@ def load(
     metadata: dict[str, Any],
     *args: Any,
 ) -> None:
-    """Calls ``own`` to load the entries below ``prefix``, unless they are another cell's."""
+    """Calls ``own`` to load the entries below ``prefix``, unless they belong to another cell."""
     # state_dict is a copy made by load_state_dict, so it may be changed.
     with hooks_run(layer, state_dict, prefix, metadata, *args):
         why = None
@@ -301,7 +302,7 @@ def load(
 
 
 class SequenceLayers(NotScripted):
-    """A module with the forward pass of its Front."""
+    """The base of recurrent modules. Its forward pass is that of its Front."""
 
     _front: Front
 
@@ -316,7 +317,7 @@ class SequenceLayers(NotScripted):
     recompute: bool
     _all_weights: list[list[str]]  # names, a list for each layer and direction
 
-    # Sets the compiler of the functions that this thread calls (None: none); returns the old one.
+    # Sets Dynamo's callback in this thread (None: compile nothing), and returns the old one.
     _set_compiler: Callable[[Any], Any] = torch._C._dynamo.eval_frame.set_eval_frame
 
     def forward(
@@ -338,25 +339,25 @@ class SequenceLayers(NotScripted):
                 ([num_layers * D, H] without a batch; h of an LSTM with projections has P in place
                 of H, here and in all results). For a ``PackedSequence``, rows are in the order
                 before packing. With half-precision inputs, ``c0`` may be float32, and c then stays
-                float32. None starts from zeros in the dtype of ``input``; under autocast, c of an
-                LLTM starts in at least float32.
+                float32. If None, the states start as zeros in the dtype of ``input``; under
+                autocast, c of an LLTM starts in at least float32.
             reset: [T, B] bool ([B, T] if ``batch_first``; [T] without a batch; for a
-                ``PackedSequence``, a ``PackedSequence`` of marks, or [S] in the order of its
-                data): where it is true, the sequence resets; see :func:`treadle.lstm`.
-            reset_hx: the state after a reset instead of zeros: like ``hx``, or one for each step,
+                ``PackedSequence``, another one of bool, or [S] in the order of its data). Where it
+                is true, the sequence resets before that step; see :func:`treadle.lstm`.
+            reset_hx: the state after a reset, by default zeros: like ``hx``, or one for each step,
                 [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``).
-            lengths: [B], int64 or int32 on the device of ``input`` ([] without a batch), instead of
-                packing: the number of steps of each sequence. :func:`treadle.lstm` describes what
-                happens to padding and to values outside 0 ... T.
+            lengths: [B] ([] without a batch), int64 or int32 on the device of ``input``: the number
+                of steps of each sequence, as an alternative to packing. :func:`treadle.lstm`
+                describes what happens to padding and to values outside 0 ... T.
             return_cells: whether to also return c of all steps, as the last result. It must be
-                False for a GRU and an RNN, where the state of each step is the output.
+                False for a GRU and an RNN, whose output already is the state of each step.
 
         Returns:
-            ``output``: [T, B, D*H], [B, T, D*H], [T, D*H] or a ``PackedSequence``, like ``input``:
-            the h of the last layer at every step, in the dtype of ``input`` (under autocast: the
+            ``output``: [T, B, D*H], [B, T, D*H], [T, D*H] or a ``PackedSequence``, like ``input``.
+            It is h of the last layer at every step, in the dtype of ``input`` (under autocast: the
             lower precision). ``(h_n, c_n)``, or only ``h_n``: the states after the last step of
-            each sequence (of the second direction: its first), with the shapes of ``hx``. For a
-            sequence without steps they are ``hx``. ``cells``, shaped like ``output``, if
+            each sequence (in the second direction, after its first), with the shapes of ``hx``. For
+            a sequence without steps they are ``hx``. ``cells``, shaped like ``output``, if
             ``return_cells``.
 
         Raises:
@@ -369,9 +370,8 @@ class SequenceLayers(NotScripted):
         ``torch.compile`` breaks the graph at torch's ``pack_padded_sequence`` and
         ``pad_packed_sequence``; ``lengths`` needs neither.
         """
-        # Dynamo skips this module, but would still compile each function that it calls separately,
-        # in a cache that all layers share. So it is disabled during the call. Dynamo does not
-        # compile this function either, because it skips functions that break the graph in a `try`.
+        # Dynamo skips a function with a graph break in a `try`, such as this one, but would compile
+        # each function that it calls, in a cache that all layers share. So it is off in the call.
         compiler = None if torch.compiler.is_compiling() else self._set_compiler(None)
         try:
             return self._called(input, hx, reset, reset_hx, lengths, return_cells)
@@ -444,7 +444,7 @@ class CellLayers(SequenceLayers):
 
 
 def _permuted(states: States, indices: Tensor | None) -> States:
-    """The states in another order of the batch."""
+    """The states, with the batch dimension in the order of ``indices``."""
     if indices is None:
         return states
     return tuple(state.index_select(1, indices) for state in states)

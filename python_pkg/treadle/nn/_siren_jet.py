@@ -24,7 +24,8 @@ def jet_of(siren: Any, x: Tensor, gradient: bool, laplacian: bool, diagonal: boo
     for name, flag in flags.items():
         check_bool("Siren.jet", name, flag)
     layers = siren.net._modules
-    # Reading the attribute would compute a parametrized weight twice.
+    # The weight is read from the dict, because reading the attribute would compute a parametrized
+    # weight twice.
     check_rows("Siren.jet", x, siren.in_features, layers["0"]._parameters.get("weight"), "x")
     if x.is_nested:
         return _of_jagged(siren, x, flags)
@@ -43,7 +44,7 @@ def jet_of(siren: Any, x: Tensor, gradient: bool, laplacian: bool, diagonal: boo
 
 
 def _of_jagged(siren: Any, x: Any, flags: dict[str, bool]) -> Jet:
-    """The jet at the points of all rows; its parts are [N, j, ...] like x."""
+    """The jet at the points of all rows of a jagged x. Its parts are jagged too, [N, j, ...]."""
     jagged.check_rows("Siren.jet", "x", x)
     offsets, jet = x.offsets(), siren.jet(x.values(), **flags)
     nested = torch.nested.nested_tensor_from_jagged
@@ -51,12 +52,13 @@ def _of_jagged(siren: Any, x: Any, flags: dict[str, bool]) -> Jet:
 
 
 def _pulled_back(siren: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Values and gradient in reverse mode, in which each layer computes one product per output. A
-    jet computes one per coordinate."""
+    """Values and gradient in reverse mode, for which each layer computes one product for each
+    output of the net. For a jet it would compute one for each coordinate."""
     layers = siren.net._modules.values()
 
     def values(x: Tensor) -> Tensor:
-        # Calls no hooks: some, such as FlopCounterMode's, fail if autograd runs inside the module.
+        # forward is called directly, so that no hooks run. Some hooks, such as FlopCounterMode's,
+        # fail if autograd runs inside the module.
         for layer in layers:
             x = layer.forward(x)
         return x
@@ -77,7 +79,8 @@ def _is_idle(layer: Any) -> bool:
 
 
 def _through(layer: Any, packed: Tensor, count: int, second: str) -> Tensor:
-    # Compares forward functions: subclasses may override forward; parametrized classes do not.
+    # Functions are compared instead of classes. Some subclasses override forward, but those that
+    # nn.utils.parametrize makes do not.
     forward = type(layer).forward
     if forward is SineLinear.forward:
         return sine_linear_jet(packed, layer.weight, layer.bias, layer.omega_0, count, second)

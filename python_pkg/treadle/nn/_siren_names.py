@@ -1,4 +1,4 @@
-"""State dicts of sine networks: names in other implementations, and the check of omega_0."""
+"""State dicts of sine networks: renames entries of other implementations, and checks omega_0."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rename_layers(state_dict: dict[str, Any], prefix: str, last: int) -> None:
 
 
 def saved_omega(state: object) -> float | None:
-    """The number in a state dict; None for a tensor without values."""
+    """The omega_0 of a state dict, or None if its tensor has no values (fake or meta)."""
     if isinstance(state, Tensor):
         if state.numel() != 1:
             raise TypeError(

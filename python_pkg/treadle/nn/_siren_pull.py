@@ -1,10 +1,10 @@
-"""A Siren's values and their gradient in reverse mode: by torch.func, or by a Node that needs less
-memory.
+"""A Siren's values and their gradient with respect to the points, computed in reverse mode.
 
-If only autograd is active, a net of sine layers and a final linear layer is one Node. For each sine
-layer it saves the phase, the output (only in float32), and the gradient of each output of the net
-with respect to the layer's output. The backward pass recomputes the rest. The Node processes points
-in chunks, so intermediate results use little memory.
+In general this is done by torch.func. If only autograd is active, a net of sine layers and a final
+linear layer becomes a single autograd Node, which needs less memory. For each sine layer the Node
+saves the phase, the output (only in float32), and the gradient of each output of the net with
+respect to the layer's output. The backward pass recomputes the rest. The Node processes points in
+chunks, so intermediate results use little memory.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from ..sine_linear import sine_linear
 from ._siren_pull_back import Gradients, Layer, Params, weight_of
 from ._tracers import is_tracing
 
-_PROXY: Any = torch._C._TorchDispatchModeKey.PROXY  # the mode of torch.fx's make_fx
+_PROXY: Any = torch._C._TorchDispatchModeKey.PROXY  # the dispatch mode of torch.fx's make_fx
 
 _forward = torch.ops.treadle.sine_linear_forward.default
 
-# The points are processed in up to _PARTS chunks. A chunk has at least _AT_ONCE bytes of a layer's
-# values and _LEAST points. Besides saved values, it needs nine times the memory of these values.
+# The points are processed in up to _PARTS chunks. A chunk has at least _LEAST points, and enough
+# points for the values of one layer to fill _AT_ONCE bytes. In addition to saved tensors, it needs
+# nine times the memory of these values.
 _PARTS = 8
 _AT_ONCE, _LEAST = 1 << 18, 2048
 
 
 def composed(values: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
-    """Values [..., O] and gradient [..., O, d] of any net, with derivatives of every order.
+    """Values [..., O] and gradient [..., O, d] of any net, differentiable any number of times.
 
-    torch.compile traces torch.func.vjp as a part of the forward pass, so it needs no double
-    backward.
+    torch.compile does not support double backward, but it traces torch.func.vjp as a part of the
+    forward pass.
     """
     return outside_inference(lambda: _composed(values, x))
 
@@ -46,17 +47,17 @@ def _composed(values: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Te
     value, pull = vjp(values, x)
     rows, outputs = [], value.shape[-1]
     for k in range(outputs):
-        # Built from ops that DTensors support.
+        # A row of ones and zeros, built from ops that DTensors support.
         column = torch.ones_like(value[..., k : k + 1])
         along = torch.cat([column * (i == k) for i in range(outputs)], dim=value.dim() - 1)
-        # Under autocast x may have another dtype than the value.
+        # Under autocast, the dtype of x may differ from that of the value.
         rows.append(pull(along)[0].to(value.dtype))
     # torch.stack of DTensors does not support negative dimensions.
     return value, torch.stack(rows, dim=x.dim() - 1)
 
 
 def is_plain(*tensors: Any) -> bool:
-    """Whether only autograd is active, with no transform, tracer, tangent or tensor subclass."""
+    """Whether only autograd is active: no transform, tracer, tangent or tensor subclass."""
     return (
         not torch.compiler.is_compiling()
         and not torch._C._are_functorch_transforms_active()
@@ -64,7 +65,7 @@ def is_plain(*tensors: Any) -> bool:
         and torch._C._get_dispatch_mode(_PROXY) is None
         and forward_ad._current_level < 0
         and all(t is None or type(t) in (Tensor, torch.nn.Parameter) for t in tensors)
-        # autograd's own vmap for is_grads_batched does not count as a transform.
+        # The vmap that autograd uses for is_grads_batched is not reported as a transform.
         and not any(
             t is not None and torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors
         )
@@ -86,11 +87,12 @@ def pulled_back(x: Tensor, omegas: Sequence[float], params: Params) -> tuple[Ten
 
 
 class _Kept(NamedTuple):
-    """Values saved for the backward pass; all lists but ``pulls`` have one tensor per layer."""
+    """Tensors saved for the backward pass. ``outputs`` and ``phases`` have one for each layer."""
 
     outputs: list[Tensor]  # [N, width]; empty if the phases suffice to recompute them
     phases: list[Tensor]
-    # Gradients of the net's outputs with respect to the output of each sine layer except the last.
+    # For each output of the net, its gradient with respect to the output of each sine layer except
+    # the last.
     pulls: list[Tensor]
 
     @staticmethod
@@ -124,7 +126,7 @@ def _chunks(x: Tensor, params: Params) -> Iterator[slice]:
 def _through(
     omegas: Sequence[float], x: Tensor, params: Params, kept: _Kept | None
 ) -> tuple[Tensor, Tensor]:
-    """Values [N, O] and gradient [N, O, d]; fills ``kept``."""
+    """Values [N, O] and gradient [N, O, d]. Fills ``kept`` if it is not None."""
     last = weight_of(params, -1)
     value = x.new_empty(len(x), len(last))
     gradient = x.new_empty(len(x), len(last), x.shape[1])
@@ -165,7 +167,8 @@ def _pull(
 
 
 class _Pull(torch.autograd.Function):
-    """(omegas, x [N, d], params) to values [N, O] and gradient [N, O, d]."""
+    """The Node. Its inputs are omegas, x [N, d] and params; its results are the values [N, O] and
+    the gradient [N, O, d]."""
 
     @staticmethod
     def forward(
@@ -186,9 +189,9 @@ class _Pull(torch.autograd.Function):
         params, saved = saved[: 2 * count + 2], saved[2 * count + 2 :]
         if all(grad is None for grad in grads):
             return (None,) * (2 + len(params))
-        # Products have the dtype of the forward pass, which autocast would change.
+        # Matrix products must have the dtype of the forward pass, which autocast would change.
         with torch.autocast(x.device.type, enabled=False):
-            # Compiled autograd traces what is computed here.
+            # Compiled autograd can trace the code below, so its gradients count as plain.
             plain = torch.compiler.is_compiling() or is_plain(*grads)
             if torch.is_grad_enabled() or not plain:
                 return None, *_composed_backward(omegas, x, params, needed, grads)
@@ -218,10 +221,11 @@ def _composed_backward(
     needed: Sequence[bool],
     grads: Sequence[Tensor | None],
 ) -> Iterator[Tensor | None]:
-    """The gradients of x and params if they must be differentiable."""
+    """The gradients of x and params, composed of ops that can be differentiated again."""
     create = torch.is_grad_enabled()
     with torch.enable_grad():
-        # Views, so that a parameter that depends on x does not contribute here.
+        # The gradients are taken with respect to views. So if a parameter depends on x, its part
+        # of the gradient does not reach x here.
         taken = [t if t is None else t.view_as(t) for t in (x, *params)]
 
         def values(x: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ class Layer(NamedTuple):
     omega: float
 
     def slope(self, grad: Tensor) -> Tensor:
-        """The gradient with respect to the sine's argument, from that of the output."""
+        """The gradient with respect to the sine's argument, given that of the output."""
         return _slope(grad, None, *self, 1)  # type: ignore[no-any-return]
 
     def slope_backward(self, v: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -95,7 +95,8 @@ class Gradients:
         of_gradient: Tensor,
         by_sums: list[Tensor | None],
     ) -> None:
-        """The backward pass of ``_pull``, from the first layer to the last."""
+        """The backward pass of ``_pull``, from the first layer to the last. It fills ``by_sums``,
+        the gradients with respect to the layers' sums (``input @ weight.T + bias``)."""
         inner = len(layers) - 1
         for number, along in enumerate(weight_of(self.params, -1)):
             v, seed = of_gradient[:, number], along.expand_as(layers[-1].phase).contiguous()
@@ -120,7 +121,7 @@ class Gradients:
         if total is None:
             return
         if total.dtype == a.dtype:
-            # FlopCounterMode does not know addmm_.
+            # FlopCounterMode counts addmm, but not addmm_.
             torch.addmm(total, a.mT, b, out=total)
         else:
             total += a.mT @ b

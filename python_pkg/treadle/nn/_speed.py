@@ -12,7 +12,7 @@ from .._check.tensors import dtype_name
 
 # The batch for which the planner is called, because replace() does not know the model's batch.
 STEPS, BATCH = 128, 16
-# In these dtypes cuDNN runs all steps in one launch. In bfloat16 it does not, so it is slower.
+# In these dtypes cuDNN runs all steps in one launch. In bfloat16 it does not, and is slower.
 DTYPES = (torch.float32, torch.float16)
 
 
@@ -34,7 +34,7 @@ def why_maybe_slower(module: nn.RNNBase | nn.RNNCellBase) -> str | None:
 
 
 def _algorithms(module: nn.RNNBase, dtype: torch.dtype, properties: Any) -> set[str]:
-    """The planner's choices, forward and backward, for a usual batch."""
+    """The algorithms that the planner chooses, forward and backward, for STEPS and BATCH."""
     facts = {
         "multiprocessors": properties.multi_processor_count,
         "l2_bytes": properties.L2_cache_size,

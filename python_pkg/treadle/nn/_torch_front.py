@@ -35,12 +35,13 @@ class TorchFront(Front):
         self, name: str, states: tuple[str, ...], op: Op, torchs: Callable[..., Any]
     ) -> None:
         super().__init__(name, states, op)
-        # The forward pass of torch's module. Some programs replace torch.nn.LSTM with ours later.
+        # The forward pass of torch's module, saved because some programs later replace
+        # torch.nn.LSTM by our class.
         self.torchs = torchs
 
     def called(self, layer: Any, input: object, hx: object, *options: object) -> tuple[Any, ...]:
         data = input.data if isinstance(input, PackedSequence) else input
-        # Checks the input first, because nn.utils.parametrize may compute a weight at each access.
+        # The input is read before the weight, which nn.utils.parametrize may compute at each read.
         if not (isinstance(data, Tensor) and data.is_complex() and layer.weight_ih_l0.is_complex()):
             return super().called(layer, input, hx, *options)
         if getattr(layer, "groups", 1) != 1:
@@ -103,12 +104,7 @@ class TorchFront(Front):
         """Calls ops that torch.onnx.export can translate without a table, or returns None."""
         op, groups = self.op_of(layer).__name__, getattr(layer, "groups", 1)
         torchs: Op = getattr(torch, op)
-        plain = (
-            groups == 1
-            and options.reset is None
-            and options.lengths is None
-            and not options.return_cells
-        )
+        plain = options.reset is None and options.lengths is None and not options.return_cells
         if is_tracing():  # dynamo=False, which accepts no table
             if groups > 1:
                 raise RuntimeError(
@@ -125,9 +121,9 @@ class TorchFront(Front):
         input, states, *_ = arguments
         each = (states,) if isinstance(states, Tensor) else states
         dtypes = {input.dtype, *(state.dtype for state in each)}
-        if not plain or len(dtypes) > 1 or not dtypes <= _ONNX_DTYPES:
+        if not plain or groups > 1 or len(dtypes) > 1 or not dtypes <= _ONNX_DTYPES:
             return None
-        # torch.export would fix the number of steps of torch's op.
+        # In torch's op, torch.export would fix the number of steps.
         any_steps = isinstance(input.size(1 if arguments[-1] else 0), torch.SymInt)
         return onnx_layers(op, *arguments) if any_steps else torchs(*arguments)
 
@@ -136,14 +132,15 @@ class TorchFront(Front):
         flat: list[Tensor] = layer._flat_weights
         if all(map(is_, map(layer._parameters.get, layer._flat_weights_names), flat)) and (
             torch.compiler.is_compiling()
-            or all(map(is_, layer._flat_weight_refs, map(ref, flat)))  # a tensor has one ref
+            # weakref.ref returns the same object each time that it is called with a tensor.
+            or all(map(is_, layer._flat_weight_refs, map(ref, flat)))
         ):
             return flat
         return self._compared(layer)
 
     def _compared(self, layer: Any) -> list[Tensor]:
-        """The parameters; but _flat_weights if it was written to and no parameter was replaced
-        since the last call. This is torch.nn.RNNBase's rule."""
+        """The parameters, or _flat_weights if no parameter was replaced since the last call. A
+        program may have written to _flat_weights. torch.nn.RNNBase has the same rule."""
         found, own = super().parameters(layer), layer.__dict__
         flat: list[Tensor] = layer._flat_weights
         pairs = zip(layer._flat_weight_refs, found, strict=True)

@@ -16,7 +16,7 @@ PAD_REASON = (
 )
 
 DEFAULTS = (None, False)
-# Whether torch.jit.trace runs. torch.compile cannot call the function of torch._C that returns it.
+# Whether torch.jit.trace is running. torch.compile cannot call the function of torch._C for this.
 is_tracing: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defined]
 
 
@@ -34,7 +34,7 @@ def fx_leaf(module: Any, input: object, *args: object, **kwargs: object) -> Any:
         raise TypeError(
             f"{type(module).__name__} is a leaf for torch.fx; trace a module that contains it"
         )
-    # Compares by identity, since == of a Proxy adds a node to the graph.
+    # Values are compared by identity, because == of a Proxy adds a node to the graph.
     given = {key: value for key, value in kwargs.items() if not any(value is d for d in DEFAULTS)}
     return tracer.create_proxy("call_module", path, (input, *args), given)
 
@@ -65,7 +65,7 @@ class _RefusesScript:
 
 
 class NotScripted:
-    """A module that raises an explanation if TorchScript tries to read it."""
+    """A module that raises an error with an explanation if TorchScript tries to read it."""
 
     # torch.jit.script first calls this method of every module.
     __prepare_scriptable__ = _refuse_script
@@ -79,11 +79,11 @@ class NotScripted:
 
 
 def break_graphs_at_pad() -> None:
-    """Make Dynamo skip pad_packed_sequence, like pack_padded_sequence.
+    """Make Dynamo skip pad_packed_sequence, as it skips pack_padded_sequence.
 
-    torch 2.15 skips it. Older compilers trace that function and raise, because the sizes of its
-    results depend on the data. With a torch.nn.LSTM this never happens, because Dynamo skips the
-    whole function that calls the module.
+    In torch 2.15 Dynamo skips both. Older versions trace pad_packed_sequence and raise, because the
+    sizes of its results depend on the data. With a torch.nn.LSTM this never happens, because Dynamo
+    skips the whole function that calls the module.
     """
     pad: Any = rnn.pad_packed_sequence
     # A program that uses torch.compile has imported the compiler. This sets the attribute that

@@ -1,14 +1,16 @@
 """The CUDA graphs of a :class:`treadle.nn.TrainingStep`, and their nodes in autograd.
 
-Each of ``calls`` slots has a graph for the forward pass and one for the backward pass. The slot's
-memory contains the tensors saved for the backward pass, so a slot is in use from a call to the end
-of its backward pass. Slots run in any order, so each forward graph has its own memory pool: in a
-shared pool, the temporary tensors of one slot could overwrite the saved tensors of another. The
-backward graphs share a pool, because only copies of their results are kept.
+There are as many slots as calls that may wait for their backward pass (the argument ``calls``).
+Each slot has a graph for the forward pass and one for the backward pass. Its memory contains the
+tensors saved for the backward pass, so a slot is in use from a call to the end of that call's
+backward pass. Slots run in any order, so each forward graph has its own memory pool: in a shared
+pool, the temporary tensors of one slot could overwrite the saved tensors of another. The backward
+graphs share a pool, because only copies of their results are kept.
 
 The backward graphs add the gradients of parameters to sums that all slots share. Autograd must get
-each sum only once, after all backward passes of calls. So every call depends on a token, the output
-of ``_Parameters``, whose node therefore runs last and returns the sums.
+each sum only once, after the backward passes of all calls. So every call has another input, the
+token, which is the output of ``_Parameters``. Autograd runs the token's node after those of all
+calls, and this node returns the sums.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from .._check.tensors import dtype_name
 from ._capture import capturing
 from ._training_modules import Modules, leaves_of, without_hooks
 
-WARM_UP = 3  # calls before the capture, in which libraries select kernels and workspaces
+WARM_UP = 3  # calls before the capture, in which libraries select kernels and allocate workspaces
 
 Replay = Callable[[], None]
 
@@ -42,7 +44,7 @@ class Recorder:
 
     @contextmanager
     def prepare(self) -> Iterator[None]:
-        """Warm up and capture in this context."""
+        """The context in which to warm up and capture, on the separate stream."""
         self._side.wait_stream(self._last)
         with torch.cuda.device(self._device), torch.cuda.stream(self._side):
             yield
@@ -51,8 +53,8 @@ class Recorder:
     def capture(
         self, run: Callable[[], list[Tensor]], *, shared: bool
     ) -> tuple[list[Tensor], Replay]:
-        """Captures ``run``. Graphs with ``shared`` use one memory pool. A replay writes into the
-        tensors that ``run`` returned."""
+        """Captures ``run``, and returns its results and a function that replays the graph. A replay
+        writes into these results. All graphs with ``shared`` use one memory pool."""
         graph = torch.cuda.CUDAGraph()
         pool = self._pool if shared else None
         with capturing(graph, pool=pool, stream=self._side):
@@ -62,7 +64,7 @@ class Recorder:
         return result, graph.replay
 
     def enter(self) -> None:
-        """Wait, before writing memory, for other streams that still use it."""
+        """Make the current stream wait for the previous call's, which may still use the memory."""
         current = torch.cuda.current_stream(self._device)
         if current != self._last:
             current.wait_stream(self._last)
@@ -84,15 +86,15 @@ class Graphs:
         self._autocast = _autocast(self.device)
         self._modules = Modules()
         self._recorder = Recorder(self.device)
-        # The leaves that fn reads while it is captured, the sums of their gradients, and the
-        # parameters that get the sums.
+        # The leaves of the captured autograd graph, among them aliases of modules' parameters; the
+        # sums of their gradients; and the tensors that get the sums, with no alias among them.
         self.leaves: list[Tensor] = []
         self.sums: list[Tensor] = []
         self._parameters: list[Tensor] = []
-        self.has_grad: set[int] = set()  # indices of leaves
+        self.has_grad: set[int] = set()  # indices of the leaves for which there are gradients
         self._task: int | None = None  # the backward pass whose gradients are in the sums
         self._token: Tensor | None = None
-        self._trained: list[bool] = []  # which leaves required grad when the token was made
+        self._trained: list[bool] = []  # which parameters required grad when the token was made
         # Tensors created in inference mode cannot be written outside of it.
         with torch.inference_mode(False), torch.enable_grad(), self._recorder.prepare():
             slots = [Slot(self, samples) for _ in range(calls)]
@@ -115,7 +117,7 @@ class Graphs:
 
     def _make_token(self) -> None:
         if self._task is not None and torch._C._current_graph_task_id() < 0:
-            # A backward pass failed before it reached the token.
+            # A backward pass failed before it reached the token, so the sums were not returned.
             torch._foreach_zero_(self.sums)
             self._task = None
         if len(self._free) == self.calls:
@@ -128,9 +130,9 @@ class Graphs:
     # ---- capture
 
     def run(self, inputs: list[Tensor]) -> list[Tensor]:
-        """The tensors that fn returns."""
-        # Otherwise replays would use a weight that autocast had cast before the capture, and would
-        # never cast it again.
+        """Calls fn and returns its tensors."""
+        # If the graph used a copy of a weight from autocast's cache, replays would never cast the
+        # weight again.
         torch.clear_autocast_cache()
         result = self._fn(*pytree.tree_unflatten(inputs, self._structure))
         torch.clear_autocast_cache()
@@ -192,10 +194,10 @@ class Graphs:
         if self.sums:
             torch._foreach_zero_(self.sums)
 
-    # ---- for the nodes
+    # ---- called by the autograd nodes
 
     def versions(self) -> list[int]:
-        """Version counters, which change when a parameter is written in place."""
+        """The parameters' version counters, which change when a parameter is written in place."""
         return [t._version for t in self._parameters]
 
     def take(self) -> Slot:
@@ -219,7 +221,8 @@ class Graphs:
         return _copies(slot.results)
 
     def backward(self, slot: Slot, node: Any, grads: Sequence[Tensor | None]) -> list[Any]:
-        """Replays the graph of the backward pass. ``node`` is the token's node, or None."""
+        """Replays the graph of the backward pass. ``node`` is the token's node, or None. If this
+        backward pass does not run that node, the sums are left as they were."""
         wanted = node is not None and torch._C._will_engine_execute_node(node)
         task = torch._C._current_graph_task_id()
         if wanted and self._task not in (None, task):
@@ -243,7 +246,7 @@ class Graphs:
         return _copies(slot.input_grads)
 
     def take_sums(self) -> list[Any]:
-        """The sums of this backward pass; afterwards they are zero."""
+        """Copies of the sums of this backward pass. The sums are then set to zero."""
         if self._task != torch._C._current_graph_task_id():
             return [None] * len(self.sums)
         self._recorder.enter()
@@ -254,7 +257,7 @@ class Graphs:
 
 
 class Slot:
-    """The memory and the graphs of one call."""
+    """The memory and the graphs that one call uses at a time."""
 
     def __init__(self, graphs: Graphs, samples: Sequence[Tensor]) -> None:
         self._graphs = graphs
@@ -271,7 +274,7 @@ class Slot:
         return [t.detach() for t in self._outputs]
 
     def backward(self) -> list[Any]:
-        """Returns the gradients of the inputs, and adds those of leaves to the sums."""
+        """Returns the gradients of the inputs, and adds the gradients of the leaves to the sums."""
         graphs = self._graphs
         wanted = [k for k, t in enumerate(self.inputs) if t.requires_grad]
         with torch.autocast(graphs.device.type, enabled=False), without_hooks(graphs.leaves):
@@ -293,13 +296,13 @@ class Slot:
         return of_inputs
 
     def forget(self) -> None:
-        """Frees the autograd graph. The CUDA graphs keep its memory."""
+        """Drops the autograd graph. The pools of the CUDA graphs keep the memory of its tensors."""
         self._outputs = []
 
 
 class _Lease:
-    """A slot for one call. It is returned after the call's backward pass, or when autograd drops
-    the call's node."""
+    """Holds a slot for one call, and returns it to the free slots after the call's backward pass,
+    or when autograd drops the call's node."""
 
     def __init__(self, graphs: Graphs) -> None:
         self._graphs, self.slot = graphs, graphs.take()
@@ -329,7 +332,8 @@ class _Lease:
 
 
 class _Parameters(torch.autograd.Function):
-    """Makes the token on which calls depend. Its backward pass returns gradients of parameters."""
+    """Makes the token on which all calls depend. Its backward pass returns the parameters'
+    gradients."""
 
     @staticmethod
     def forward(ctx: Any, graphs: Graphs, *leaves: Tensor) -> Tensor:
@@ -385,7 +389,7 @@ def _autocast(device: torch.device) -> str:
 
 
 def _sequence_number() -> int:
-    """All nodes that this thread creates from now on have larger sequence numbers."""
+    """A number that is less than the sequence number of any node that this thread creates later."""
     node = torch.ones((), requires_grad=True).neg().grad_fn
     assert node is not None
     return node._sequence_nr()

@@ -21,7 +21,7 @@ class Modules:
         # For each parameter: the dict that contains it, its name, the parameter, its address, and
         # whether it was frozen.
         self._parameters: list[tuple[dict[str, Any], str, Tensor, int, bool]] = []
-        self._aliases: dict[int, nn.Parameter] = {}  # by the id of a parameter
+        self._aliases: dict[int, nn.Parameter] = {}  # the keys are ids of parameters
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -50,7 +50,8 @@ class Modules:
         self._buffers = []
 
     def hold(self, leaves: Sequence[Tensor]) -> None:
-        """Record the modules' parameters, and other leaves that the function reads."""
+        """Record the modules' parameters and the other leaves that the function reads, and make an
+        alias of each parameter that it reads."""
         known: set[int] = set()
         read = {id(t) for t in leaves}
         for module in self._training:
@@ -68,7 +69,7 @@ class Modules:
 
     @contextmanager
     def aliased(self) -> Iterator[None]:
-        """In this context the modules have other leaves, which share the parameters' memory.
+        """In this context, the modules' parameters are replaced by aliases that share their memory.
 
         Other autograd graphs may keep the AccumulateGrad nodes of the parameters alive. These nodes
         belong to the stream on which they were created, so a captured graph cannot use them.
@@ -76,7 +77,7 @@ class Modules:
         held = []
         for module in self._training:
             own: dict[str, Any] = module._parameters
-            flat: list[Any] = module.__dict__.get("_flat_weights", [])  # of torch.nn.RNNBase
+            flat: list[Any] = module.__dict__.get("_flat_weights", [])  # in torch.nn.RNNBase
             held.append((own, dict(own), flat, list(flat)))
             own.update({name: self._aliases.get(id(p), p) for name, p in own.items()})
             flat[:] = [self._aliases.get(id(p), p) for p in flat]
@@ -88,13 +89,13 @@ class Modules:
                 flat[:] = weights
 
     def parameters_of(self, leaves: Iterable[Tensor]) -> list[Tensor]:
-        """Replaces aliases with their parameters; other leaves are unchanged."""
+        """Returns ``leaves``, with each alias replaced by its parameter."""
         held = [p for _, _, p, *_ in self._parameters if id(p) in self._aliases]
         behind = {id(self._aliases[id(p)]): p for p in held}
         return [behind.get(id(t), t) for t in leaves]
 
     def check(self) -> None:
-        """Raises if the graphs would not compute the same as the modules."""
+        """Raises if the captured graphs would not compute what the modules would compute now."""
         for module, training in self._training.items():
             if module.training is not training:
                 raise RuntimeError(
@@ -121,7 +122,7 @@ def _mode(training: bool) -> str:
 
 
 def leaves_of(outputs: Iterable[Tensor], begin: int) -> list[Tensor]:
-    """The leaves with respect to which outputs are differentiable.
+    """The leaves with respect to which ``outputs`` can be differentiated.
 
     The function's nodes have sequence numbers above ``begin``. Other nodes belong to an autograd
     graph outside of the function, which a captured backward pass could not reach.

@@ -40,17 +40,18 @@ SLSTM_CELL = Cell("SLSTM", gates=("i", "f", "z", "o"), states=("c", "n", "m"), f
 class LiGRU(Recurrent):
     """Layers of the light GRU, with the interface of :class:`torch.nn.GRU`.
 
-    A step, with a and z two blocks of ``W_ih x + b_ih + W_hh h + b_hh``::
+    Let a and z be the two blocks of ``W_ih x + b_ih + W_hh h + b_hh``. Then a step is::
 
         z = sigmoid(z)
         h = z * h + (1 - z) * relu(a)
 
-    relu does not bound h. The paper normalizes the products of x by batch norm.
+    relu does not bound h. The paper also normalizes the products of x by batch norm, which this
+    layer does not do.
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
-            dtype: as torch.nn.GRU.
-        recompute: keep less for the backward pass, which then recomputes it.
+            dtype: as in torch.nn.GRU.
+        recompute: save less for the backward pass, which then recomputes the rest.
 
     Parameters: those of :class:`treadle.nn.Recurrent`, with blocks of H rows in the order a, z.
     SpeechBrain's layers have the same order.
@@ -69,18 +70,18 @@ class LiGRU(Recurrent):
 class MGU(Recurrent):
     """Layers of the minimal gated unit, with the interface of :class:`torch.nn.GRU`.
 
-    A step, with ``x_f, x_n = W_ih x + b_ih`` and ``h_n, h_f = W_hh h + b_hh``::
+    Let ``x_f, x_n = W_ih x + b_ih`` and ``h_n, h_f = W_hh h + b_hh``. Then a step is::
 
         f = sigmoid(x_f + h_f)
         h = (1 - f) * h + f * tanh(x_n + f * h_n)
 
-    The paper multiplies h by f before its product. Here f multiplies the product, as in torch's
-    GRU, so that a step has one product of h.
+    The paper multiplies h by f, and the result by the weight. Here the product of h and the weight
+    is multiplied by f, just as by r in torch's GRU. So a step needs only one matrix product of h.
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
-            dtype: as torch.nn.GRU.
-        recompute: keep less for the backward pass, which then recomputes it.
+            dtype: as in torch.nn.GRU.
+        recompute: save less for the backward pass, which then recomputes the rest.
 
     Parameters: those of :class:`treadle.nn.Recurrent`, with blocks of H rows in the order f, n in
     ``weight_ih`` and n, f in ``weight_hh``.
@@ -98,8 +99,8 @@ class MGU(Recurrent):
 class SLSTM(Recurrent):
     """Layers of xLSTM's sLSTM, with the interface of :class:`torch.nn.LSTM` and four states.
 
-    A step, with i, f, z and o four blocks of ``W_ih x + b_ih + W_hh h + b_hh``, in the paper's
-    stabilized form with the sigmoid forget gate::
+    Let i, f, z and o be the four blocks of ``W_ih x + b_ih + W_hh h + b_hh``. Then a step, in the
+    paper's stabilized form with the sigmoid forget gate, is::
 
         m' = max(log(sigmoid(f)) + m, i)        (i where n is 0, as before the first step)
         i = exp(i - m')
@@ -110,10 +111,10 @@ class SLSTM(Recurrent):
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
-            dtype: as torch.nn.LSTM.
-        num_heads: the number of heads, a divisor of hidden_size. A hidden unit sees only the h of
+            dtype: as in torch.nn.LSTM.
+        num_heads: the number of heads, a divisor of hidden_size. A hidden unit reads only the h of
             its own head, so ``weight_hh_l0`` is [4 H, H / num_heads].
-        recompute: keep less for the backward pass, which then recomputes it.
+        recompute: save less for the backward pass, which then recomputes the rest.
 
     A call takes and returns the states (h, c, n, m), each [L * D, B, H].
 

@@ -28,7 +28,7 @@ class _LLTMFront(Front):
         return not lower and super().op_makes_zeros(input)
 
     def zeros(self, input: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        # Under autocast the op keeps the dtype of c, so c keeps the dtype that it starts in.
+        # Under autocast the op keeps the dtype of c, so c keeps the dtype of its initial value.
         return zeros(input, shape)
 
 
@@ -51,13 +51,14 @@ class LLTM(CellLayers, nn.Module):
         num_layers: the number of layers; each layer after the first reads the outputs of the
             previous one.
         bias: whether the layers have biases.
-        batch_first: inputs and outputs, but not states, are [B, T, ...] instead of [T, B, ...].
+        batch_first: whether inputs and outputs are [B, T, ...] instead of [T, B, ...]. States are
+            the same in both cases.
         dropout: the probability of dropping an element of a layer's output in training. The last
             layer's output is never dropped.
         bidirectional: whether a second direction reads each sequence from its end. D is 2 if True,
             else 1.
         device: where the parameters are created; ``"meta"`` creates them without memory.
-        dtype: of the parameters: float64, float32, float16 or bfloat16.
+        dtype: the dtype of the parameters: float64, float32, float16 or bfloat16.
         recompute: save less for the backward pass, which then recomputes the rest;
             :func:`treadle.lltm` lists the bytes.
 
@@ -65,10 +66,11 @@ class LLTM(CellLayers, nn.Module):
         weight_ih_l0: [3H, I] (later layers: [3H, D*H]), with rows for the gates i and o and the
             candidate z, in this order.
         weight_hh_l0: [3H, H].
-        bias_l0: [3H], where torch.nn.LSTM has two. Absent if ``bias`` is False.
+        bias_l0: [3H], the only bias, where torch.nn.LSTM has two. Absent if ``bias`` is False.
 
-    Names of layer k end in ``_lk``, and in ``_lk_reverse`` for the second direction. All are drawn
-    from the uniform distribution over ±1/sqrt(H), and read at every call.
+    Names of layer k end in ``_lk``, and in ``_lk_reverse`` for the second direction. All parameters
+    are drawn from the uniform distribution over ±1/sqrt(H), and the module reads them at every
+    call.
 
     Raises:
         TypeError, ValueError: an argument is not as above, or a size or ``num_layers`` is below 1.

@@ -28,7 +28,7 @@ class LLTMCell(NotScripted, nn.Module):
         hidden_size: H, the number of features of the hidden state and of the cell state.
         bias: whether the cell has a bias.
         device: where the parameters are created; ``"meta"`` creates them without memory.
-        dtype: of the parameters: float64, float32, float16 or bfloat16.
+        dtype: the dtype of the parameters: float64, float32, float16 or bfloat16.
 
     Attributes:
         weights: [3H, H+I], with rows for i, o and z, in this order; columns for h come first, then
@@ -91,8 +91,8 @@ class LLTMCell(NotScripted, nn.Module):
         Args:
             input: [B, I], or [I] without a batch.
             hx: ``(h, c)`` from the previous step, each [B, H] (or [H]). With half-precision inputs,
-                ``c`` may be float32, and the new one then is as well. None starts from zeros in the
-                dtype of ``input``; under autocast, ``c`` starts in at least float32.
+                ``c`` may be float32, and then ``new_cell`` is as well. If None, the states start as
+                zeros in the dtype of ``input``; under autocast, ``c`` starts in at least float32.
 
         Returns:
             ``(new_h, new_cell)``, each [B, H] (or [H]): ``new_h`` in the dtype of ``input``
@@ -152,10 +152,10 @@ class LLTMCell(NotScripted, nn.Module):
 
 
 def zeros(input: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """The ``(h, c)`` to start from if the caller gives none."""
+    """The initial ``(h, c)`` if the caller gives none."""
     h = input.new_zeros(shape)  # a DTensor if input is one
     kind = input.device.type
     if kind == "meta" or not torch.is_autocast_enabled(kind):
         return h, h
-    # Under autocast the ops keep the dtype of c, so c keeps the dtype that it starts in.
+    # Under autocast the ops keep the dtype of c, so c keeps the dtype of its initial value.
     return h, h.to(torch.promote_types(input.dtype, torch.float32))

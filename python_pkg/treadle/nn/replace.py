@@ -67,14 +67,15 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
     treadle's kernels, in place.
 
     The modules stay the same objects of the same class, but their forward pass becomes that of
-    :class:`treadle.nn.LSTM` and so on. Their parameters, buffers, hooks, tied weights and
-    references to them remain. For ``isinstance`` they belong to both classes. ``recompute`` of
-    layers is off; set it on a module to turn it on.
+    :class:`treadle.nn.LSTM` and so on. They keep their parameters, buffers, hooks and tied weights,
+    and references to them stay valid. For ``isinstance`` they are instances of both classes.
+    ``recompute`` is off; to turn it on for a layer, set that attribute.
 
     Tools that know torch's classes work on a replaced model as before, and their results are
-    torch's: TorchScript, ``torch.onnx.export``, int8 by ``torch.ao.quantization``, FLOP counters,
-    Opacus. The documentation lists these tools and the exceptions. The forward pass is an attribute
-    of the module, so a ``copy.copy`` of the module itself must be replaced again.
+    torch's: TorchScript, ``torch.onnx.export``, int8 quantization by ``torch.ao.quantization``,
+    FLOP counters, Opacus. The documentation lists these tools and the exceptions. The forward pass
+    is an attribute that is bound to the module, so a shallow copy of the module (``copy.copy``)
+    must be replaced again.
 
     On NVIDIA GPUs of compute capability 7.5, or if H is too large for the GPU, a layer launches a
     matrix product and a kernel at each step. In these cases float16 LSTM layers, and float32 layers
@@ -83,9 +84,9 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
 
     Args:
         model: a module; it may itself be such a module.
-        only_if_faster: do not replace float32 and float16 layers for which the GPU launches a
-            product and a kernel at each step (the planner is called for 16 rows of 128 steps), or
-            any cell on a GPU, where a training step of a cell is slower than torch's. Move the
+        only_if_faster: do not replace a float32 or float16 layer that would launch a product and a
+            kernel at each step for 16 rows of 128 steps. Do not replace cells on a GPU either,
+            because there a training step with treadle's cells is slower than with torch's. Move the
             model to its GPU and dtype first.
 
     Returns:
@@ -159,7 +160,7 @@ def restore(model: nn.Module) -> Replaced:
 
 
 def _why_left(module: nn.Module) -> str | None:
-    """The reason why one of torch's recurrent modules is not replaced; None if it is."""
+    """The reason why one of torch's recurrent modules cannot be replaced, or None if it can."""
     kind = parametrize.type_before_parametrizations(module)
     torchs = next((cls for cls in _METHODS if isinstance(module, cls)), None)
     if torchs is None:

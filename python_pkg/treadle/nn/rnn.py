@@ -41,9 +41,9 @@ class _TorchLayers(SequenceLayers):
         **kind: Any,
     ) -> None:
         name = self._front.name
-        if not (isinstance(dtype, torch.dtype) and dtype.is_complex):  # which torch runs
+        if not (isinstance(dtype, torch.dtype) and dtype.is_complex):  # torch runs complex layers
             check_dtype(name, dtype)
-        # Does not call nn.LSTM by name, because some programs replace it with this class.
+        # super() is called instead of nn.LSTM, because some programs replace nn.LSTM by this class.
         super().__init__(  # type: ignore[call-arg]
             input_size,
             hidden_size,
@@ -78,7 +78,7 @@ class _TorchLayers(SequenceLayers):
         layer.reset_parameters()
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name == "qconfig":  # what torch.ao.quantization sets on every module of a model
+        if name == "qconfig":  # torch.ao.quantization sets it on every module of a model
             warnings.warn(
                 f"{self._front.name}: torch.ao.quantization leaves this module in floating point, "
                 "because it looks for torch.nn's class: call treadle.nn.restore(model) before",
@@ -87,8 +87,8 @@ class _TorchLayers(SequenceLayers):
         super().__setattr__(name, value)
 
     def flatten_parameters(self) -> None:
-        """Does nothing, because the kernels read weights in place. For cuDNN, torch makes all
-        weights views of one block of memory, into which safetensors cannot load."""
+        """Does nothing, because the kernels read each weight where it is. For cuDNN, torch makes
+        all weights views of one block of memory, into which safetensors cannot load."""
 
     def extra_repr(self) -> str:
         words: str = super().extra_repr()  # type: ignore[misc]
@@ -97,9 +97,9 @@ class _TorchLayers(SequenceLayers):
 
 
 class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
-    """:class:`torch.nn.LSTM` on treadle's kernels: one launch for all steps, any derivative.
+    """:class:`torch.nn.LSTM` on treadle's kernels, with one launch for all steps.
 
-    It is a subclass of torch's class, with the same parameters, initialisation, ``state_dict``,
+    This is a subclass of torch's class, with the same parameters, initialisation, ``state_dict``,
     arguments and results. :func:`treadle.nn.replace` gives its forward pass to the modules of an
     existing model. Double backward, forward mode and vmap also work. torch.compile breaks the graph
     at every such module unless torch._dynamo.config.allow_rnn is True; torch.export does not.
@@ -108,8 +108,8 @@ class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
             dtype: as in torch.nn.LSTM.
         proj_size: P, less than H; 0 for no projections. With projections, h is
-            ``weight_hr_l0 @ (o * tanh(c))``, of size P. The layer runs as one without projections,
-            with the recurrent weight ``weight_hh_l0 @ weight_hr_l0``, and one product computes h of
+            ``weight_hr_l0 @ (o * tanh(c))``, of size P. The layer runs like one without projections
+            whose recurrent weight is ``weight_hh_l0 @ weight_hr_l0``. Then a product computes h of
             all steps. On a CPU it runs torch.lstm where that is faster.
         groups: the number of diagonal blocks of each gate's part of W_hh, a divisor of hidden_size.
             A hidden unit then sees only the h of its group of H / groups adjacent units, and
@@ -201,9 +201,9 @@ class _LayersOfH(_TorchLayers):
 
 
 class GRU(_LayersOfH, nn.GRU, metaclass=Replaceable):
-    """:class:`torch.nn.GRU` on treadle's kernels: one launch for all steps, any derivative.
+    """:class:`torch.nn.GRU` on treadle's kernels, with one launch for all steps.
 
-    It is a subclass of torch's class, with the same parameters, initialisation, ``state_dict``,
+    This is a subclass of torch's class, with the same parameters, initialisation, ``state_dict``,
     arguments and results. :func:`treadle.nn.replace` gives its forward pass to the modules of an
     existing model. Double backward, forward mode and vmap also work. torch.compile breaks the graph
     at every such module unless torch._dynamo.config.allow_rnn is True; torch.export does not.
@@ -263,9 +263,9 @@ class GRU(_LayersOfH, nn.GRU, metaclass=Replaceable):
 
 
 class RNN(_LayersOfH, nn.RNN, metaclass=Replaceable):
-    """:class:`torch.nn.RNN` on treadle's kernels: one launch for all steps, any derivative.
+    """:class:`torch.nn.RNN` on treadle's kernels, with one launch for all steps.
 
-    It is a subclass of torch's class, with the same parameters, initialisation, ``state_dict``,
+    This is a subclass of torch's class, with the same parameters, initialisation, ``state_dict``,
     arguments and results. :func:`treadle.nn.replace` gives its forward pass to the modules of an
     existing model. Double backward, forward mode and vmap also work. torch.compile breaks the graph
     at every such module unless torch._dynamo.config.allow_rnn is True; torch.export does not.

@@ -14,9 +14,9 @@ __all__ = ["GRUCell", "LSTMCell", "RNNCell"]
 
 
 class LSTMCell(TorchCell, nn.LSTMCell, metaclass=Replaceable):
-    """:class:`torch.nn.LSTMCell` on treadle's kernels, with any derivative.
+    """:class:`torch.nn.LSTMCell` on treadle's kernels.
 
-    It is a subclass of torch's cell, with the same parameters, initialisation, ``state_dict``,
+    This is a subclass of torch's cell, with the same parameters, initialisation, ``state_dict``,
     arguments, results and errors. :func:`treadle.nn.replace` gives its forward pass to the cells of
     an existing model. Double backward, forward mode and vmap work on every device.
     Where all steps of the input are known, :class:`treadle.nn.LSTM` runs them in one call.
@@ -26,7 +26,7 @@ class LSTMCell(TorchCell, nn.LSTMCell, metaclass=Replaceable):
         hidden_size: H, the number of features of the hidden state and of the cell state.
         bias: whether the cell has its two biases.
         device: where the parameters are created.
-        dtype: of the parameters: float64, float32, float16 or bfloat16.
+        dtype: the dtype of the parameters: float64, float32, float16 or bfloat16.
 
     Raises:
         The errors of torch.nn.LSTMCell; RuntimeError: ``dtype`` is none of these.
@@ -50,9 +50,9 @@ class LSTMCell(TorchCell, nn.LSTMCell, metaclass=Replaceable):
 
 
 class GRUCell(TorchCell, nn.GRUCell, metaclass=Replaceable):
-    """:class:`torch.nn.GRUCell` on treadle's kernels, with any derivative.
+    """:class:`torch.nn.GRUCell` on treadle's kernels.
 
-    It is a subclass of torch's cell, with the same parameters, initialisation, ``state_dict``,
+    This is a subclass of torch's cell, with the same parameters, initialisation, ``state_dict``,
     arguments, results and errors. :func:`treadle.nn.replace` gives its forward pass to the cells of
     an existing model. Double backward, forward mode and vmap work on every device.
     Where all steps of the input are known, :class:`treadle.nn.GRU` runs them in one call.
@@ -62,7 +62,7 @@ class GRUCell(TorchCell, nn.GRUCell, metaclass=Replaceable):
         hidden_size: H, the number of features of the hidden state.
         bias: whether the cell has its two biases.
         device: where the parameters are created.
-        dtype: of the parameters: float64, float32, float16 or bfloat16.
+        dtype: the dtype of the parameters: float64, float32, float16 or bfloat16.
 
     Raises:
         The errors of torch.nn.GRUCell; RuntimeError: ``dtype`` is none of these.
@@ -83,9 +83,9 @@ class GRUCell(TorchCell, nn.GRUCell, metaclass=Replaceable):
 
 
 class RNNCell(TorchCell, nn.RNNCell, metaclass=Replaceable):
-    """:class:`torch.nn.RNNCell` on treadle's kernels, with any derivative.
+    """:class:`torch.nn.RNNCell` on treadle's kernels.
 
-    It is a subclass of torch's cell, with the same parameters, initialisation, ``state_dict``,
+    This is a subclass of torch's cell, with the same parameters, initialisation, ``state_dict``,
     arguments, results and errors. :func:`treadle.nn.replace` gives its forward pass to the cells of
     an existing model. Double backward, forward mode and vmap work on every device.
     Where all steps of the input are known, :class:`treadle.nn.RNN` runs them in one call.
@@ -96,7 +96,7 @@ class RNNCell(TorchCell, nn.RNNCell, metaclass=Replaceable):
         bias: whether the cell has its two biases.
         nonlinearity: "tanh" or "relu".
         device: where the parameters are created.
-        dtype: of the parameters: float64, float32, float16 or bfloat16.
+        dtype: the dtype of the parameters: float64, float32, float16 or bfloat16.
 
     Raises:
         The errors of torch.nn.RNNCell; RuntimeError: ``dtype`` is none of these.

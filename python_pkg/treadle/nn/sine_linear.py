@@ -33,16 +33,16 @@ class SineLinear(NotScripted, nn.Module):
         is_first: whether the input is coordinates (within ±1) instead of another layer's output.
         omega_0: the factor of x Wᵀ + b. The product is in radians.
         device: where the parameters are created; ``"meta"`` creates them without memory.
-        dtype: of the parameters: float64, float32, float16 or bfloat16.
+        dtype: the dtype of the parameters: float64, float32, float16 or bfloat16.
 
     Attributes:
         weight: [O, I], drawn from the uniform distribution over ±1/I if ``is_first``, else over
             ±sqrt(6/I)/\\|omega_0\\|.
         bias: [O] or None, drawn like that of :class:`torch.nn.Linear`, over ±1/sqrt(I).
 
-    A ``state_dict`` also has omega_0 as extra state, a tensor of one number, and loading raises if
-    it differs. Dicts without omega_0 also load, and so do those of the paper's layer, whose
-    parameters are in a module named ``linear``.
+    A ``state_dict`` also has omega_0 as extra state, a tensor of one number. Loading raises if it
+    differs from the layer's omega_0. Dicts without omega_0 also load, and so do those of the
+    paper's layer, whose parameters are in a module named ``linear``.
 
     Raises:
         TypeError, ValueError: an argument is not as above; ``omega_0`` must be finite, and 0 only
@@ -157,20 +157,21 @@ class SineLinear(NotScripted, nn.Module):
             for name in ("weight", "bias"):
                 rename(state_dict, f"{prefix}linear.{name}", prefix + name)
             if key in state_dict:
-                # load_state_dict raises it together with its other errors.
+                # load_state_dict raises this error together with its other errors.
                 try:
                     self.set_extra_state(state_dict.pop(key))
                 except (TypeError, ValueError) as wrong:
                     text = f"without the entry {key!r} the weights load regardless"
                     error_msgs.append(f"{wrong}; {text}")
             super()._load_from_state_dict(state_dict, prefix, metadata, *args)
-        # Older files, and files of other implementations, have no extra state.
+        # State dicts of older versions and of other implementations have no extra state.
         if key in missing_keys:
             missing_keys.remove(key)
 
 
 def draw(layer: SineLinear | nn.Linear, bound: float | None, omega: float) -> None:
-    """Draws weights from ±bound (None: a hidden layer's bound), and the bias like nn.Linear."""
+    """Draws weights uniformly from ±bound, and the bias like nn.Linear. If ``bound`` is None, it is
+    that of a hidden layer."""
     fan_in = layer.in_features
     if bound is None:
         bound = math.sqrt(6 / fan_in) / abs(omega)

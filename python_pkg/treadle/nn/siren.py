@@ -27,14 +27,14 @@ __all__ = ["Siren"]
 
 
 class Siren(NotScripted, nn.Module):
-    """A network of sines from coordinates to values: the SIREN of Sitzmann and others, 2020.
+    """A network of sine layers from coordinates to values: the SIREN of Sitzmann and others, 2020.
 
-    ``net`` has a first :class:`SineLinear`, ``hidden_layers`` more of them, and a last layer, which
+    ``net`` has a first :class:`SineLinear`, ``hidden_layers`` more of them, and a last layer. This
     is another :class:`SineLinear` or, if ``outermost_linear``, a :class:`torch.nn.Linear` with the
-    same initialisation. The first nine arguments and the layers are those of the paper's code; the
-    other arguments are siren-pytorch's. The paper's network also returns a copy of the coordinates,
-    with respect to which it can be differentiated. This network returns only the values, so pass
-    coordinates that require grad.
+    same initialisation. The first seven arguments and the layers are those of the paper's code;
+    ``bias``, ``final_activation`` and ``dropout`` are siren-pytorch's. The paper's network also
+    returns a copy of the coordinates, with respect to which it can be differentiated. This network
+    returns only the values, so pass coordinates that require grad.
 
     Args:
         in_features: the number of coordinates of a point; they should be within ±1.
@@ -46,7 +46,7 @@ class Siren(NotScripted, nn.Module):
             first.
         hidden_omega_0: omega_0 of all other layers.
         device: where the parameters are created; ``"meta"`` creates them without memory.
-        dtype: of the parameters: float64, float32, float16 or bfloat16.
+        dtype: the dtype of the parameters: float64, float32, float16 or bfloat16.
         bias: whether the layers have biases.
         final_activation: a module applied to the values; requires ``outermost_linear``.
         dropout: the probability of dropping an element of a layer's output in training. The last
@@ -139,7 +139,7 @@ class Siren(NotScripted, nn.Module):
             draw(last, None, self._hidden_omega_0)
 
     def forward(self, input: Tensor) -> Tensor:
-        """The values at points: [..., in_features] to [..., out_features].
+        """Maps points [..., in_features] to values [..., out_features].
 
         Raises:
             TypeError, ValueError: ``input`` is not a tensor, or its shape is not as above.
@@ -147,7 +147,8 @@ class Siren(NotScripted, nn.Module):
         """
         first = self.net[0]
         if isinstance(first, SineLinear):
-            # If a hook may cast the input, as in FSDP2's mixed precision, the layer checks it.
+            # A hook may cast the input, for example for FSDP2's mixed precision. Then only the
+            # layer checks the dtype.
             hooks = self.net._forward_pre_hooks or first._forward_pre_hooks
             # Reading the attribute would compute a parametrized weight twice.
             weight = None if hooks else first._parameters.get("weight")
@@ -165,15 +166,16 @@ class Siren(NotScripted, nn.Module):
         """Values at points and their derivatives with respect to x, in one forward pass.
 
         A loss of these derivatives needs only an ordinary backward pass, without ``create_graph``.
-        This uses less memory, and torch.compile supports it. Module hooks do not run.
+        So it needs less memory, and torch.compile supports it. Module hooks do not run.
 
         Args:
             x: [..., in_features]; it may require grad, but need not.
             gradient, laplacian, hessian_diagonal: which derivatives to compute.
 
         Returns:
-            ``(value, gradient, laplacian, hessian_diagonal)``, a :class:`treadle.Jet`: [..., O],
-            [..., O, in_features], [..., O] and [..., O, in_features]; None if not requested.
+            A :class:`treadle.Jet` ``(value, gradient, laplacian, hessian_diagonal)``, with shapes
+            [..., O], [..., O, in_features], [..., O] and [..., O, in_features]. A part that was not
+            requested is None.
 
         Raises:
             TypeError, ValueError, RuntimeError: ``x`` or a flag is not as above; see ``forward``.
@@ -189,8 +191,9 @@ class Siren(NotScripted, nn.Module):
         """The weights under the names of the paper's code, for its ``load_state_dict``.
 
         Args:
-            blocks: False gives the names of its notebook (``net.{k}.linear.weight``), True those
-                of its module ``SingleBVPNet`` (``net.net.{k}.0.weight``), whose omega is 30.
+            blocks: False gives the names in the notebook of the paper's code
+                (``net.{k}.linear.weight``). True gives the names in its module ``SingleBVPNet``
+                (``net.net.{k}.0.weight``), whose omega_0 is 30.
 
         Returns:
             Tensors that share memory with the parameters, like those of ``state_dict``.
@@ -234,7 +237,7 @@ class Siren(NotScripted, nn.Module):
         return found
 
     def _weights(self, prefixes: list[str]) -> dict[str, Tensor]:
-        """All weights and biases; each layer has its own prefix."""
+        """All weights and biases by name. ``prefixes`` has the prefix of each layer's names."""
         found = {}
         for prefix, layer in zip(prefixes, self._layers(), strict=True):
             found[f"{prefix}weight"] = layer.weight.detach()

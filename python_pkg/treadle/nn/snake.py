@@ -32,12 +32,13 @@ class Snake(NotScripted, nn.Module):
         alpha: the initial value of alpha and beta.
         beta: whether sin² is divided by a separate parameter, beta, instead of alpha.
         logscale: whether the parameters are the logarithms of alpha and beta, like BigVGAN's
-            ``alpha_logscale``, so that both stay positive. A loaded dict must also have logarithms.
+            ``alpha_logscale``, so that both stay positive. A state dict that is loaded must then
+            also have logarithms.
         trainable: whether the parameters require grad.
         eps: a number added to the divisor of sin². None means 1e-9 with ``beta``, as in BigVGAN.
-            Without ``beta`` it adds nothing, and the result at alpha 0 is the limit, x.
+            Without ``beta``, None adds nothing, and the result for alpha = 0 is the limit, x.
         device: where the parameters are created; ``"meta"`` creates them without memory.
-        dtype: of the parameters: float64, float32, float16 or bfloat16.
+        dtype: the dtype of the parameters: float64, float32, float16 or bfloat16.
 
     Attributes:
         alpha: [C].

@@ -1,4 +1,5 @@
-"""Runs a recurrent layer one step at a time, for example in a policy; on a GPU by a CUDA graph."""
+"""Runs a recurrent layer one step at a time, for example in a policy. On a GPU, a call replays a
+CUDA graph."""
 
 from __future__ import annotations
 
@@ -22,20 +23,21 @@ WARM_UP = 3  # calls before the capture, in which libraries select kernels and a
 def make_step(layer: nn.Module, batch: int, *, clone: bool = False) -> Step:
     """Make ``layer`` callable one step at a time, with the state kept on its device.
 
-    A step of the module takes far longer on the host than on the device. So the step is captured
-    once as a CUDA graph, and a call copies its input and replays the graph. On a CPU a call runs
-    the layer's op.
+    If the module runs a single step, its host code takes far longer than the kernels on the device.
+    So the step is captured once as a CUDA graph, and a call copies its input and replays the graph.
+    On a CPU a call runs the layer's op.
 
     Args:
         layer: a :class:`treadle.nn.LSTM`, :class:`GRU`, :class:`RNN` or :class:`LLTM` in one
-            direction, with any number of layers. Device and dtype are those of its parameters, also
-            under autocast. It runs as in ``eval()``: without dropout and without gradients.
+            direction, with any number of layers. The step has the device and dtype of the layer's
+            parameters, also under autocast. It runs as in ``eval()``, without dropout, and without
+            gradients.
         batch: B, the number of rows.
         clone: return a new tensor at each call. If False, every call returns the same tensor and
             overwrites the previous output.
 
     Returns:
-        A :class:`Step`, whose state is zeros.
+        A :class:`Step` whose state is zeros.
 
     Raises:
         TypeError: ``layer`` is not one of these modules, ``batch`` is not an integer, or ``clone``
@@ -61,18 +63,18 @@ def make_step(layer: nn.Module, batch: int, *, clone: bool = False) -> Step:
 class Step:
     """Runs one step of a recurrent layer at each call. :func:`make_step` makes it.
 
-    It reads the layer's own parameters, so ``optimizer.step()`` and ``load_state_dict`` take
+    A Step reads the layer's own parameters, so ``optimizer.step()`` and ``load_state_dict`` take
     effect. Calls may run on different streams: each waits for the previous one. The layer's
     ``forward`` and its hooks do not run.
     """
 
     def __init__(self, layer: Any, batch: int, clone: bool) -> None:
         self._layer, self._clone = layer, clone
-        # Saved, because treadle.nn.restore may change the layer back to torch's.
+        # The Front is saved, because treadle.nn.restore may turn the layer into torch's.
         front = front_of(layer)
         assert front is not None
         self._front, self._names = front, front.states
-        # Keeps the memory that the graph reads from being reused.
+        # These references keep the memory that the graph reads from being reused.
         self._parameters = _own_parameters(layer)
         self._places = [(name, p.data_ptr()) for name, p in self._parameters.items()]
         first = next(iter(self._parameters.values()))
@@ -90,11 +92,11 @@ class Step:
 
         Args:
             input: [B, I], of the parameters' dtype and device.
-            reset: [B] bool on that device: the state of a row where it is true is set to zeros
+            reset: [B] bool on the same device. Where it is true, the row's state is set to zeros
                 before this step. None resets no row.
 
         Returns:
-            [B, H] ([B, P] with projections), h of the last layer, of the parameters' dtype. The
+            h of the last layer, [B, H] ([B, P] with projections), of the parameters' dtype. The
             next call overwrites it, unless the step was made with ``clone=True``. Changing it does
             not change the state.
 
@@ -122,13 +124,13 @@ class Step:
     @property
     def state(self) -> Tensor | States:
         """The state after the last step, like the layer's ``hx``: h, or (h, c), each [num_layers,
-        B, H], with c in float32 for half types. Every step reads and writes these tensors. If you
-        write to them, the next step begins with the new values."""
+        B, H]. For float16 and bfloat16, c is float32. Every step reads and writes these tensors. If
+        you write to them, the next step begins with the new values."""
         return self._states[0] if len(self._names) == 1 else self._states
 
     def set_state(self, hx: Tensor | States) -> None:
-        """Make the next step begin with ``hx``, in the form in which the layer returns it. For half
-        types c may be float32.
+        """Make the next step begin with ``hx``, in the form in which the layer returns it. For
+        float16 and bfloat16, c may be float32.
 
         Raises:
             TypeError, ValueError: ``hx`` is not a valid ``hx`` of the layer.
@@ -171,7 +173,7 @@ class Step:
                 torch.zeros(shape, device=self._device, dtype=of_c),
             ]
             self._states: States = tuple(self._memory)
-        else:  # h and c together, so that one kernel resets them
+        else:  # h and c in one tensor, so that one kernel resets them
             self._memory = [torch.zeros(len(self._names), *shape, **kind)]
             self._states = self._memory[0].unbind()
         self._input = torch.zeros(batch, layer.input_size, **kind)
@@ -180,7 +182,7 @@ class Step:
         self._output = torch.zeros(batch, features, **kind)
 
     def _advance(self) -> Tensor:
-        """One step from the input and the marks in memory. No tensor here requires grad."""
+        """Runs one step on ``_input``, ``_reset`` and the states. No tensor here requires grad."""
         kind = self._device.type
         if torch.is_autocast_enabled(kind):
             with torch.autocast(kind, enabled=False):
@@ -188,7 +190,7 @@ class Step:
         layer = self._layer
         if self._marked:
             for memory in self._memory:
-                # Not a multiplication, which would keep NaN.
+                # A multiplication by 0 would keep NaN.
                 memory.masked_fill_(self._reset.unsqueeze(-1), 0)
         parameters = list(self._parameters.values())
         output, *last = self._front.run(
@@ -207,7 +209,7 @@ class Step:
             self._stream = torch.cuda.current_stream()
             side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             side.wait_stream(self._stream)
-            self._marked = True  # the graph always reads the marks
+            self._marked = True  # the graph always reads _reset
             with torch.cuda.stream(side):
                 for _ in range(WARM_UP):
                     self._advance()
@@ -219,7 +221,7 @@ class Step:
             self.reset_all()
 
     def _enter(self) -> None:
-        """Wait, before writing memory, for other streams that still use it."""
+        """Make the current stream wait for the previous call's, which may still use the memory."""
         if self._stream is None:
             return
         current = torch.cuda.current_stream(self._device)

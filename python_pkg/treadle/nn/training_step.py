@@ -1,4 +1,4 @@
-"""Runs a function that a training loop calls at every step by CUDA graphs."""
+"""Runs a function by CUDA graphs, for training loops that call it at every step."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ def make_training_step(
 
     A loop over time that calls a cell between other layers takes far longer on the host than on the
     device. The returned object computes the same as ``fn``. A call copies its arguments and replays
-    a graph, and so does its backward pass, which autograd sees as one node. Parameters get the same
-    gradients as from ``fn``, once per backward pass, for any number of calls. On a CPU, and in
-    ``torch.no_grad()``, a call runs ``fn`` itself.
+    a graph. In autograd the call is one node, whose backward pass replays the other graph.
+    Parameters get the same gradients as from ``fn``, and get them once per backward pass, even if
+    it goes through several calls. On a CPU, and in ``torch.no_grad()``, a call runs ``fn`` itself.
 
     Capture as much as possible at once: a function that loops over all steps is faster than a
-    function of one step. A function of one step can be called up to ``calls`` times.
+    function of one step. If ``fn`` is a function of one step, it can be called up to ``calls``
+    times before the backward pass.
 
     Args:
         fn: a module, or any function of tensors, which may call modules and treadle's layers. It
-            must not wait for the device, change its arguments, or depend on other values on the
-            host, because its Python code runs only during the capture. If autocast is enabled in
-            ``fn`` or around this call, it is captured.
+            must not wait for the device, change its arguments, or depend on values on the host that
+            change between calls, because its Python code runs only during the capture. If autocast
+            is enabled in ``fn`` or around this call, the graph contains its casts.
         sample_args: the arguments of a call: tensors, or tuples, lists and dicts of tensors, all on
             one device. Later arguments must have the same shapes and dtypes. An argument can be
-            differentiated only if its sample requires grad. Warm-up calls use the values.
+            differentiated only if its sample requires grad. Warm-up calls use the samples' values.
         calls: how many calls may wait for their backward pass at the same time. Each has its own
             memory for activations. If ``fn`` is one step, this is the number of steps.
 
@@ -97,10 +98,10 @@ class _Sample:
 
 
 class TrainingStep:
-    """Runs a function at each call, forward and backward. :func:`make_training_step` makes it.
+    """Runs a function by CUDA graphs, forward and backward. :func:`make_training_step` makes it.
 
-    It reads the parameters of the function's modules from the memory that they had when it was
-    made, so ``optimizer.step()`` and ``load_state_dict`` take effect. Calls may run on different
+    The graphs read the parameters of the function's modules from the memory that they had at the
+    capture, so ``optimizer.step()`` and ``load_state_dict`` take effect. Calls may run on different
     streams: each waits for the previous one. Second derivatives (``create_graph=True``) raise.
     """
 

@@ -1,6 +1,7 @@
 """ONNX export of treadle's ops: ``translation_table()`` for torch.onnx.export.
 
-Imported only on request: ``import treadle.onnx``. It needs onnxscript.
+``import treadle`` does not import this module, which needs onnxscript. So write
+``import treadle.onnx``.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ __all__ = ["translation_table"]
 
 
 def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """How each of treadle's ops is written in ONNX, for ``torch.onnx.export``::
+    """The functions that write each of treadle's ops in ONNX, for ``torch.onnx.export``::
 
         torch.onnx.export(
             model, args, "model.onnx", dynamo=True,
             custom_translation_table=treadle.onnx.translation_table(),
         )
 
-    LSTM, GRU and RNN become ONNX's nodes of these names or, with ``reset`` or in float64, a Scan
-    over the steps; so does the LLTM. ``lengths`` of a layer in two directions become resets. The
-    sine layer becomes MatMul, Add, Mul and Sin; its jets also use Cos. An op that rounds once in
-    half types runs in float32 between two Casts. Any size except the number of features may be
-    dynamic.
+    LSTM, GRU and RNN become ONNX's nodes of these names. With ``reset`` or in float64 they become a
+    Scan over the steps, and an LLTM always does. ``lengths`` of a layer in two directions are
+    exported as resets. The sine layer becomes MatMul, Add, Mul and Sin; its jets also use Cos. An
+    op that rounds only its result in half types runs in float32 between two Casts. Any size except
+    the number of features may be dynamic.
 
     Returns:
         A new dict of functions by op; you can add entries for your own ops.
 
     Raises (the functions, while a model is exported):
-        NotImplementedError: a packed batch; ``lengths`` can be exported.
+        NotImplementedError: the model has a packed batch; use ``lengths`` instead.
 
     Forms that write into a tensor (``sine_``, ``out=``) cannot be exported, and neither can
     derivatives.
@@ -150,7 +151,8 @@ def _snake(
     if beta is not None or eps is not None:
         divisor = op.Add(divisor, constant(eps or 0.0, dtype))
         return narrowed(op.Add(wide, op.Div(square, divisor)), dtype, to)
-    # If the phase is tiny, sin(phase) rounds to the phase, and the result is the limit at alpha 0.
+    # If the phase is tiny, sin(phase) rounds to the phase, and sin(phase)^2 / alpha is phase * x.
+    # This also gives the limit at alpha = 0.
     tiny = op.Less(op.Abs(phase), constant(2.0**-27, dtype))
     quotient = op.Div(square, op.Where(tiny, constant(1.0, dtype), divisor))
     added = op.Where(tiny, op.Mul(phase, wide), quotient)
@@ -187,7 +189,7 @@ def _result_dtype(*operands: Value | float) -> Any:
 
 
 def _stand_in(operand: Value | float) -> Any:
-    """A tensor of the same dtype and rank, which decide promotion."""
+    """A meta tensor with the operand's dtype and rank, which decide promotion."""
     if not isinstance(operand, ir.Value):
         return operand
     dtype = ir.tensor_adapters.to_torch_dtype(operand.dtype)

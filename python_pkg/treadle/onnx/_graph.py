@@ -1,4 +1,4 @@
-"""Nodes of an ONNX graph, dtypes and Scan; used by treadle.onnx."""
+"""Helpers of treadle.onnx: dtypes, nodes of an ONNX graph, and Scan."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cast(value: Value, dtype: Any) -> Value:
 
 
 def narrowed(value: Value, dtype: Any, to: Any) -> Value:
-    """A value, computed in one dtype, cast to another."""
+    """``value``, which was computed in ``dtype``, cast to the dtype ``to``."""
     return value if dtype == to else op.Cast(value, to=to)
 
 
@@ -68,7 +68,7 @@ def scan(
     the other results, each with all steps in one tensor.
 
     ``rows`` are values that are sliced along their first dimension, with their dtypes. ``dtype`` is
-    that of all other values. ``back``: whether to begin at the end.
+    that of all other values. If ``back``, the steps run from the last to the first.
     """
     dtypes = [dtype] * len(states) + [each for _, each in rows]
     given = [
@@ -91,7 +91,7 @@ def scan(
         scan_input_directions=[int(back)] * len(rows),
         scan_output_directions=[int(back)] * (len(made) - len(states)),
     )
-    # ``op`` cannot know the number of outputs.
+    # ``op`` does not know how many outputs a Scan has.
     whole = first.producer()
     whole.resize_outputs(len(made))
     return whole.outputs  # type: ignore[no-any-return]

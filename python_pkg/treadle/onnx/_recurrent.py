@@ -1,7 +1,8 @@
 """The recurrent ops in ONNX; used by treadle.onnx.
 
-LSTM, GRU and RNN become ONNX's own nodes. The LLTM's cell, resets, and float64 (for which
-onnxruntime lacks these nodes) become a Scan over the steps. A Scan computes half types in float32.
+LSTM, GRU and RNN become ONNX's own nodes. LLTM, layers with resets, and layers in float64, for
+which onnxruntime lacks these nodes, become a Scan over the steps. A Scan computes float16 and
+bfloat16 in float32.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ __all__ = ["affine_scan", "lltm_cell", "lltm_cell_forward", "recurrent_layer"]
 
 Cell = tuple[Any, Any]  # h and c
 
-# For each of ONNX's gates the index of ours: ONNX's LSTM has i, o, f, c, and its GRU z, r, h.
+# For each of ONNX's gates, the index of our gate. ONNX's LSTM has the order i, o, f, c, and its GRU
+# has z, r, h.
 ORDERS = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn_tanh": (0,), "rnn_relu": (0,)}
 
-# ---- one step. gates [B, GH]: the sums over input and state; c [B, H].
+# ---- one step. gates [B, GH] are the sums of the products with input and state; c is [B, H].
 
 
 def _elu(op: Ops, z: Value, dtype: Any) -> Value:
@@ -62,7 +64,7 @@ def _rnn_relu_step(op: Ops, gate: Value, c: Value, dtype: Any) -> Cell:
     return op.Relu(gate), op.Relu(gate)
 
 
-# The cells whose gates are sums of the products with input and state.
+# The cells that need only the sum of both products for each gate; a GRU needs them separately.
 _STEPS = {
     "lltm": _lltm_step,
     "lstm": _lstm_step,
@@ -74,7 +76,7 @@ _STEPS = {
 def lltm_cell_forward(
     input: Value, weights: Value, bias: Value, old_h: Value, old_cell: Value
 ) -> Sequence[Value]:
-    """``treadle::lltm_cell_forward``, whose last result has no bias."""
+    """``treadle::lltm_cell_forward``. Its last result is the gates without their bias."""
     dtype = wide_dtype(input.dtype)
     rows = cast(op.Concat(old_h, input, axis=-1), dtype)
     sums = op.MatMul(rows, op.Transpose(cast(weights, dtype), perm=[1, 0]))
@@ -134,12 +136,12 @@ class _Layer(NamedTuple):
         return cast(value, self.dtype)
 
     def of_directions(self, value: Value, rank: int) -> Value:
-        """A parameter with its dimension D, which it may lack if D is 1."""
+        """A parameter with dimension D, which is added if the parameter lacks it (then D is 1)."""
         found = self.cast(value)
         return found if len(value.shape) == rank else op.Unsqueeze(found, [0])
 
     def of_direction(self, value: Value, d: int, rank: int) -> Value:
-        """Direction d of a parameter. ``rank`` is its rank without D."""
+        """Direction d of a parameter. ``rank`` is the parameter's rank without dimension D."""
         found = self.cast(value)
         if len(value.shape) == rank:
             return found
@@ -151,7 +153,8 @@ class _Layer(NamedTuple):
 
 def _node(a: _Layer) -> Sequence[Value]:
     """ONNX's LSTM, GRU or RNN."""
-    # The rows of our weights in ONNX's order. The exporter folds a Gather, but not a Split.
+    # Puts the rows of our weights into ONNX's order, by a Gather, because the exporter folds a
+    # Gather of constants but not a Split.
     order = [gate * a.hidden + row for gate in ORDERS[a.cell] for row in range(a.hidden)]
     rows = constant(order, ir.DataType.INT64)
 
@@ -179,26 +182,26 @@ def _node(a: _Layer) -> Sequence[Value]:
             activations = [a.cell.removeprefix("rnn_").capitalize()] * a.directions
             output, h_n = op.RNN(x, *weights, biases, None, h0, activations=activations, **options)
         c_n = op.Identity(h_n)
-    if a.directions == 1:  # From [T, D, B, H].
+    if a.directions == 1:  # output is [T, D, B, H]
         return op.Squeeze(output, [1]), h_n, c_n
     output = op.Transpose(output, perm=[0, 2, 1, 3])
     return op.Reshape(output, [0, 0, 2 * a.hidden]), h_n, c_n
 
 
 def _direction(a: _Layer, d: int) -> Sequence[Value]:
-    """h and c after all steps of a direction, and its output, by a Scan."""
+    """Runs one direction as a Scan. Returns h and c after all steps, and the output."""
     weight_ih, weight = (
         op.Transpose(a.of_direction(value, d, 2), perm=[1, 0]) for value in a.weights
     )
     biases = [None if value is None else a.of_direction(value, d, 1) for value in a.biases]
     of_input = op.MatMul(a.cast(a.input), weight_ih)
-    # A GRU's second bias is inside the product with r.
+    # A GRU adds its second bias to the product with the state, before the multiplication by r.
     for bias in biases[: 1 if a.cell == "gru" else 2]:
         of_input = of_input if bias is None else op.Add(of_input, bias)
     rows = [(of_input, a.dtype)]
-    always: list[Value] = []  # the states after a reset; None if each step has its own
+    always: list[Value] = []  # the states after a reset; None if there is one for each step
     if a.reset is not None:
-        # The second direction resets before step t where step t + 1 is marked.
+        # The second direction runs backward in time, so a reset at t + 1 acts before its step t.
         mark = a.reset if d == 0 else op.Pad(a.reset, [-1, 0, 0, 1, 0, 0])
         rows.append((mark, ir.DataType.BOOL))
         for start in a.starts:
@@ -228,7 +231,7 @@ def _direction(a: _Layer, d: int) -> Sequence[Value]:
 
 
 def _steps(a: _Layer) -> Sequence[Value]:
-    """A layer in one or both directions, by Scans."""
+    """A layer in one or two directions, as a Scan for each."""
     found = [_direction(a, d) for d in range(a.directions)]
     h_n, c_n, output = zip(*found, strict=True)
     if a.directions == 1:
@@ -273,7 +276,7 @@ def recurrent_layer(
         )
     # onnxruntime's LSTM and GRU raise for float64.
     by_steps = cell == "lltm" or reset is not None or input.dtype == ir.DataType.DOUBLE
-    # ONNX 18's nodes have no bfloat16, and their c must have the dtype of everything else.
+    # The nodes of ONNX's opset 18 do not support bfloat16, and require c in the dtype of x.
     half = input.dtype == ir.DataType.FLOAT16 and (
         cell not in ("lltm", "lstm") or c0.dtype == input.dtype
     )

@@ -1,8 +1,9 @@
-"""The ops of treadle in plain PyTorch: specification, oracle of the tests, benchmark baseline.
+"""The ops of treadle in plain PyTorch, as a specification and for tests and benchmarks.
 
-Every function has the name, the arguments and the result of its fused twin ``treadle.<name>``, runs
-on any device in any floating dtype, and is differentiated by autograd. In float64 it is the truth
-that tests compare kernels with; in a kernel's own dtype it shows how large a rounding error may be.
+Every function has the name, the arguments and the result of the fused function ``treadle.<name>``,
+runs on any device in any floating-point dtype, and is differentiated by autograd. Tests compare
+kernels with its results in float64. Its errors in a kernel's own dtype show how large the kernel's
+rounding errors may be.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ def snake(
         [N, C, ...], in the dtype that x, alpha and beta promote to.
 
     Source: L. Ziyin and others: Neural networks fail to learn periodic functions and how to fix
-    it. NeurIPS 2020. DAC and BigVGAN have alpha per channel, and eps.
+    it. NeurIPS 2020. DAC and BigVGAN use an alpha for each channel, and eps.
     """
 
     def along(parameter: Tensor) -> Tensor:
@@ -154,7 +155,8 @@ def snake(
     phase = along(alpha) * x
     wave = torch.sin(phase)
     if beta is None and eps is None:
-        # The quotient's derivative would overflow in half types.
+        # For a tiny phase the quotient is replaced by 1, because its derivative would overflow in
+        # half types.
         tiny = phase.abs() < torch.finfo(wave.dtype).eps
         scaled = x * torch.where(tiny, 1, wave / torch.where(tiny, 1, phase))
         return x + along(alpha) * scaled * scaled
@@ -197,8 +199,8 @@ def sine_linear_jet(
         bias: [O] or None.
         omega: a number.
         coordinates: d, the number of coordinates.
-        second: ``"none"``; ``"laplacian"``, one part, the sum of the second derivatives;
-            ``"hessian_diagonal"``, d parts, these derivatives themselves.
+        second: ``"none"``; ``"laplacian"`` for one part, the sum of the second derivatives; or
+            ``"hessian_diagonal"`` for d parts, these derivatives themselves.
 
     Returns:
         [P, ..., O].

@@ -10,8 +10,8 @@ from .._formula.cell import Cell
 
 
 def _of_state(old_h: Tensor, weight_hh: Tensor, bias_hh: Tensor | None) -> Tensor:
-    """The product with ``weight_hh`` [G H, H] or, if it is block-diagonal with n blocks,
-    [G H, H / n]: the weights of a hidden unit for the H / n units of its group."""
+    """The product of h with ``weight_hh`` [G H, H], or with a block-diagonal one of n blocks. This
+    is [G H, H / n], because a unit has weights only for the H / n units of its own block."""
     hidden, own = old_h.shape[-1], weight_hh.shape[-1]
     if hidden == own:
         return F.linear(old_h, weight_hh, bias_hh)
@@ -42,8 +42,8 @@ def lltm_cell(
             those for ``input``.
         bias: [3H], or [1, 3H] as in the tutorial, or None.
         old_h: [B, H].
-        old_cell: [B, H], in the dtype of ``input`` or wider: c accumulates, so keep it in float32
-            with half-precision inputs. The update is computed in the wider dtype.
+        old_cell: [B, H], in the dtype of ``input`` or a wider one, in which the update is computed.
+            c accumulates, so keep it in float32 with half-precision inputs.
 
     Returns:
         ``new_h`` [B, H] in the dtype of ``input`` (under autocast: of the matrix product), and
@@ -83,8 +83,7 @@ def lstm_cell(
         input: [B, I].
         weight_ih: [4H, I]; weight_hh: [4H, H]; bias_ih, bias_hh: [4H] or None.
         old_h: [B, H].
-        old_cell: [B, H], in the dtype of ``input`` or wider. The update is computed in the wider
-            dtype.
+        old_cell: [B, H], in the dtype of ``input`` or a wider one, in which the update is computed.
 
     Returns:
         ``new_h`` [B, H] in the dtype of ``input`` (under autocast: of the matrix product), and
@@ -122,8 +121,8 @@ def gru_cell(
         weight_ih: [3H, I]; weight_hh: [3H, H]; bias_ih, bias_hh: [3H] or None. Rows are
             in the order r, z, n.
         old_h: [B, H].
-        old_cell: [B, H], ``old_h`` before it was rounded, in the dtype of ``input`` or wider: h
-            accumulates over the steps. The update is computed in the wider dtype.
+        old_cell: [B, H], ``old_h`` before it was rounded, because h accumulates over the steps. It
+            has the dtype of ``input`` or a wider one, in which the update is computed.
 
     Returns:
         ``new_h`` [B, H], which is ``new_cell`` in the dtype of ``input`` (under autocast: of the
@@ -156,8 +155,8 @@ def rnn_cell(
         input: [B, I].
         weight_ih: [H, I]; weight_hh: [H, H]; bias_ih, bias_hh: [H] or None.
         old_h: [B, H].
-        old_cell: [B, H], ``old_h`` before it was rounded, in the dtype of ``input`` or wider. Its
-            values are not read.
+        old_cell: [B, H], ``old_h`` before it was rounded, in the dtype of ``input`` or a wider one.
+            Only its dtype is used.
         nonlinearity: "tanh" or "relu".
 
     Returns:
@@ -183,16 +182,16 @@ def formula_cell(
     old_h: Tensor,
     old_cell: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """One step of a :class:`treadle.Cell`: its formula on tensors.
+    """One step of a :class:`treadle.Cell`, whose formula runs on tensors.
 
     Args:
         input: [B, I].
         weight_ih: [G_i H, I]; weight_hh: [G_h H, H]; bias_ih: [G_i H] or None; bias_hh: [G_h H] or
             None. G_i gates have a product with the input, and G_h gates have one with h.
         old_h: [B, H].
-        old_cell: [B, K H], the cell's K states besides h, side by side. For a cell without them,
-            [B, H], ``old_h`` before it was rounded. It has the dtype of ``input`` or a wider one,
-            in which the formula is computed.
+        old_cell: [B, K H], the cell's K states besides h, side by side. For a cell without such
+            states it is [B, H], ``old_h`` before it was rounded. It has the dtype of ``input`` or a
+            wider one, in which the formula is computed.
 
     Returns:
         ``new_h`` [B, H] in the dtype of ``input`` (under autocast: of the matrix product), and

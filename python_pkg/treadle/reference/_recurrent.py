@@ -26,7 +26,7 @@ def _lltm_step(
     old_h: Tensor,
     old_cell: Tensor,
 ) -> States:
-    """:func:`lltm_cell`, with the arguments of the other cells."""
+    """:func:`lltm_cell`, called with the arguments that the other cells take."""
     if bias_hh is not None:
         raise ValueError("recurrent_layer: bias_hh must be None for the cell lltm, got a tensor")
     weights = torch.cat([weight_hh, weight_ih], dim=1)
@@ -64,19 +64,20 @@ def recurrent_layer(
         batch_sizes: [T], int64 on the CPU, the number of rows of each step of a packed batch; or
             None.
         h0, c0: [D, B, H]. For a GRU, an RNN, or a Cell without states, c0 is h0 before rounding.
-        weight_ih: [D, GH, I]; weight_hh: [D, GH, H], or [D, GH, H/n] with n diagonal
-            blocks (not LLTM); bias_ih, bias_hh: [D, GH] or None (LLTM has
-            one bias). G is 4 for LSTM, 3 for GRU and LLTM, 1 for RNN. Rows are in the cell's order.
+        weight_ih: [D, GH, I], where G is 4 for LSTM, 3 for GRU and LLTM, and 1 for RNN. The blocks
+            of H rows are in the order of the cell's gates.
+        weight_hh: [D, GH, H], or [D, GH, H/n] with n diagonal blocks (not LLTM).
+        bias_ih, bias_hh: [D, GH] or None. For LLTM, bias_hh must be None.
         cell: "lltm", "lstm", "gru", "rnn_tanh", "rnn_relu", or a :class:`treadle.Cell`, whose
             formula then runs on tensors.
-        reset: [T, B, 1] or [S, 1], bool, or None: the state before a step where it is true is
-            replaced; in the second direction, before step t where step t + 1 is marked.
+        reset: [T, B, 1] or [S, 1], bool, or None. Where it is true, the row resets before that
+            step. In the second direction it resets before step t if reset is true at step t + 1.
         reset_h, reset_c: the state after a reset, [D, B, H], [D, T, B, H] or [D, S, H]; None for
             zeros.
 
     Returns:
-        ``output`` [T, B, D*H] or [S, D*H], the h of every step, and ``h_n`` and ``c_n`` [D, B, H],
-        those after each row's last step (backward in time: its first).
+        ``output`` [T, B, D*H] or [S, D*H], the h of every step; and ``h_n`` and ``c_n`` [D, B, H],
+        the states after each row's last step (in the second direction, after its first).
 
     Source: :func:`lltm_cell`, :func:`lstm_cell`, :func:`gru_cell` or :func:`rnn_cell`, step by
     step.
@@ -96,7 +97,7 @@ def _every_step(
     lengths: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Like :func:`recurrent_layer`, but also returns c of every step, shaped like output.
-    ``lengths`` [B]: the number of steps of each row of a padded batch."""
+    ``lengths`` [B] has the number of steps of each row of a padded batch."""
     step = partial(formula_cell, cell) if isinstance(cell, Cell) else _CELLS[cell]
     reset, *others = resets
     steps, rows = input.shape[:2] if batch_sizes is None else (len(batch_sizes), 0)
@@ -145,7 +146,7 @@ def _restarted(
     d: int,
     t: int,
 ) -> States:
-    """The h and c [B, H] from which step t of direction d begins."""
+    """The h and c [B, H] from which step t of direction d starts, with resets applied."""
     (sizes, starts), at = rows, t + d
     if reset is None or at == len(sizes):
         return h, c
@@ -174,7 +175,7 @@ def _layers(
     lengths: Tensor | None = None,
     return_cells: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Runs the layers one after another; ``rest`` has the arguments after hx."""
+    """Runs the layers one after another. ``rest`` has the arguments of :func:`lltm` after hx."""
     params, has_biases, num_layers, dropout, train, bidirectional, *last = rest
     batch_first = bool(last and last[0])
     directions = 2 if bidirectional else 1
@@ -206,7 +207,8 @@ def _layers(
 
 
 def _unpacked(arguments: tuple[Any, ...]) -> tuple[Tensor | None, tuple[Any, ...]]:
-    """Separates batch_sizes, the only int64 tensor that may come second, from the rest."""
+    """Separates batch_sizes from the rest. If the first argument after input is an int64 tensor, it
+    is batch_sizes."""
     packed = isinstance(arguments[0], Tensor) and arguments[0].dtype == torch.int64
     return (arguments[0], arguments[1:]) if packed else (None, arguments)
 
@@ -216,9 +218,9 @@ def lltm(
 ) -> tuple[Tensor, ...]:
     """Layers of LLTM cells over a sequence; arguments in the order of ``torch.lstm``.
 
-    ``lltm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)``,
-    or for a packed batch ``lltm(data, batch_sizes, hx, params, has_biases, num_layers, dropout,
-    train, bidirectional)``.
+    Call ``lltm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
+    batch_first)``, or for a packed batch ``lltm(data, batch_sizes, hx, params, has_biases,
+    num_layers, dropout, train, bidirectional)``.
 
     Args:
         input: [T, B, I] (or [B, T, I] if ``batch_first``), or the data [S, I] of a packed batch.
@@ -226,14 +228,14 @@ def lltm(
             [3H, I or D*H], weight_hh [3H, H] and, if ``has_biases``, bias [3H], for each layer and
             each of its directions; ``dropout`` is applied between layers if ``train``.
         recompute: ignored. If True, the fused op saves less for the backward pass.
-        options: ``reset`` [T, B] ([B, T] if ``batch_first``; [S] of a packed batch) and
-            ``reset_hx``, (h, c) like hx or one for each step, as in :func:`recurrent_layer`;
+        options: ``reset`` [T, B] ([B, T] if ``batch_first``; [S] for a packed batch); ``reset_hx``,
+            (h, c) shaped like hx or with a state for each step, as in :func:`recurrent_layer`;
             ``lengths`` [B], the number of steps of each row of a padded batch; ``return_cells``.
 
     Returns:
-        ``output`` of the last layer, and ``h_n`` and ``c_n`` of all layers, in the form of
-        :func:`recurrent_layer`; with ``return_cells`` also c of every step of the last layer, in
-        the form of output.
+        ``output`` of the last layer, and ``h_n`` and ``c_n`` of all layers, shaped as in
+        :func:`recurrent_layer`; with ``return_cells`` also c of every step of the last layer,
+        shaped like ``output``.
 
     Source: :func:`recurrent_layer`, layer by layer; ``torch.lstm``.
     """
@@ -248,7 +250,8 @@ def lstm(
 
     Args:
         input: as in :func:`lltm`.
-        arguments: as in :func:`lltm`; weights and biases have 4H rows, and ``params`` two biases.
+        arguments: as in :func:`lltm`, but weights and biases have 4H rows, and ``params`` has two
+            biases for each layer and direction.
         recompute: ignored. If True, the fused op saves less for the backward pass.
         options: as in :func:`lltm`.
 
@@ -293,8 +296,8 @@ def gru(
 
     Args:
         input: as in :func:`lltm`.
-        arguments: as in :func:`lltm`; ``hx`` is only h0, and ``params`` has two biases. With
-            half types, h is passed from step to step in float32.
+        arguments: as in :func:`lltm`, but ``hx`` is only h0, and ``params`` has two biases for each
+            layer and direction. With half types, h is passed from step to step in float32.
         recompute: ignored. If True, the fused op saves less for the backward pass.
         reset, reset_hx, lengths: as in :func:`lltm`; ``reset_hx`` has only h.
 

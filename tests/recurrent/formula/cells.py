@@ -1,4 +1,4 @@
-"""Cells for the tests of formulas: some that treadle has itself, and some that it has not."""
+"""Cells for the tests of formulas: some that treadle also has built in, and some that it lacks."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def ligru(a: Any, z: Any, h: Any) -> Any:
 
 
 def fast(a: Any, h: Any) -> Any:
-    """One gate; not affine in h."""
+    """A cell with one gate, whose new h is not affine in h."""
     return torch.tanh(a + 0.1 * torch.sin(h))
 
 
 def coupled(f: Any, g: Any, o: Any, c: Any) -> Any:
-    """An LSTM whose input gate is 1 - f, with another output."""
+    """Like an LSTM, but with 1 - f as the input gate, and with another output."""
     f = torch.sigmoid(f)
     c = f * c + (1 - f) * F.silu(g)
     return torch.sigmoid(o + 0.2 * c) * c, c

@@ -19,7 +19,7 @@ from tests.recurrent.support.formula_cases import CELLS
 from tests.support.inputs import GPU, HOPPER, SM80
 from tests.support.installed import ROOT
 
-# Each kernel is compiled when a case first needs it.
+# This time includes compilation: each kernel is compiled when a case first needs it.
 SECONDS = 400
 EACH = pytest.mark.parametrize(
     ("algorithm", "dtype"),
@@ -61,7 +61,7 @@ def test_a_graph_whose_capture_is_the_first_call(dtype: torch.dtype) -> None:
     cell = treadle.Cell(f"fresh_{str(dtype)[6:]}", gates=("a", "b"), forward=fresh)
     layer = treadle.nn.Recurrent(cell, 8, 64, device="cuda", dtype=dtype)
     x = torch.randn(9, 4, 8, device="cuda", dtype=dtype)
-    (x[0] @ x[0].t()).sum()  # cuBLAS begins
+    (x[0] @ x[0].t()).sum()  # initialises cuBLAS before the capture
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.no_grad(), torch.cuda.graph(graph):
@@ -113,7 +113,7 @@ def test_a_compiler_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @GPU
 def test_which_kernels_run() -> None:
-    """The planner treats these cells like its own."""
+    """The planner treats cells of formulas like the built-in ones."""
     from tests.recurrent.kernels.persistent_calls import kernels
 
     layer = treadle.nn.Recurrent(cells.LIGRU, 8, 256, device="cuda", dtype=torch.bfloat16)

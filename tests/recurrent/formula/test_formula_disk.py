@@ -28,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def compiled() -> int:
-    """The address of LiGRU's functions in float32: from the folder, or compiled now."""
+    """The address of LiGRU's functions in float32. They are read from the folder, or compiled."""
     source = treadle._formula.cell._sources[cells.LIGRU.key]
     return cxx.functions(source.functors, source.counts, "ligru", 8)
 
@@ -121,7 +121,7 @@ def test_where_the_folder_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_compiler_that_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The layer still runs, by torch's operations."""
+    """The layer still runs, with torch's operations."""
     cxx._compiler.cache_clear()
     monkeypatch.setenv("CXX", "false")
     try:
@@ -136,7 +136,8 @@ def test_a_compiler_that_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_both_ways_agree(folder: Path) -> None:
-    """The compiled steps and torch's operations, in a process without a compiler."""
+    """The compiled steps give the same results as torch's operations in a process without a
+    compiler."""
     code = (
         "import sys, torch, treadle; from tests.recurrent.formula import cells;"
         "torch.manual_seed(0);"
@@ -166,7 +167,8 @@ def test_both_ways_agree(folder: Path) -> None:
 
 
 def test_errors_of_warnings_and_no_compiler() -> None:
-    """The compiler is called from C, which no exception may reach."""
+    """The compiler is called from C code, into which no exception may propagate. Here the warning
+    about the missing compiler is turned into an exception."""
     code = (
         "import torch, treadle; cell = treadle.Cell('odd', gates=('a',), forward='h = a + h');"
         "print(treadle.nn.Recurrent(cell, 3, 5)(torch.ones(4, 2, 3))[0].shape)"
@@ -187,7 +189,7 @@ def test_an_interrupt_while_a_cell_compiles(folder: Path, monkeypatch: pytest.Mo
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cxx, "_compiled", interrupt)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a program
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # as in an ordinary program
     cell = treadle.Cell("interrupted", gates=("a",), forward=lambda a, h: torch.cos(a) + 0.5 * h)
     layer = treadle.nn.Recurrent(cell, 2, 3)
     with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="KeyboardInterrupt"):

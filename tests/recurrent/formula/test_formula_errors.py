@@ -238,7 +238,7 @@ FORMULAS: dict[str, tuple[Callable[[Any, Any], Any], type[Exception], str]] = {
 
 @pytest.mark.parametrize("case", FORMULAS)
 def test_formulas(case: str) -> None:
-    """The error comes from the line of the formula."""
+    """The traceback of the error leads to the formula's line."""
     forward, error, message = FORMULAS[case]
     with pytest.raises(error, match=re.escape(message)) as caught:
         made(forward=forward)
@@ -247,7 +247,7 @@ def test_formulas(case: str) -> None:
 
 
 def test_conditions() -> None:
-    """Comparisons and what combines them."""
+    """Comparisons, and the operators that combine them."""
     cell = made(
         gates=("a", "b"),
         forward=lambda a, b, h: torch.where(
@@ -340,7 +340,8 @@ def test_an_op_of_a_cell_that_was_not_made() -> None:
 
 
 def test_text_is_a_block_of_python() -> None:
-    """Functions, comprehensions and loops see the gates; the first line may open a block."""
+    """Functions, comprehensions and loops in the text see the gates. The first line may begin a
+    block."""
     wanted = made(forward=lambda a, h: 0.25 * a + 0.5 * a + h * 2).key
     for text in (
         "h = sum([w * a for w in (0.5,)], 0.25 * a) + h * 2",
@@ -371,7 +372,7 @@ def test_threads_that_make_the_same_cell() -> None:
 
 
 def test_which_cells_are_affine() -> None:
-    """Steps of these are composed before c is known, on a GPU."""
+    """If new c is affine in c, a GPU composes several steps before it knows c."""
     for text, affine in (
         ("c = sigmoid(a) * c + a", True),
         ("c = where(a > 0, c, 2 * c + 1)", True),

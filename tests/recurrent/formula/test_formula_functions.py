@@ -18,7 +18,7 @@ from tests.support.cases import DEVICES
 from tests.support.installed import ROOT
 from treadle._formula.calls import NAMES
 
-# Calls with all functions of FUNCTIONS, operators and methods; a is a gate, b another one.
+# Calls of all supported functions, operators and methods, where a and b are two gates.
 CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "sigmoid": lambda a, b: torch.sigmoid(a),
     "sigmoid of F": lambda a, b: F.sigmoid(a),
@@ -64,14 +64,14 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "methods": lambda a, b: a.sigmoid() * b.tanh() + a.abs().sqrt(),
 }
 POINTS = (0.0, 0.5, -0.5, 1.0, -1.0, 1.5, 2.0, -3.0, 3.0, 11.0, -19.0, 40.0, -40.0, 1e3, -1e3)
-# Those with an infinite derivative somewhere. In one formula with others they would make NaN of the
-# others' gradients, as torch.where does with its other branch.
+# Calls with an infinite derivative at some point. Each needs a formula of its own: a call that
+# torch.where does not select gets a gradient of 0, and 0 times an infinite derivative is NaN.
 SINGULAR = ("exp", "expm1", "log", "log1p", "sqrt", "div", "powers", "methods")
 GROUPS = ([name for name in CALLS if name not in SINGULAR], *([name] for name in SINGULAR))
 
 
 def cell_of(names: list[str]) -> treadle.Cell:
-    """A cell whose gate k says which of the calls computes h of gates a and b."""
+    """A cell whose gate k selects the call that computes h from gates a and b."""
 
     def forward(a: Any, b: Any, k: Any, h: Any) -> Any:
         found = CALLS[names[0]](a, b)
@@ -88,19 +88,20 @@ def test_all_functions_are_here() -> None:
 
 
 def derivatives(run: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor) -> list[Tensor]:
-    """Values, first derivatives, and those of their sum weighted by 1 and 2."""
+    """The values, the derivatives with respect to a and b, and both derivatives of the weighted sum
+    of these, with weights 1 and 2."""
     a, b = a.detach().requires_grad_(), b.detach().requires_grad_()
     y = run(a, b)
     first = torch.autograd.grad(y.sum(), (a, b), create_graph=True, materialize_grads=True)
     total = (first[0] + 2 * first[1]).sum()
     second = [torch.zeros_like(a)] * 2
-    if total.requires_grad and run is not CALLS["hardsigmoid"]:  # torch cannot: it is zero
+    if total.requires_grad and run is not CALLS["hardsigmoid"]:  # torch raises; it is zero
         second = list(torch.autograd.grad(total, (a, b), materialize_grads=True))
     return [t.detach() for t in (y, *first, *second)]
 
 
 def differing(names: list[str], device: str, dtype: torch.dtype) -> list[str]:
-    """The calls whose results differ from torch's, with points."""
+    """The calls whose results differ from torch's, and points where they differ."""
     layer = treadle.nn.Recurrent(cell_of(names), 3, 1, bias=False, dtype=dtype, device=device)
     with torch.no_grad():
         layer.weight_hh_l0.zero_()
@@ -114,12 +115,12 @@ def differing(names: list[str], device: str, dtype: torch.dtype) -> list[str]:
             return layer(rows.unsqueeze(0))[0].flatten()  # type: ignore[no-any-return]
 
         both = derivatives(ours, *grid), derivatives(CALLS[name], *grid)
-        # The product with W_ih makes NaN of an infinite gradient, in all of its row.
+        # If one gradient is infinite, the product with W_ih turns those of the whole row into NaN.
         infinite = torch.stack([~t.isfinite() for t in both[1]]).any(0)
-        # torch's second derivative of elu at 0 is not that of its first one.
+        # At 0, torch's second derivative of elu is not the derivative of its first derivative.
         odd = (grid[0] == 0) & ("elu" in name)
         for order, (found, expected) in enumerate(zip(*both, strict=True)):
-            # In float64 torch has hardsigmoid's 1/6, and exp of a comparison, in float32.
+            # Even in float64, torch computes hardsigmoid's 1/6 and exp of a comparison in float32.
             single = name in ("hardsigmoid", "comparisons as numbers")
             eps = torch.finfo(torch.float32 if single else dtype).eps
             rtol, atol = ((8, 4), (64, 4), (64, 4), (512, 64), (512, 64))[order]
@@ -140,7 +141,7 @@ def test_each_function(names: list[str], device: str, dtype: torch.dtype) -> Non
 
 
 def test_each_function_without_a_compiler() -> None:
-    """torch's operations then compute the steps."""
+    """Without a compiler, torch's operations compute the steps."""
     code = (
         "import torch; from tests.recurrent.formula import test_formula_functions as tests;"
         "assert tests.differing(tests.GROUPS[0], 'cpu', torch.float64) == []"

@@ -1,4 +1,4 @@
-"""treadle.nn.Recurrent: against treadle's own layers, and against the formula on tensors."""
+"""Compares treadle.nn.Recurrent with treadle's own layers, and with its formula on tensors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DOUBLE: dict[str, Any] = {"dtype": torch.float64}
 
 
 def loop(layer: treadle.nn.Recurrent, x: Tensor, *states: Tensor, **options: Any) -> Any:
-    """Output, h_n, c_n of one layer, by treadle.reference."""
+    """Output, h_n and c_n of one layer, computed by treadle.reference."""
     suffixes = ("", "_reverse")[: 2 if layer.bidirectional else 1]
     weights = [
         torch.stack([getattr(layer, f"{name}_l0{suffix}") for suffix in suffixes])
@@ -52,7 +52,7 @@ def agree(ours: Any, theirs: Any, tolerance: float = 1e-12) -> None:
 @pytest.mark.parametrize("dtype", FLOATING)
 @pytest.mark.parametrize("which", ["LSTM", "GRU"])
 def test_like_the_layer_that_treadle_has(which: str, dtype: torch.dtype, device: str) -> None:
-    """A stack in both directions, with dropout that is off, packed."""
+    """Compares bidirectional stacks in eval mode, on dense and packed batches."""
     kind: dict[str, Any] = {"dtype": dtype, "device": device}
     options = {"num_layers": 2, "bidirectional": True, "dropout": 0.5, "batch_first": True}
     own = getattr(treadle.nn, which)(5, 19, **options, **kind).eval()
@@ -80,7 +80,7 @@ def test_values_and_gradients(cell: Cell, device: str) -> None:
     layer = treadle.nn.Recurrent(cell, 3, 9, bidirectional=True, device=device, **DOUBLE)
     x = torch.randn(6, 4, 3, device=device, **DOUBLE, requires_grad=True)
     states = [torch.randn(2, 4, 9, device=device, **DOUBLE, requires_grad=True)]
-    # Positive, like the n of an sLSTM.
+    # The other states are positive, like the n of an sLSTM.
     states += [torch.rand_like(states[0], requires_grad=True) for _ in cell.states]
     output, last = layer(x, tuple(states) if cell.states else states[0])
     last = last if cell.states else (last,)
@@ -93,7 +93,7 @@ def test_values_and_gradients(cell: Cell, device: str) -> None:
 @EACH_DEVICE
 @EACH_CELL
 def test_all_derivatives(cell: Cell, device: str) -> None:
-    """By finite differences; LiGRU's kink is not near these numbers."""
+    """Compares with finite differences. The numbers are not near the kink of LiGRU's relu."""
     layer = treadle.nn.Recurrent(cell, 2, 3, device=device, **DOUBLE)
     x = torch.randn(3, 2, 2, device=device, **DOUBLE, requires_grad=True)
     names = [name for name, _ in layer.named_parameters()]
@@ -260,8 +260,8 @@ def test_vmap_over_networks(device: str) -> None:
 
 @EACH_DEVICE
 def test_half_types_keep_a_wide_state(device: str) -> None:
-    """As in treadle's GRU: h is rounded only where it is stored. The sum of 300 small steps would
-    stand still in bfloat16."""
+    """As in treadle's GRU, h is rounded only where it is stored. If it were rounded to bfloat16
+    after each of these small steps, it would stop growing."""
 
     def leak(a: Any, h: Any) -> Any:
         return h + 0.001 * torch.sigmoid(a)
@@ -333,7 +333,7 @@ def test_constants_and_unused_gates() -> None:
 
 
 def test_recompute_keeps_the_results() -> None:
-    """Less is kept for the backward pass, which computes it again."""
+    """With recompute, the forward pass saves less, and the backward pass computes it again."""
     layer = treadle.nn.Recurrent(cells.COUPLED, 3, 5, **DOUBLE)
     x = torch.randn(6, 4, 3, **DOUBLE, requires_grad=True)
     leaves = [x, *layer.parameters()]
@@ -379,7 +379,8 @@ def test_layers_of_formulas(name: str, device: str) -> None:
 @EACH_DEVICE
 @pytest.mark.parametrize("heads", [1, 3])
 def test_slstm_as_without_its_stabilizer(heads: int, device: str) -> None:
-    """The paper's equations (8) to (12): m cancels in c / n, and so in all gradients."""
+    """Compares with the paper's equations (8) to (12), which have no m: it cancels in c / n, and so
+    in all gradients."""
     layer = treadle.nn.SLSTM(3, 12, num_heads=heads, device=device, **DOUBLE)
     x = torch.randn(6, 4, 3, device=device, **DOUBLE, requires_grad=True)
     own, found = 12 // heads, []
@@ -423,7 +424,7 @@ def test_four_states_are_one_tuple() -> None:
 
 @EACH_DEVICE
 def test_slstm_does_not_overflow(device: str) -> None:
-    """exp(i) is infinite in float32, and in the first steps 0."""
+    """In float32 exp(i) is 0 in the first steps and infinite in the last ones."""
     layer = treadle.nn.SLSTM(1, 8, device=device)
     with torch.no_grad():
         layer.weight_ih_l0[:8] = 1.0

@@ -21,14 +21,14 @@ DEVICE = "cuda"
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 NAMES = ("input", "h0", "c0", "weight_ih", "weight_hh", "bias_ih", "bias_hh")
 Sizes = tuple[int, int, int]  # T, B, H
-Cases = Iterator[tuple[str, Callable[[], None]]]  # name, printed before the case runs; case
+Cases = Iterator[tuple[str, Callable[[], None]]]  # (the name, printed before the run; the case)
 
 
 def most_hidden(algorithm: str, dtype: torch.dtype, cell: str = "lltm") -> int:
     """The largest H that the algorithm supports; smaller for LSTM, which has four gates."""
     if algorithm in ("step", "warp") or (algorithm == "tiles" and dtype != torch.float64):
         return 1 << 20
-    if algorithm == "cluster" and C_PARTS.get(cell, 1) > 1:  # only of one block
+    if algorithm == "cluster" and C_PARTS.get(cell, 1) > 1:  # only clusters of one block
         return {torch.float64: 0, torch.float32: 128}.get(dtype, 64)
     if not gpus.any_clusters():
         return most_hidden_of_other_gpus(algorithm, dtype, cell)
@@ -42,7 +42,7 @@ def most_hidden_of_other_gpus(algorithm: str, dtype: torch.dtype, cell: str) -> 
     also support larger H."""
     if dtype == torch.float64 or algorithm == "tiles":
         return 0
-    if algorithm == "cluster":  # of one block
+    if algorithm == "cluster":  # clusters of one block
         return 96 if cell == "lstm" else 128
     processors = gpus.multiprocessors()
     if processors < 32:
@@ -51,7 +51,7 @@ def most_hidden_of_other_gpus(algorithm: str, dtype: torch.dtype, cell: str) -> 
 
 
 def fits(algorithm: str, dtype: torch.dtype, hidden: int, cell: str = "lltm") -> bool:
-    """Whether the algorithm supports such a layer. A tile has 64 units."""
+    """Whether the algorithm supports a layer of this dtype, H and cell. A tile has 64 units."""
     if algorithm == "tiles" and (hidden % 64 != 0 or hidden == 0):
         return False
     if algorithm in ("tiles", "warp") and cell in FORMULAS:
@@ -68,7 +68,8 @@ def backward_of(algorithm: str, dtype: torch.dtype, hidden: int) -> str:
 
 
 def most_directions(algorithm: str, hidden: int) -> int:
-    """1 if a grid for one direction occupies nearly the whole GPU, else 2."""
+    """The number of directions that the algorithm supports: 1 if a grid for one direction occupies
+    nearly the whole GPU, else 2."""
     if algorithm != "grid":
         return 2
     if gpus.any_clusters():
@@ -78,7 +79,7 @@ def most_directions(algorithm: str, hidden: int) -> int:
 
 
 def fitting(algorithm: str, hidden: int) -> int:
-    """An H near this one that the algorithm supports."""
+    """An H near ``hidden`` that the algorithm supports."""
     return max(64, hidden // 64 * 64) if algorithm == "tiles" else hidden
 
 
@@ -121,7 +122,7 @@ def dtypes_of(algorithm: str) -> tuple[torch.dtype, ...]:
 
 @dataclass(frozen=True)
 class Given:
-    """The arguments of a call, and gradients of its results: output, h_n, c_n."""
+    """The arguments of a call, and gradients of its results output, h_n and c_n."""
 
     cell: str
     input: Tensor
@@ -198,9 +199,9 @@ def given(
 ) -> Given:
     """Draws a call. `lengths` replaces T and B of `sizes`; `idle_steps` adds steps without rows.
 
-    Without `features`, each gate of the LLTM has an input of its own, which weight_ih selects. Then
-    the products of weight_ih equal the input, and the gradient of the input equals that of the
-    gates, without rounding.
+    Without `features`, weight_ih is the identity, so each gate has an input of its own. Then the
+    products with weight_ih equal the input, and the gradient of the input equals that of the gates,
+    without rounding.
     """
     assert cell == "lltm" or features is not None
     draw, d, h, gates = Draw(name, dtype), directions, sizes[2], BLOCKS[cell]
@@ -275,7 +276,7 @@ def inference(one: Given, algorithm: str) -> list[Tensor]:
 
 
 def training(one: Given, algorithm: str, recompute: bool = False) -> Callable[[], list[Tensor]]:
-    """A function that runs forward and backward with tensors at fixed addresses."""
+    """A function that runs forward and backward, always with the same tensors."""
     leaves = one.map(lambda t: t.detach().requires_grad_())
     inputs = [t for t in (getattr(leaves, name) for name in NAMES) if t is not None]
     grads = [t.detach() for t in leaves.grads if t is not None]

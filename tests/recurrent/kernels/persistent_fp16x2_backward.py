@@ -106,7 +106,7 @@ def powers_of_two(cell: str, batch: int, hidden: int, tf32: bool) -> None:
             row[power % batch] = 2.0**power
             scaled = calls.backward(with_grads(one, lambda t: t * row), saved, "grid")
             with Checks() as checks:
-                for n in (0, 1):  # gradients of input and h0, which have rows
+                for n in (0, 1):  # the gradients of input and h0, which have a dimension B
                     expected = (plain[n].double() * row.double()).float()
                     checks.bits(scaled[n], expected, f"2^{power}, {n}")
 

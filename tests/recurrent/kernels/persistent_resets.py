@@ -1,5 +1,5 @@
-"""Resets in the algorithms that run in one launch: values, bits, NaN, and CUDA graphs whose marks
-change."""
+"""Resets in the algorithms that run a layer in one launch: values, bits, NaN, and CUDA graphs whose
+reset marks change."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LENGTHS: tuple[Lengths, ...] = (None, (37, *[21] * 7, *[2] * 9, 1))
 
 
 def cases(algorithm: str, dtype: str, cell: str) -> Cases:
-    """The cases of the op, and large ones in both directions."""
+    """The cases of the op, and large ones with as many directions as the algorithm supports."""
     op = OPS[f"recurrent_layer {cell} resets"]
     for case in op.cases:
         if DTYPES[dtype] in case.dtypes:
@@ -98,9 +98,9 @@ def no_marks(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -
     """Marks that are all false give the same bits as a call without marks, except as follows. In
     "cluster" gradients are only close, because dense batches without marks may run other kernels,
     which sum in another order. If those kernels multiply float32 on tensor cores, all results are
-    only close. So are all results of RNNs and of formulas in "cluster", whose half-type batches may
-    run in clusters of another shape. In float32 the gradient of weight_hh is one product with
-    marks, and two without."""
+    only close. All results of RNNs and formulas in "cluster" are also only close, because half
+    types may run in clusters of another shape. In float32, the gradient of weight_hh takes one
+    product with marks and two without."""
     one = calls.given("none", dtype, size, cell=cell, features=8)
     found = layer_of(one, algorithm, marked(one, "none"))
     forward = 4 if algorithm == "cluster" and dtype in HALVES else len(found)

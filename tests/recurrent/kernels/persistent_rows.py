@@ -19,7 +19,7 @@ from treadle import reference
 ROW = 6  # the row with a bad value; in a packed batch it ends early
 LENGTHS = (6, 6, 5, 5, 4, 4, 3, 3, 3, 2, 2, 2, 1, 1, 1, 1, 1, 0, 0)
 BATCH = len(LENGTHS)
-# The bits of the values. In some kernels all ones mean "not written yet".
+# The bits of the bad values. In some kernels all ones mean "not written yet".
 VALUES = {
     "ones": {"float16": -1, "bfloat16": -1, "float32": -1},
     "nan": {"float16": 0x7E00, "bfloat16": 0x7FC0, "float32": 0x7FC00000},
@@ -116,7 +116,7 @@ def other_rows(found: list[Tensor], row: Row) -> list[Tensor]:
 
 
 def kind(t: Tensor) -> Tensor:
-    """0 finite, 1 inf, 2 -inf, 3 NaN."""
+    """0 for finite numbers, 1 for inf, 2 for -inf, 3 for NaN."""
     return t.isnan() * 3 + t.isposinf() * 1 + t.isneginf() * 2
 
 
@@ -171,8 +171,8 @@ def rows(algorithm: str, dtype: str, h: int) -> Cases:
     for form, lengths in (("dense", None), ("packed", LENGTHS)):
         setting = Setting.of(algorithm, dtype, calls.fitting(algorithm, h), lengths)
         for turn, (place, value) in enumerate(itertools.product(PLACES, VALUES)):
-            # The row that ends early and, alternately, the first or the last row. The last row of a
-            # packed batch has no step.
+            # Tests the row that ends early and, alternately, the first or the last row. The last
+            # row of a packed batch has no step.
             for index in (ROW, (0, BATCH - 1)[(turn + turn // len(VALUES)) % 2]):
                 row = setting.rows[index]
                 if PLACES[place] and not row.steps:
@@ -185,9 +185,9 @@ def rows(algorithm: str, dtype: str, h: int) -> Cases:
 
 
 def weight_stays_with_its_unit(one: Given, algorithm: str, bits: int) -> None:
-    """A bad weight, from the first unit's h to the last unit's gate i, affects only the last unit,
-    because there is a single step. In the backward pass it reaches only the gradient of h0, so the
-    gradients of the other units' gates are finite."""
+    """A bad weight that connects the first unit's h to the last unit's gate i affects only the last
+    unit, because there is a single step. In the backward pass it reaches only the gradient of h0,
+    so the gradients of the other units' gates are finite."""
     d, _, h = one.h0.shape
     bad = replace(one, weight_hh=put(one.weight_hh, (slice(None), h - 1, slice(0, 1)), bits))
     grad_bias = calls.both(bad, algorithm)[-1].view(d, -1, h)

@@ -1,4 +1,4 @@
-"""Checks each step of recurrent_layer by its formula in float64, starting from the kernel's own
+"""Checks each step of recurrent_layer with its formula in float64, starting from the kernel's own
 result of the previous step. Because all h are known, all steps are checked at once.
 
 Over many steps, results in half types diverge from any reference although each step is correct.
@@ -90,7 +90,7 @@ def check_backward(one: Given, saved: list[Tensor], grads: list[Tensor], checks:
     directions, batch, hidden = one.h0.shape
     valid = one.valid[..., None]
     outputs = one.padded(output).unflatten(-1, (directions, hidden))
-    # The input's gradient equals the gates' gradients, because weight_ih only selects.
+    # The input's gradient equals the gates' gradients, because weight_ih is the identity.
     grad_gates = one.padded(grad_input).unflatten(-1, (directions, 3 * hidden))
     grad_output, grad_h_n, grad_c_n = one.grads
     for d in range(directions):
@@ -123,7 +123,7 @@ def check_backward(one: Given, saved: list[Tensor], grads: list[Tensor], checks:
         first = at_first_step(before, one, d, grad_h_n[d].double())
         checks.close(grad_h0[d], first, slack, f"grad_h0 {of}")
         entering = previous(outputs[:, :, d], one.h0[d], one, d)
-        # The rows of all steps, from the kernel's own results.
+        # The kernel's own h before each step, and its own gate gradients.
         rows, own = (t.flatten(0, 1)[one.places] for t in (entering, grad_gates[:, :, d]))
         product = own.double().t() @ rows.double()
         checks.close_as(grad_weight[d], product, own.t() @ rows, f"grad_weight_hh {of}")
@@ -146,8 +146,8 @@ def check_given(algorithm: str, *arguments: Any, **options: Any) -> None:
 
 
 def options_of(turn: int) -> dict[str, Any]:
-    """Options for the case with this number. Over all numbers of steps, every batch size gets every
-    value of each option."""
+    """Options of case number ``turn``. Over all numbers of steps, every batch size gets every value
+    of each option."""
     turn += turn // len(BATCHES)
     return {
         "bias": turn % 3 > 0,
@@ -185,7 +185,7 @@ SHARED += (256, 257)
 
 
 def batches(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
-    """Batches whose rows are divided in many ways, with one direction or two."""
+    """Batch sizes for which the kernels divide the rows in many ways, with one direction or two."""
     for turn, (h, b) in enumerate(itertools.product(widths, SHARED)):
         for n, dtype in enumerate(dtypes):
             d = 1 + (turn + turn // len(SHARED) + n) % calls.most_directions(algorithm, h)
@@ -219,7 +219,7 @@ PACKED: tuple[tuple[tuple[int, ...], int], ...] = (
     ((0, 0), 3),
     (some_lengths(200, 40), 0),
     ((257, 129, 2), 0),
-    ((600, 3), 0),  # more steps than those whose starts one launch uploads
+    ((600, 3), 0),  # one launch uploads the offsets of fewer steps
     (tuple(257 - 4 * n for n in range(64)), 0),
 )
 
@@ -242,7 +242,7 @@ def check_layout(
     dense, elsewhere = calls.both(one, algorithm), one.map(layout)
     laid = calls.both(elsewhere, algorithm)
     with Checks() as checks:
-        # Results, and the gradients of input, h0 and c0 unless cuBLAS contributes to them.
+        # The results and, unless cuBLAS contributes to them, the gradients of input, h0 and c0.
         same = 4 if algorithm in ("tiles", "warp") else 7
         checks.all_bits(laid[:same], dense[:same], "result")
         for ours, theirs in zip(laid[same:], dense[same:], strict=True):

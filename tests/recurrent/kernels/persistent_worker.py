@@ -57,7 +57,7 @@ GROUPS: dict[str, Callable[..., Cases]] = {
     **persistent_fp16x2_backward.GROUPS,
 }
 SECONDS = 60  # the test kills this process after this time
-TOLD = 5  # how many failures are printed in full
+TOLD = 5  # the number of failures that are printed in full
 
 
 def run(cases: Cases) -> list[str]:
@@ -80,7 +80,7 @@ def run(cases: Cases) -> list[str]:
 
 
 def main(group: str, arguments: list[Any]) -> int:
-    # Prints where the process hangs.
+    # If the process hangs, this prints a traceback before the test kills it.
     faulthandler.dump_traceback_later(SECONDS - 20)
     return 1 if run(GROUPS[group](*arguments)) else 0
 

@@ -23,8 +23,8 @@ STEPS, GROUP = 70, 8  # the last six steps do not fill a StepGraph
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 
-# B, H: products stored in column-major order (float32); the input's product in one chunk; in
-# several chunks.
+# B, H. FEW: products in float32 are stored in column-major order. SOME: the products of the input
+# are one chunk. CHUNKS: they are several chunks.
 FEW, SOME, CHUNKS = (17, 24), (40, 24), (512, 128)
 
 
@@ -80,7 +80,7 @@ def test_the_host_launches_groups() -> None:
 
 
 def test_groups_on_streams_of_their_own() -> None:
-    """Calls alternate between two streams. Each gets memory that running graphs still use."""
+    """Calls alternate between two streams, and may get memory that running graphs still use."""
     run = run_of("lstm", torch.float32, steps=130, sizes=(100, 24))
     expected = run()
     torch.cuda.synchronize()

@@ -94,7 +94,7 @@ def test_a_small_cell_is_three_launches() -> None:
     assert len(names) == 3 and all(w in n for w, n in zip(wanted, names, strict=True)), names
 
 
-# B, I, H: full and partial groups of rows; odd numbers of columns.
+# B, I, H, with full and partial groups of rows, and odd numbers of columns.
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (8, 32, 64), (9, 31, 33), (32, 40, 100)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_cells_of_few_rows(dtype: torch.dtype, sizes: tuple[int, int, int]) -> None:
@@ -104,7 +104,7 @@ def test_cells_of_few_rows(dtype: torch.dtype, sizes: tuple[int, int, int]) -> N
             obeys(OPS["lltm_cell"], call)
 
 
-# T, B, I, H: sums over few and over many rows; with and without a copy of h.
+# T, B, I, H, with sums over few and over many rows, and with and without a copy of h.
 @pytest.mark.parametrize("sizes", [(1, 3, 2, 9), (7, 33, 5, 40), (70, 33, 3, 240)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("cell", CELLS)

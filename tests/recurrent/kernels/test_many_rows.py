@@ -91,7 +91,7 @@ def as_in_pieces(given: Named, cell: str, dtype: torch.dtype, piece_rows: int) -
     for name, found in whole.items():
         parts = [piece[name] for piece in pieces]
         shared = name.removeprefix("grad_") in SHARED
-        # The sum over all rows is rounded once; the sum of each piece is rounded separately.
+        # The sum over all rows is rounded once, but the sum of each piece is rounded separately.
         expected = torch.stack(parts).double().sum(0) if shared else torch.cat(parts, -2)
         close(found, expected, dtype, name)
 

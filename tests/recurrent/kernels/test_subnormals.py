@@ -21,8 +21,8 @@ from treadle import reference
 
 T, B, I, H = 8, 32, 64, 160  # noqa: E741
 ROUNDS = 50
-# c0, and the bias of gates i and o: closed gates, open ones, and slopes that are normal numbers but
-# have subnormal products.
+# c0, and the bias of gates i and o. Gates are closed or open, or have slopes that are normal
+# numbers but have subnormal products.
 SINGLE = [(42.0, 0.0), (-30.0, 0.0), (60.0, 0.0), (0.0, -41.0), (0.0, -87.5), (0.0, 80.0)]
 DOUBLE = [(355.0, 0.0), (-340.0, 0.0), (0.0, -355.0), (0.0, -708.6), (0.0, 700.0)]
 Step = Callable[[], None]
@@ -114,7 +114,8 @@ def test_saturated_takes_no_longer(kind: str, dtype: torch.dtype, count: int) ->
 @pytest.mark.parametrize("tiny", ["x", "h0", "c0", "grad"])
 @pytest.mark.parametrize("kind", ["layer", "cell"])
 def test_subnormals_count_as_zero(kind: str, tiny: str, dtype: torch.dtype, count: int) -> None:
-    """Subnormals are flushed in every thread and product, even on processors without a penalty."""
+    """Subnormals are flushed in every thread and product, even on processors that do not compute
+    them more slowly."""
     value, weight = (1e-40, 1e20) if dtype == torch.float32 else (1e-310, 1e200)
 
     def of(name: str, *shape: int) -> Tensor:
@@ -157,7 +158,7 @@ def test_the_mode_of_every_thread_is_as_before(count: int) -> None:
 
 
 def test_halves_below_the_normal_range_count() -> None:
-    """Values of 2^-24 to 2^-14, which are subnormal in float16, are kept."""
+    """Values of 2^-24 to 2^-14, which are subnormal in float16, are not flushed."""
     make = Make("halves", "cpu", torch.float16)
     args = [make(B, I), make(3 * H, H + I), make(3 * H), make(B, H), make(B, H)]
     small: list[Tensor] = [args[0] * 2**-18, args[1] * 2**-4, args[2] * 0, args[3] * 2**-18]

@@ -1,6 +1,6 @@
 """The pointwise loops of the CPU's row kernels are compiled to vector instructions.
 
-A single branch in a formula prevents that, which halves the speed.
+A single branch in a formula prevents vectorisation, which halves the speed.
 """
 
 from __future__ import annotations
@@ -48,6 +48,6 @@ def test_loops_over_units_are_vectorised(tmp_path: Path, isa: str) -> None:
         if "output" in inside and isa == "avx2":  # fused with the loop of next
             continue
         place = rf"{file}:{line_of(file, inside)}:\d+: optimized: loop vectorized"
-        # The compiler may copy a loop into several functions; each copy is counted.
+        # The compiler may copy a loop into several functions. Each copy is counted.
         found = len(re.findall(place, done.stderr))
         assert found >= cells * DTYPES, f"{inside}: {found} of {cells * DTYPES} loops"

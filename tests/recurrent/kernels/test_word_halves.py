@@ -1,5 +1,5 @@
-"""One-block kernels copy half-type numbers as 4-byte words. word_halves.cpp compiles the kernels'
-header for the host and tests in which half of a word each number is found."""
+"""Single-block kernels copy half-type numbers as 4-byte words. word_halves.cpp compiles the header
+of these kernels for the host, and tests in which half of a word each number is found."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tools.native import host
 
 
 def test_each_number_is_found_in_its_word(tmp_path: Path) -> None:
-    """Odd and even numbers of rows, odd addresses, dense and packed batches, both directions."""
+    """Tests odd and even numbers of rows, odd addresses, dense and packed batches, and both
+    directions."""
     program = tmp_path / "word_halves"
     command = [*host.cxx().split(), "-std=c++17", "-O1", "-Wall", "-Werror", "-I."]
     source = "tests/recurrent/kernels/word_halves.cpp"

@@ -1,5 +1,5 @@
-// Reads half-type numbers like a thread of kernels/recurrent/block/forward.cuh, from words that
-// were copied some steps earlier. Each number in memory encodes its position. Prints the errors.
+// Reads half-type numbers as a thread of kernels/recurrent/block/forward.cuh does, from words that
+// were copied some steps earlier. Each number in memory is its own position. Prints the errors.
 #include "kernels/recurrent/block/word_halves.h"
 
 #include <cstdint>
@@ -15,7 +15,8 @@ namespace {
 constexpr int kAhead = 7, kStages = 8;
 
 struct Case {
-  int steps, batch, gates, row, apart, first;  // row, apart, first: elements
+  // Distances in elements: between rows, between gates, and of the first row from a word.
+  int steps, batch, gates, row, apart, first;
   bool packed, backward;
 
   // In a packed batch every second step has one row fewer.

@@ -1,4 +1,4 @@
-// LayerComposition as an op, for any cell name; test_composition.py compiles it.
+// LayerComposition as an op for any cell. test_composition.py compiles it.
 #include "recurrent/layer/composition.h"
 
 namespace treadle {
@@ -57,7 +57,7 @@ TORCH_LIBRARY(treadle_composition, m) {
       derivatives);
 }
 
-// Under vmap, the ops that this calls have their own batching rules.
+// Under vmap, the ops that `derivatives` calls have their own batching rules.
 TORCH_LIBRARY_IMPL(treadle_composition, FuncTorchBatched, m) { m.impl("derivatives", derivatives); }
 
 }  // namespace treadle

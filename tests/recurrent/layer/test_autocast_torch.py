@@ -44,7 +44,7 @@ CASES = [
 
 
 def inputs_of(form: str, options: dict[str, Any]) -> tuple[Any, tuple[int, ...]]:
-    """Input in float32, and the batch of its states."""
+    """The input in float32, and the batch dimension of its states: (B,), or () without a batch."""
     batch = () if form == "unbatched" else (B,)
     first = bool(options.get("batch_first")) and form != "unbatched"
     x = torch.randn((*batch, T, I) if first else (T, *batch, I))
@@ -105,8 +105,8 @@ def test_dtypes_and_values_are_torchs(
     kind: str, form: str, onednn: bool, options: dict[str, Any]
 ) -> None:
     fused = onednn and form != "packed"
-    # All cases for plain layers with oneDNN; otherwise every fifth, which still includes every
-    # value of each parameter.
+    # Runs all cases for plain layers with oneDNN. Otherwise it runs every fifth case, which still
+    # includes every value of each parameter.
     for case in CASES if onednn and not options else CASES[::5]:
         torch.manual_seed(0)
         ours, theirs = pair(kind, I, H, **options, dtype=case.parameters)

@@ -29,7 +29,7 @@ Run = Callable[[], list[Tensor]]
 
 
 def runner(call: Call, **options: Any) -> Run:
-    """A function that runs forward and backward; data from the CPU is prepared in advance."""
+    """Prepares all data from the CPU, and returns a function that runs forward and backward."""
     leaves = call.map(lambda t: t.detach().requires_grad_())
     sizes, inputs = batch_sizes(call.args[1]), [leaves.args[i] for i in TENSORS]
     options = {**call.kwargs, **options}
@@ -150,7 +150,8 @@ os._exit(0)
 @pytest.mark.parametrize("recompute", [False, True])
 @ALGORITHMS
 def test_first_backward_is_quiet(algorithm: str, recompute: bool) -> None:
-    """No warning, although the autograd thread of the backward pass has no CUDA context yet."""
+    """There is no warning, although the autograd thread of the backward pass has no CUDA context
+    yet."""
     done = installed.python("-c", FIRST_BACKWARD, str(recompute), algorithm)
     assert done.returncode == 0 and "quiet" in done.stdout, done.stderr
     assert "Warning" not in done.stderr
@@ -199,8 +200,8 @@ def test_tf32_as_torchs_layers_have_it(
 def test_products_of_h_and_tf32(
     algorithm: str, batch: int, allow_tf32: Callable[[bool], None]
 ) -> None:
-    """In "cluster", products with h have full precision whatever torch's setting. Only products
-    with the input, which are zero here, follow it."""
+    """In "cluster", products with h have full precision whatever torch's setting. Only the products
+    with the input follow this setting, and they are zero here."""
     call = layer_arguments(Make("tf32", "cuda", torch.float32), (5, batch, 64, 256))
     call = call.with_args({0: torch.zeros_like(call.args[0])})
     found = []

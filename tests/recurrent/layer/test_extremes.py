@@ -41,7 +41,7 @@ def test_lengths_that_differ_a_thousandfold(cell: str, device: str) -> None:
     lengths = (2000, 1999, 2, 2, 1)
     sizes = torch.tensor([sum(n > t for n in lengths) for t in range(lengths[0])])
     x, h0, c0 = make(sum(lengths), 2), make(2, 5, 3), make(2, 5, 3)
-    # Small recurrent weights: with larger ones 2000 steps would diverge from any reference.
+    # Recurrent weights are small. With larger ones, 2000 steps would diverge from any reference.
     width = 3 * BLOCKS[cell]
     weights = make(2, width, 2), make(2, width, 3, by=0.2), make(2, width)
 

@@ -1,5 +1,5 @@
-"""A block-diagonal W_hh: weight_hh [D, GH, H/n] against the whole matrix, whose other blocks are
-zeros."""
+"""A block-diagonal W_hh with n groups, given as weight_hh [D, GH, H/n]. It is compared with the
+whole matrix [D, GH, H], whose other blocks are zeros."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ op = torch.ops.treadle.recurrent_layer
 
 
 def whole(weight: Tensor, gates: int) -> Tensor:
-    """[D, GH, H] of [D, GH, H/n]."""
+    """The whole matrix [D, GH, H] for the blocks [D, GH, H/n]."""
     d, rows, own = weight.shape
     groups = rows // gates // own
     blocks = weight.view(d, gates, groups, own, own)
@@ -35,7 +35,7 @@ def whole(weight: Tensor, gates: int) -> Tensor:
 
 
 def blocks_of(weight: Tensor, gates: int, groups: int) -> Tensor:
-    """The inverse."""
+    """The inverse of `whole`: the blocks of a whole matrix."""
     d, rows, hidden = weight.shape
     own = hidden // groups
     split = weight.view(d, gates, groups, own, groups, own)
@@ -94,7 +94,7 @@ def derived(tensors: list[Tensor], given: dict[str, Any], **more: Any) -> list[T
 
 
 def by_the_whole(tensors: list[Tensor], given: dict[str, Any], groups: int) -> list[Tensor]:
-    """The same, by the whole matrix."""
+    """Like `derived`, but computed with the whole matrix."""
     gates = BLOCKS[given["cell"]]
     found = derived([*tensors[:4], whole(tensors[4], gates), *tensors[5:]], given)
     of_weight = 3 + 4  # three results, then the gradients
@@ -138,7 +138,7 @@ def test_without_directions_and_with_recompute(cell: str, device: str) -> None:
 @EACH_DEVICE
 @EACH_CELL
 def test_other_derivatives(cell: str, device: str) -> None:
-    """Second ones, forward mode, batched gradients, and vmap over samples and over weights."""
+    """Second derivatives, forward mode, batched gradients, and vmap over samples and weights."""
     for directions, packed, resets in ((2, False, "steps"), (1, True, "rows")):
         tensors, given = arguments(cell, 2, directions, packed, resets, device=device)
         leaves = [t.requires_grad_() for t in tensors]
@@ -186,7 +186,7 @@ def test_other_dtypes(cell: str, dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @EACH_CELL
 def test_kernels(cell: str, dtype: torch.dtype, algorithm: str) -> None:
-    """Larger sizes by each algorithm, dense, packed and with resets."""
+    """Larger sizes with each algorithm, without and with resets."""
     hidden, batch, steps = 32, 19, 11
     for groups, directions, resets in ((4, 1, False), (2, 2, True)):
         torch.manual_seed(3)
@@ -212,7 +212,7 @@ def test_kernels(cell: str, dtype: torch.dtype, algorithm: str) -> None:
 
 @EACH_DEVICE
 def test_lists_of_layers(device: str) -> None:
-    """treadle.lstm takes block-diagonal weights, and starts from zeros of the right size."""
+    """Stacks accept block-diagonal weights, and start from zeros of the right size."""
     kind: dict[str, Any] = {"device": device, "dtype": torch.float64}
     layer = treadle.nn.Recurrent(LEAKY, 3, 12, 2, bidirectional=True, groups=3, **kind)
     assert layer.weight_hh_l1_reverse.shape == (24, 4) and "groups=3" in repr(layer)
@@ -232,7 +232,7 @@ def test_lists_of_layers(device: str) -> None:
 @EACH_DEVICE
 @pytest.mark.parametrize("cell", ["lltm", "lstm", "gru", "rnn_relu"])
 def test_lengths_and_cells(cell: str, device: str) -> None:
-    """Of stacks: as the whole matrix, with all gradients."""
+    """Stacks give the results and gradients of the whole matrix."""
     function, states = getattr(treadle, cell), 2 if cell in ("lltm", "lstm") else 1
     gates, biases, hidden = BLOCKS[cell], 1 if cell == "lltm" else 2, 12
     kind: dict[str, Any] = {"device": device, "dtype": torch.float64, "requires_grad": True}

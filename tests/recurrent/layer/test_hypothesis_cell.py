@@ -40,7 +40,7 @@ def arguments(draw: st.DrawFn) -> Arguments:
             continue
         kind = torch.float32 if wide and name == "old_cell" else dtype
         special = name == "old_cell" and draw(st.integers(0, 4)) == 0
-        # Gates of order one at any width.
+        # This factor keeps gates of order one at any width.
         by = 0.3 * (h + i + 1) ** -0.5 if name == "weights" else 1.0
         drawn.append(draw(tensors((*lead, *shape), kind, special=special, by=by)))
     return drawn

@@ -30,8 +30,8 @@ from tests.support.inputs import DEVICES, FLOATING, HALVES
 
 @st.composite
 def arguments(draw: st.DrawFn, cell: str) -> tuple[Lengths, Arguments]:
-    """Few steps, small sizes, sometimes with H larger than a vector, and a memory layout for each
-    tensor."""
+    """Draws few steps, small sizes (sometimes with H larger than a vector), and a memory layout for
+    each tensor."""
     sizes = st.sampled_from([0, 1, 2, 3, 5, 8, 17])
     t, b, i, h = draw(st.integers(0, 4)), draw(sizes), draw(sizes), draw(sizes)
     if draw(st.integers(0, 4)) == 0:
@@ -63,7 +63,7 @@ def arguments(draw: st.DrawFn, cell: str) -> tuple[Lengths, Arguments]:
             found.append(None)
             continue
         kind = torch.float32 if wide and name == "c0" else dtype
-        # Gates of order one at any width.
+        # This factor keeps gates of order one at any width.
         by = 0.3 * (h + i + 1) ** -0.5 if name.startswith("weight") else 1.0
         found.append(draw(tensors(shape, kind, special=False, by=by)))
     return lengths, found

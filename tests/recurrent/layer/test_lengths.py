@@ -151,8 +151,8 @@ def test_the_nearest_length_counts(cell: str, bidirectional: bool, device: str) 
 @EACH_DEVICE
 @EACH_CELL
 def test_states_do_not_change_in_the_padding(cell: str, device: str) -> None:
-    """In one direction, h_n equals a row's last output, and c_n that of a call with only the row's
-    steps, in any dtype."""
+    """In one direction and in any dtype, h_n equals a row's last output, and c_n equals that of a
+    call with only the row's steps."""
     for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
         given = Given(cell, device=device, dtype=dtype)
         output, *last = given.run(lengths=lengths(device))

@@ -93,8 +93,8 @@ FORMS: dict[str, tuple[Callable[[Tensor], Any], str]] = {
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("floats", [False, True])
 def test_marks_of_simulators(form: str, floats: bool) -> None:
-    """For marks of shape [..., 1] or of dtype float32, the error shows the call that converts
-    them."""
+    """For marks of shape [..., 1] or of dtype float32, as simulators return them, the error shows
+    the call that converts them."""
     layer = treadle.nn.GRU(INPUTS, H, batch_first=form == "batch_first")
     put, shapes = FORMS[form]
     x, wrong = torch.randn(T, B, INPUTS), MARKS.unsqueeze(-1)

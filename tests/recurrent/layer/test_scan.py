@@ -72,7 +72,7 @@ def test_nothing_passes_in_second_derivatives(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_keeping_nothing_is_no_reset(device: str) -> None:
-    """The derivative with respect to `keep` where it is 0 is the preceding result, not 0."""
+    """Where `keep` is 0, the derivative with respect to it is the preceding result, not 0."""
     make = Make("keeping nothing", device, torch.float64)
     keep, add, start = scan_arguments(make, (T, B, H)).args
     keep = torch.zeros_like(keep).requires_grad_()

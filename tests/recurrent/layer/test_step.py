@@ -34,8 +34,8 @@ def plan_of(device: str, batch: int, hidden: int, dtype: torch.dtype) -> Any:
 
 
 def steps_of(device: str, batch: int, hidden: int, dtype: torch.dtype) -> int:
-    """The number of steps in two chunks and a remainder. With only the rows of ROWS, they are one
-    chunk."""
+    """The number of steps in two chunks and a remainder. For a batch of only the rows in ROWS, all
+    these steps are one chunk."""
     chunk, whole = (
         plan_of(device, rows, hidden, dtype).steps_per_chunk for rows in (batch, len(ROWS))
     )
@@ -70,7 +70,7 @@ def rows_alone(call: Call, lengths: Tensor | None, rtol: float, atol: float) -> 
 
 
 def lengths_of(form: str, steps: int, batch: int) -> Tensor | None:
-    """Few rows reach the last chunk, and some end in each of the others."""
+    """Only few rows reach the last chunk, and some rows end in each of the other chunks."""
     if form == "dense":
         return None
     last = [steps, steps, steps - 2, *[steps - 5] * 17]

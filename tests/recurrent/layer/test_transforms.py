@@ -30,7 +30,8 @@ from tests.support.inputs import HALVES, Call, Make
 Function = Callable[..., Any]
 N = 3
 SIZES = (2, 2, 3, 4)  # T, B, I, H
-# Subsets of a call's tensors: all subsets for LLTM; for other cells those of 1, 2 or all tensors.
+# Subsets of a call's tensors. LLTM is tested with all subsets, other cells with those of 1, 2 or
+# all tensors.
 SUBSETS = [
     (cell, subset)
     for cell in CELLS

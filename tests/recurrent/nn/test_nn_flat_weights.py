@@ -119,7 +119,8 @@ def program(layer: Layer, steps: list[tuple[Change, Tensor, bool]]) -> list[list
 @EACH
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_each_change(kind: str, change: Change) -> None:
-    """Makes the change, either first or after a write to _flat_weights, then writes one entry."""
+    """Changes the weights, either at once or after a write to _flat_weights, and then writes one
+    entry."""
     number = torch.tensor(0.5, **DOUBLE)
     for before in (None, one_entry, assigned):
         for run in (True, False):
@@ -197,7 +198,7 @@ def test_of_another_length_the_op_refuses_them(kind: str) -> None:
 
 @EACH
 def test_computed_weights_are_computed_once_a_call(kind: str) -> None:
-    """The layer keeps neither these tensors nor their graph."""
+    """The layer keeps neither the computed tensors nor their graph."""
     theirs, ours = twins(kind)
     calls = []
 
@@ -241,7 +242,7 @@ def test_normed_and_pruned_weights(kind: str) -> None:
 
 @EACH
 def test_functional_calls_leave_nothing_behind(kind: str) -> None:
-    """No later call, in treadle or torch, reads the tensors of vmap and grad."""
+    """No later call, in treadle or torch, reads tensors from inside vmap and grad."""
     theirs, ours = twins(kind)
     values = {name: p.detach() for name, p in ours.named_parameters()}
 

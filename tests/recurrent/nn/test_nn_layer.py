@@ -84,7 +84,8 @@ def samples(dtype: torch.dtype = torch.float64) -> list[common_modules.ModuleInp
 
 
 def test_module_samples_of_lstm() -> None:
-    """Without a batch, shapes equal those of nn.LSTM, and values those of a batch of one."""
+    """Without a batch dimension, shapes equal those of nn.LSTM, and values equal those of a batch
+    with one row."""
     assert len(samples()) == 32
     for sample in samples():
         options = sample.constructor_input.kwargs

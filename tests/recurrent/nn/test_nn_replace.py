@@ -79,7 +79,8 @@ def test_in_place_and_back() -> None:
 
 
 def test_what_runs_is_ours() -> None:
-    """The model has second derivatives, and its autograd graph contains treadle's nodes."""
+    """The replaced model supports second derivatives, and its autograd graph contains treadle's
+    nodes."""
     model = Model()
     replace(model)
     x = rows().requires_grad_()

@@ -117,7 +117,7 @@ def test_the_same_as_a_layer(kind: str, device: str) -> None:
 @EACH
 @pytest.mark.parametrize("device", DEVICES)
 def test_layouts_of_arguments(kind: str, device: str) -> None:
-    """Transposed, expanded and offset memory; weights that are views."""
+    """Tests transposed, expanded and offset memory, and weights that are views."""
     ours, theirs = pair(kind, I, H, device=device, dtype=torch.float64)
     make = {"device": device, "dtype": torch.float64}
     for x in (

@@ -45,7 +45,7 @@ def stacked(results: Iterable[Any]) -> list[Tensor]:
 
 
 class Loop(nn.Module):
-    """Calls a cell step by step, like models do."""
+    """Calls a cell step by step, as models do."""
 
     def __init__(self, cell: nn.Module) -> None:
         super().__init__()

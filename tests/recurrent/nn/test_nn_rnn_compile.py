@@ -27,7 +27,7 @@ def allow_rnn() -> Iterator[None]:
 @pytest.mark.usefixtures("fresh_compile")
 def test_compile_breaks_the_graph_as_at_torchs_own(kind: str) -> None:
     layer, x = made(kind), torch.randn(T, B, I, dtype=torch.float64)
-    with pytest.raises(torch._dynamo.exc.Unsupported):  # later versions word it differently
+    with pytest.raises(torch._dynamo.exc.Unsupported):  # its text differs between versions
         torch.compile(layer, backend="aot_eager", fullgraph=True)(x)
     close(flat(torch.compile(layer, backend="aot_eager")(x)), flat(layer(x)))
 

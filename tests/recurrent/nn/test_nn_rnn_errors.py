@@ -61,7 +61,8 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "packed, float64": (packed(6, 3, 2, 1, dtype=torch.float64),),
     "packed and sorted, float64": (SORTED._replace(data=SORTED.data.double()),),
 }
-# Values of hx. Where torch's op rather than its module checks them, the error has another class.
+# Values of hx. Some of them are checked by torch's module, others by its op. Errors of the op have
+# another class.
 STATES: dict[str, tuple[Any, Any]] = {
     "list of one": (X, [STATE]),
     "tuple of three": (X, (STATE,) * 3),

@@ -154,7 +154,7 @@ def test_states_of_halves(kind: str, dtype: torch.dtype, device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_gru_carries_h_unrounded(device: str) -> None:
-    """Steps that each change h by less than half an ulp of bfloat16 accumulate."""
+    """Changes of h accumulate even if each step changes h by less than half an ulp of bfloat16."""
     layer = treadle.nn.GRU(1, 1, bias=True, device=device, dtype=torch.bfloat16)
     with torch.no_grad():
         for p in layer.parameters():

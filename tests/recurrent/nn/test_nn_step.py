@@ -60,7 +60,7 @@ def test_equals_the_whole_sequence(kind: str, device: str, options: dict[str, An
     layer, x, marks = made(kind, device, **options)
     step = make_step(layer, B)
     close(stepped(step, x, marks), whole(layer, x, marks))
-    # The step continues from its states, and without marks nothing resets.
+    # The step continues from its states, and no row resets without marks.
     hx = tuple(state.clone() for state in states(step))
     found = stepped(step, x)
     close(found, whole(layer, x, hx=hx if len(hx) > 1 else hx[0]))

@@ -97,7 +97,7 @@ def one_step_at_a_time(run: Any, module: nn.Module, x: Tensor, h: Tensor) -> Non
 
 
 def test_training_follows_the_module(device: str) -> None:
-    """Several updates, each with gradients accumulated over two backward passes."""
+    """Runs several updates, each with gradients that two backward passes accumulate."""
     results = []
     for graphed in (False, True):
         net, x, h = made(device)
@@ -124,8 +124,8 @@ def test_gradients_are_new_tensors(device: str) -> None:
 
 
 def test_calls_outside_of_one_chain(device: str) -> None:
-    """Calls that do not depend on each other, one of which the loss does not use, and other uses of
-    a parameter."""
+    """The calls do not depend on each other, and the loss uses only two of the three. It also uses
+    a parameter directly."""
     net, x, h = made(device)
     step = make_training_step(net, (x[0], h), calls=3)
 
@@ -209,7 +209,8 @@ def test_while_other_graphs_hold_the_parameters(device: str) -> None:
 
 
 class Keeps(nn.Module):
-    """Reads one parameter directly, another one from a list, and a leaf that is not a parameter."""
+    """A module that reads one parameter directly, another one from a list, and a leaf that is not a
+    parameter."""
 
     def __init__(self) -> None:
         super().__init__()

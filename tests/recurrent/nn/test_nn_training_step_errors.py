@@ -147,7 +147,7 @@ def test_too_many_calls(device: str) -> None:
 @WAYS_WITH_GRAPHS
 @pytest.mark.parametrize("calls", [1, 2])
 def test_a_second_backward_pass(calls: int, device: str) -> None:
-    """It works until `calls` later calls have overwritten the memory."""
+    """A second backward pass works until `calls` later calls have overwritten the memory."""
     net, x, h = made(device)
     step = make_training_step(net, (x[0], h), calls=calls)
     loss = step(x[0], h)[1].sum()
@@ -168,7 +168,7 @@ def test_a_second_backward_pass(calls: int, device: str) -> None:
 
 @WAYS_WITH_GRAPHS
 def test_parameters_that_change_before_the_backward_pass(device: str) -> None:
-    """Eager code also raises here, because the gradient would be that of other weights."""
+    """Eager code also raises here, because the gradient would be computed with other weights."""
     net, x, h = made(device)
     step = make_training_step(net, (x[0], h), calls=2)
     first, second = (step(x[k], h)[1].sum() for k in range(2))

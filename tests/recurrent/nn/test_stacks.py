@@ -22,7 +22,8 @@ from tests.support.rule import obeys
 
 ONE_STATE = ("GRU", "RNN")
 EACH_CELL = pytest.mark.parametrize("cell", ["LLTM", "LSTM", "GRU", "RNN"])
-# T, B, I, H: last states of layers that are aligned to 16 bytes or not; a single step; no elements.
+# T, B, I, H. With the first sizes, last states of all layers are aligned to 16 bytes. With the
+# second they are not. The others have a single step, sizes of 1, or no elements.
 SIZES = ((7, 4, 8, 16), (5, 3, 5, 7), (1, 3, 6, 8), (3, 1, 1, 1), (0, 2, 3, 4), (4, 0, 3, 4))
 
 
@@ -171,7 +172,7 @@ def test_no_op_of_torch_joins_the_layers(cell: str, device: str, bidirectional: 
     assert not any(found[name] for name in refused), found
     # The parameters of two directions need one copy; h_n and c_n need none.
     assert found["aten::cat"] == (6 if bidirectional else 0) / 2, found
-    # At most once for all layers, with or without initial states.
+    # Memory is filled at most once for all layers, with or without initial states.
     assert found["aten::zero_"] + found["aten::fill_"] <= 1, found
 
 

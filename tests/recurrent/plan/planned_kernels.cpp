@@ -13,8 +13,8 @@
 
 using namespace treadle;
 
-// A compiled kernel: cell, backward, half types, kernel, resets, units, blocks, tiles, rows of a
-// tile.
+// A compiled kernel: its cell, whether it is for backward and for half types, its id, whether it
+// supports resets, its units, blocks and tiles, and the rows of a tile.
 using Kernel = std::tuple<CellKind, bool, bool, KernelId, bool, int, int, int, int>;
 
 std::string name(const Kernel& named) {
@@ -25,7 +25,7 @@ std::string name(const Kernel& named) {
          std::to_string(tiles) + "}" + (tile_rows > 0 ? " rows " + std::to_string(tile_rows) : "");
 }
 
-// A kernel for any batch is compiled with and without resets.
+// All compiled kernels. Those for any batch are compiled with and without resets.
 std::set<Kernel> compiled() {
   std::set<Kernel> found;
   for (const CellKind cell : kCellKinds) {

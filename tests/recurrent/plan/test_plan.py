@@ -85,7 +85,7 @@ def grid_of(sizes: Sizes, tf32: bool, backward: bool, architecture: int) -> tupl
     """The number of blocks of a RowGroup for LLTM, and its most rows if a block has 227 KB of
     shared memory."""
     _, _, hidden, element = sizes
-    if architecture != 90:  # no setmaxnreg
+    if architecture != 90:  # the kernels use setmaxnreg only on sm_90
         blocks = max(16, 1 << (hidden - 1).bit_length() - 4) if hidden > 1 else 16
         if element == 2 and backward:
             return blocks // 2 if hidden <= 512 else 64, 64
@@ -151,7 +151,7 @@ def covered(
         blocks, most = grid_of(sizes, tf32, backward, architecture)
         groups = multiprocessors // blocks // directions
         assert one.grid_rows in range(8, most + 1, 8) and groups > 0
-        # The smallest multiple of 8 rows with which the number of launches is smallest.
+        # Checks that no smaller multiple of 8 rows needs as few launches.
         launches = max(1, -(-batch // (most * groups)))
         assert one.grid_rows * groups * launches >= batch
         assert one.grid_rows == 8 or (one.grid_rows - 8) * groups * launches < batch
@@ -163,8 +163,8 @@ def chosen(one: Any, can: set[str], sizes: Sizes, backward: bool, architecture: 
     """Checks the algorithm and its reason. With many rows, one launch per step may be faster."""
     _, batch, hidden, element = sizes
     many = (one.algorithm, one.reason) in MANY_ROWS
-    # If both "cluster" and "grid" can run: "cluster" from sm_90 on for H up to 256, except in the
-    # float32 backward pass; otherwise the one with the lower predicted time.
+    # If both "cluster" and "grid" can run, the planner chooses "cluster" from sm_90 on for H up to
+    # 256, except in the float32 backward pass. Otherwise it chooses the lower predicted time.
     narrow = architecture >= 90 and hidden <= 256 and not (backward and element == 4)
     worth = {"cluster"} if "cluster" in can and narrow else can - {"step"} or {"step"}
     why = "a few rows of one step take a single launch" if worth == {"warp"} else "the chip"
@@ -216,7 +216,7 @@ def test_weights_lie_by_columns_where_that_is_faster() -> None:
 
 @BINDINGS
 def test_every_chip() -> None:
-    widths = ((33, 2), (769, 2), (33, 4), (512, 4), (513, 4))  # hidden, element
+    widths = ((33, 2), (769, 2), (33, 4), (512, 4), (513, 4))  # H, bytes of an element
     everything = (CHIPS, ARCHITECTURES, (1, 2), (1, 17, 64, 70_000), widths, (False, True))
     for multiprocessors, architecture, directions, batch, width, backward in itertools.product(
         *everything

@@ -44,8 +44,8 @@ def test_a_block_alone_has_narrow_layers_of_float32(directions: int, backward: b
     few = 16 if backward else 8
     for hidden, batch, blocks in ((129, 2, few), (129, 200, 8), (256, 200, 8), (512, 200, 16)):
         assert plan((512, batch, hidden, 4), **options).clusters[1] == blocks
-    # Four gates fill a block's registers at a smaller H. In a cluster they need so much shared
-    # memory that it runs half as many rows or, in the forward pass, a few rows less.
+    # LSTM's four gates fill a block's registers at a smaller H. In a cluster they need so much
+    # shared memory that it runs half as many rows or, in the forward pass, a few rows fewer.
     wide = 4 if backward else 6
     for hidden, blocks, most in (
         (96, 1, 2),
@@ -82,13 +82,14 @@ def test_a_block_alone_has_few_rows_of_narrow_layers_of_half_types(
                 assert (units, blocks, rows) == (block, 1, 1), size
             elif hidden <= 32:
                 assert (units, blocks, rows) == (32, 1, 2), size
-            # With 33 to 64 units, either may be planned: two rows take about as long as a cluster.
+            # With 33 to 64 units, either may be planned: two rows in one block take about as long
+            # as a cluster.
 
 
 @BINDINGS
 def test_packed_batches_and_parts_of_chunks_are_planned_by_the_kernels_that_take_them() -> None:
-    """The dense kernels support neither packed batches nor parts of 16-byte chunks. Their fastest
-    cluster shapes are not those of the general kernels."""
+    """The dense kernels support only dense batches whose rows consist of whole 16-byte chunks.
+    Their fastest cluster shapes differ from those of the general kernels."""
     for backward, batch, dense, other in ((False, 16, 32, 16), (True, 256, 64, 32)):
         options = {"cell": "gru", "backward": backward}
         sizes = (512, batch, 256, 2)

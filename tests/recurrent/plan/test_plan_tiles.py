@@ -59,8 +59,8 @@ def test_many_rows_forward(cell: str) -> None:
 @BINDINGS
 @pytest.mark.parametrize("cell", ["lltm", "lstm", "gru", "rnn_tanh", "rnn_relu"])
 def test_some_rows_of_wide_layers_in_float32(cell: str) -> None:
-    """Tiles are chosen even if some of their rows are unused, but not for few rows if a grid can
-    keep the weights on the chip."""
+    """Tiles are chosen even if some of their rows are unused. For few rows they are not chosen if a
+    grid can keep the weights on the chip."""
     for batch, hidden, algorithm in (
         (16, 1024, "grid"),
         (64, 1024, "grid"),

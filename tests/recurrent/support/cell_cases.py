@@ -14,7 +14,7 @@ from tests.support.inputs import FLOATING, HALVES, Call, Case, Make, Op
 from tests.support.layouts import expanded, misaligned, padded_rows, strided, transposed
 from treadle import reference
 
-# B, I, H. Zeros and ones, odd sizes, widths that are not multiples of a vector.
+# B, I, H, with zeros, ones, odd sizes, and widths that are not multiples of a vector.
 SIZES = (
     (0, 5, 7),
     (4, 0, 7),
@@ -40,7 +40,8 @@ def cell_arguments(
     lead: tuple[int, ...] = (),
     to: dict[str, layouts.Layout] | None = None,
 ) -> Call:
-    """Weights as large as in a trained net, so that gates are of order one at any width."""
+    """Arguments with weights as large as in a trained net, so that gates are of order one at any
+    width."""
     b, i, h = sizes
     layout = to or {}
     fan_in = max(1, i + h) ** -0.5
@@ -114,7 +115,7 @@ def lltm_cases() -> tuple[Case, ...]:
         add(f"N 2, bias {bias}", (3, 5, 4), bias=bias, lead=(2,))
     add("N 0", (3, 5, 4), lead=(0,))
     add("N 3, strided", (3, 5, 4), lead=(3,), to={"input": strided, "weights": transposed})
-    # More rows than gridDim.y allows.
+    # This batch has more rows than gridDim.y allows.
     add("B 65,541", (65_541, 1, 2), (torch.float64, torch.float32))
     return tuple(found)
 

@@ -15,21 +15,21 @@ from treadle import Cell
 
 
 def minimal(n_h: Any, f: Any, n_x: Any, h: Any) -> Any:
-    """A minimal gated unit. Two gates have only one product; new h is affine in the old h."""
+    """A minimal gated unit. n_h and n_x each have only one product. The new h is affine in h."""
     f = torch.sigmoid(f)
     n = torch.tanh(n_x + f * n_h)
     return h + f * (n - h)
 
 
 def squashed(a: Any, b: Any, c: Any) -> Any:
-    """New c is not affine in c, and new h depends on old c."""
+    """A cell whose new c is not affine in c, and whose new h depends on the old c."""
     new_c = 0.75 * torch.tanh(c) + torch.sigmoid(b) * torch.tanh(a)
     return torch.tanh(new_c + 0.5 * c) * torch.sigmoid(b - c), new_c
 
 
 def leaky(a: Any, b: Any, c: Any, n: Any) -> Any:
-    """Two states besides h, of which new n depends on both. h is small, so that rounding errors do
-    not grow over the steps."""
+    """A cell with two states besides h. The new n depends on both states. h is small, so that
+    rounding errors do not grow over the steps."""
     new_c = torch.sigmoid(b) * c + torch.tanh(a)
     new_n = 0.5 * n + 0.5 * torch.tanh(c) * torch.sigmoid(a)
     return 0.25 * torch.tanh(new_c + new_n), new_c, new_n

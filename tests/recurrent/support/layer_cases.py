@@ -18,18 +18,19 @@ from treadle import Cell, reference
 NAMES = ("input", "lengths", "h0", "c0", "weight_ih", "weight_hh", "bias_ih", "bias_hh")
 TENSORS = (0, 2, 3, 4, 5, 6)  # positions in NAMES of LLTM's tensors
 CELLS = ("lltm", "lstm", "gru", "rnn_tanh", "rnn_relu")
-# For each cell: the positions of its tensors in NAMES; its gates; the blocks of H rows of a weight.
+# For each cell: the positions of its tensors in NAMES, the number of gates, and the number of
+# blocks of H rows in a weight.
 ARGUMENTS = {cell: TENSORS if cell == "lltm" else (*TENSORS, 7) for cell in CELLS}
 GATES = {"lltm": 3, "lstm": 4, "gru": 4, "rnn_tanh": 1, "rnn_relu": 1}
 BLOCKS = {"lltm": 3, "lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 FORMULAS: dict[str, Cell] = {}  # by name in the op; formula_cases.py adds cells
-C_PARTS: dict[str, int] = {}  # of those whose c has several
+C_PARTS: dict[str, int] = {}  # for formulas: the number of their states besides h, at least 1
 EACH_CELL = pytest.mark.parametrize("cell", CELLS)
 WIDE = (torch.float64, torch.float32)
 Lengths = tuple[int, ...] | None
 
-# T, B, I, H. Zeros, ones, odd sizes, widths that are not multiples of a vector. Long sequences
-# have small H, because the reference is slow.
+# T, B, I, H, with zeros, ones, odd sizes, and widths that are not multiples of a vector. Long
+# sequences have small H, because the reference is slow.
 SIZES = (
     (2, 2, 2, 2),
     (0, 3, 5, 4),
@@ -189,7 +190,7 @@ def layer_cases(cell: str) -> tuple[Case, ...]:
     add_each("no bias", (3, 2, 2, 2), bias=False)
     add_each("no bias, wide", (3, 17, 64, 33), bias=False)
     add_each("no bias, packed", (3, 3, 2, 2), bias=False, lengths=(3, 2, 1))
-    # No smaller sizes, because with few numbers all errors can be small by chance.
+    # There are no smaller sizes, because with few numbers all errors can be small by chance.
     for sizes in ((2, 5, 3, 7), (17, 17, 64, 33)):
         add_each(f"fp32 cell T{sizes[0]}", sizes, dtypes=HALVES, state=torch.float32)
     packed: dict[str, Any] = {"dtypes": HALVES, "state": torch.float32, "lengths": (3, 3, 2, 1)}

@@ -12,7 +12,7 @@ from tests.support.inputs import Call, Case, Make, Op
 from tests.support.layouts import misaligned, strided, transposed
 
 DTYPES = (torch.float64, torch.float32)
-# T, B, H. Zeros, ones, odd sizes; more steps than a CUDA kernel computes in one round.
+# T, B, H, with zeros, ones, odd sizes, and more steps than a CUDA kernel computes in one round.
 SIZES = ((4, 3, 2), (0, 3, 2), (3, 0, 2), (3, 2, 0), (1, 1, 1), (2, 17, 5), (300, 2, 33))
 
 

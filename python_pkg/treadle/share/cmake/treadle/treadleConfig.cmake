@@ -6,7 +6,7 @@
 #   treadle::kernels   the C functions of treadle/kernels.h, which need no torch:
 #                      find_package(treadle COMPONENTS kernels) does not look for torch
 #
-# TorchConfig.cmake is not used: with CUDA it stops if no CUDA toolkit is installed, although neither
+# TorchConfig.cmake is not used, because with CUDA it stops if no CUDA toolkit is installed. Neither
 # linking nor running needs one. Set TREADLE_TORCH_DIR to use another torch folder.
 
 if(CMAKE_VERSION VERSION_LESS 3.19)
@@ -52,7 +52,7 @@ if(NOT TREADLE_TORCH_DIR)
   return()
 endif()
 
-# A library works only with the torch minor that it was built for.
+# A library works only with the minor version of torch that it was built for.
 file(STRINGS "${TREADLE_TORCH_DIR}/include/torch/headeronly/version.h" _lines REGEX "TORCH_VERSION_M(AJOR|INOR) ")
 string(REGEX MATCHALL "[0-9]+" _found "${_lines}")
 list(JOIN _found "." _found)
@@ -80,7 +80,8 @@ if(_fact_cuda)
 endif()
 list(TRANSFORM _libraries REPLACE "(.+)" "${TREADLE_TORCH_DIR}/lib/lib\\1.so")
 if(_fact_cuda)
-  # pip installs the CUDA runtime next to torch; other torch packages contain it, or use the system's.
+  # pip installs the CUDA runtime next to torch. Other torch packages contain it or use that of the
+  # system.
   string(REGEX MATCH "^[0-9]+" _major "${_fact_cuda}")
   file(GLOB _cudart "${TREADLE_TORCH_DIR}/../nvidia/cu*/lib/libcudart.so.${_major}"
     "${TREADLE_TORCH_DIR}/lib/libcudart*.so*")
@@ -104,7 +105,8 @@ set_target_properties(treadle::torch PROPERTIES
     "${TREADLE_TORCH_DIR}/include;${TREADLE_TORCH_DIR}/include/torch/csrc/api/include"
   INTERFACE_COMPILE_FEATURES cxx_std_${_fact_cxx_standard}
   INTERFACE_COMPILE_DEFINITIONS _GLIBCXX_USE_CXX11_ABI=${_abi}
-  # Backends and ops register themselves when they are loaded, even if none of their symbols is used.
+  # Backends and ops register themselves when they are loaded, so the libraries must be linked even
+  # if none of their symbols is used.
   INTERFACE_LINK_OPTIONS "LINKER:--no-as-needed"
   INTERFACE_LINK_LIBRARIES "${_libraries}")
 
