@@ -1,6 +1,6 @@
 // Rows of variable length (`lengths`) of a cell whose c cannot be kept in the padding: a formula's.
 // Each direction runs on rows that all end at the last step, so the states after that step are the
-// last states. The padding is in front, where every step starts from the row's initial state.
+// last states. The steps before a row repeat its first step, and results of them are not used.
 #pragma once
 
 #include <c10/util/FunctionRef.h>
