@@ -115,7 +115,7 @@ class JetComposition {
   }
   static Tensor sum(const Tensor& t) { return t.sum(0, /*keepdim=*/true); }
 
-  // Converts one value per coordinate to second parts: the sum for a Laplacian.
+  // Combines one value per coordinate into a jet's second parts: for a Laplacian, into their sum.
   Tensor fold(const Tensor& t) const { return parts_.second == JetSecond::kLaplacian ? sum(t) : t; }
 
   Tensor with_bias(const Tensor& z, const Tensor& bias) const {

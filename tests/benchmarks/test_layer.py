@@ -169,7 +169,7 @@ def test_bytes_that_the_graph_keeps() -> None:
     assert layer_memory.kept_by_graph(torch.exp, (x,)) == 0
     assert layer_memory.kept_by_graph(torch.sin, (x,)) == 0
     assert layer_memory.kept_by_graph(lambda x: torch.sin(2 * x), (x,)) == 400
-    # A tensor saved twice counts once. The part of it that the result views does not count.
+    # A tensor that is saved twice counts once. Memory that the result shares does not count.
     assert layer_memory.kept_by_graph(lambda x: (y := 2 * x).sin() + y.cos(), (x,)) == 400
     assert layer_memory.kept_by_graph(lambda x: torch.exp(x)[:25], (x,)) == 300
     y = torch.zeros(10)

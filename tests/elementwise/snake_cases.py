@@ -127,7 +127,8 @@ def _big(shape: tuple[int, ...]) -> bool:
 
 
 def element(y: Tensor, at: int) -> Tensor:
-    """A view of shape [1]. Building a form of the op must not run a kernel, so it is no copy."""
+    """A view of shape [1]. It is not a copy, because building a form of the op must not run a
+    kernel."""
     return y[(at,) * y.dim()].reshape(1) if y.numel() else y.new_ones(1)
 
 

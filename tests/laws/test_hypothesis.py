@@ -57,7 +57,8 @@ def same_bits_or_fused(
 ) -> None:
     """The same bits, except where torch's CPU code has rounded the product before the sum.
 
-    It does so in tails of loops over a `b` of stride 0. Our result is a + alpha b, rounded once.
+    That happens in the tails of loops over a `b` of stride 0. Our result is a + alpha b, rounded
+    once.
     """
     same_layout(ours, theirs, what)
     dtype = ours.dtype

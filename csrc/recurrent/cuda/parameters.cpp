@@ -52,8 +52,8 @@ struct Products {
   at::TensorOptions options;  // of the gates
   cudaStream_t stream;
 
-  // to = gates^T h, with the rows of `to` in torch's order of the gates: one product for each range
-  // of gates that is contiguous in both orders.
+  // Computes to = gates^T h. `to` has torch's order of gates, which is that of `gates` rotated. So
+  // there is one product for each part of the gates that is contiguous in both orders.
   void weight_hh(const Matrix& to, const Matrix& gates, const Matrix& h, bool add,
                  bool wide = false) const {
     const int64_t first = cell_info(args.cell).torch_shift * args.hidden;

@@ -141,7 +141,8 @@ class LayerDirection {
     return t.map([&](const Tensor& each) { return without(each, where); });
   }
 
-  // The state before step t: `by` in rows that reset, `state` of the previous step in the others.
+  // The state before step t: `by` in rows that reset, and `state`, which is the state after the
+  // previous step, in the others.
   Dual replaced(const Dual& state, const Dual& by, int64_t t) const {
     const Tensor mark = mark_of(t);
     if (!mark.defined()) return state;

@@ -8,7 +8,7 @@ namespace treadle {
 static Tensor one_of(const Tensor& t, int64_t d) { return t.defined() ? t.narrow(0, d, 1) : t; }
 
 // The states [1, T, B, X] after resets: `first` [1, B, X] where a row begins, otherwise the
-// caller's.
+// caller's replacement states.
 static Tensor with_first(const Tensor& begin, const Tensor& first, const Tensor& callers) {
   return at::where(begin, first.unsqueeze(1), of_steps(callers, first));
 }
@@ -32,7 +32,7 @@ static LayerArguments one_direction(const LayerArguments& a, const RowLengths& l
   Tensor marks = a.reset;
   if (d == 0) {
     begin = begin.logical_and(marks.logical_not()).logical_or(lengths.padding);
-  } else {  // resets after a marked step, which is before the step that it runs next
+  } else {  // backward in time, a row resets after a marked step, before the next one that it runs
     marks = steps_before(marks, at::zeros_symint({a.h0.sym_size(1), 1}, marks.options()), 1);
   }
   own.reset = order(begin.logical_or(marks));
@@ -45,7 +45,7 @@ LayersResults run_aligned(const LayerArguments& a, const RowLengths& lengths,
                           c10::function_ref<LayersResults(const LayerArguments&)> run) {
   std::vector<Tensor> output, h_n, c_n;
   for (int64_t d = 0; d < a.h0.sym_size(0); ++d) {
-    // Backward in time, the padding comes first already.
+    // In a direction that runs backward in time, the padding already comes first.
     const auto order = [&](const Tensor& t) { return d == 0 ? lengths.at_the_end(t) : t.flip(0); };
     const LayersResults found = run(one_direction(a, lengths, d, order));
     output.push_back(d == 0 ? lengths.from_the_end(found.output) : found.output.flip(0));

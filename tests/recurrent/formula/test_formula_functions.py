@@ -88,8 +88,8 @@ def test_all_functions_are_here() -> None:
 
 
 def derivatives(run: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor) -> list[Tensor]:
-    """The values, the derivatives with respect to a and b, and both derivatives of the weighted sum
-    of these, with weights 1 and 2."""
+    """The values, the derivatives with respect to a and b, and the second derivatives: those of the
+    weighted sum of the two first derivatives, with weights 1 and 2."""
     a, b = a.detach().requires_grad_(), b.detach().requires_grad_()
     y = run(a, b)
     first = torch.autograd.grad(y.sum(), (a, b), create_graph=True, materialize_grads=True)
@@ -101,7 +101,7 @@ def derivatives(run: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor) -
 
 
 def differing(names: list[str], device: str, dtype: torch.dtype) -> list[str]:
-    """The calls whose results differ from torch's, and points where they differ."""
+    """The names of calls whose results differ from torch's, with the points where they differ."""
     layer = treadle.nn.Recurrent(cell_of(names), 3, 1, bias=False, dtype=dtype, device=device)
     with torch.no_grad():
         layer.weight_hh_l0.zero_()

@@ -1,6 +1,7 @@
-"""Tests the float32 backward kernels of recurrent_layer in the grid, which multiply W_hh and
-gradients on tensor cores as two float16 terms (fp16x2) or, if TF32 is allowed, as one: which calls
-use these kernels, and cases in which fp16x2 could lose accuracy."""
+"""Tests the float32 backward kernels of recurrent_layer in the grid. They multiply W_hh and
+gradients on tensor cores, each number as two float16 terms (fp16x2) or, if TF32 is allowed, as one
+term. The cases test which calls use these kernels, and inputs for which fp16x2 could lose
+accuracy."""
 
 from __future__ import annotations
 

@@ -124,8 +124,8 @@ def test_gradients_are_new_tensors(device: str) -> None:
 
 
 def test_calls_outside_of_one_chain(device: str) -> None:
-    """The calls do not depend on each other, and the loss uses only two of the three. It also uses
-    a parameter directly."""
+    """The calls do not depend on each other, and the loss uses only two of the three. The loss also
+    uses a parameter directly."""
     net, x, h = made(device)
     step = make_training_step(net, (x[0], h), calls=3)
 
@@ -152,7 +152,8 @@ def test_two_losses_of_two_graphs(device: str) -> None:
 
 
 def test_gradients_of_some(device: str) -> None:
-    """A backward pass for arguments only leaves no gradients behind for the next pass."""
+    """If a backward pass computes only gradients of arguments, it leaves none behind for the next
+    pass."""
     net, x, h = made(device)
     step = make_training_step(net, (x[0], h), calls=T)
     found, expected = (torch.stack(looped(call, x, h)).sin().sum() for call in (step, net))

@@ -82,8 +82,8 @@ FLOAT_GRIDS = {
 
 
 def grid_of(sizes: Sizes, tf32: bool, backward: bool, architecture: int) -> tuple[int, int]:
-    """The number of blocks of a RowGroup for LLTM, and its most rows if a block has 227 KB of
-    shared memory."""
+    """The number of blocks of a RowGroup for LLTM, and the largest number of its rows if a block
+    has 227 KB of shared memory."""
     _, _, hidden, element = sizes
     if architecture != 90:  # the kernels use setmaxnreg only on sm_90
         blocks = max(16, 1 << (hidden - 1).bit_length() - 4) if hidden > 1 else 16
