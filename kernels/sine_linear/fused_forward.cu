@@ -29,7 +29,7 @@ constexpr size_t kSharedBytes = 1024 + kStages * (2 * kTileBytes + 16);
 
 // Pairs of tiles. Each block of a cluster computes one tile of a pair.
 struct Tiles {
-  int across, count;  // pairs along O, and in total
+  int across, count;  // pairs side by side in the output's columns, and in total
 };
 
 // For consumers of kGroups warpgroups each, and one producer warpgroup:

@@ -68,8 +68,8 @@ TREADLE_API const char* treadle_kernels_info(void);
 
 typedef struct treadle_array {
   size_t struct_size;     /* sizeof(treadle_array), set by the caller, as in every struct here */
-  void* data;             /* of element [0, 0, ...]; may be NULL where a size is 0 */
-  const int64_t* sizes;   /* [ndim], slowest dimension first; may be NULL where ndim is 0 */
+  void* data;             /* address of element [0, 0, ...]; may be NULL if a size is 0 */
+  const int64_t* sizes;   /* [ndim], slowest dimension first; may be NULL if ndim is 0 */
   const int64_t* strides; /* [ndim], in elements; may be 0 or negative; NULL: contiguous */
   int32_t ndim;           /* at most TREADLE_MAX_DIMS */
   uint32_t dtype;
@@ -77,20 +77,21 @@ typedef struct treadle_array {
 
 enum { TREADLE_CPU = 1, TREADLE_CUDA = 2 }; /* DLPack's numbers */
 
-/* Where all arrays of a call are, and how it runs. */
+/* The device that holds all arrays of a call, and how the call runs. */
 typedef struct treadle_device {
   size_t struct_size;
   int32_t type;    /* TREADLE_CPU or TREADLE_CUDA */
   int32_t index;   /* CUDA: the GPU's index in CUDA's runtime; CPU: 0 */
-  void* stream;    /* CUDA: the cudaStream_t that kernels go into; NULL is the default one. It must
-                      belong to that GPU, which the library checks from CUDA 12.8 on, except during
-                      graph capture. Passing a destroyed stream is undefined behaviour */
+  void* stream;    /* CUDA: the cudaStream_t in which the kernels run; NULL: the default stream. The
+                      stream must belong to that GPU. From CUDA 12.8 on the library checks this,
+                      except during graph capture. To pass a destroyed stream is undefined
+                      behaviour */
   int32_t threads; /* CPU: the maximum number of threads of a call; 0: one for each core */
 } treadle_device;
 
-/* A number, passed without loss of bits: `integer` if is_integer is not 0, else `real`. When it is
- * converted to a dtype that cannot represent it, an integer dtype wraps around and a floating-point
- * dtype becomes infinite. */
+/* A number: `integer` if is_integer is not 0, else `real`. So both kinds are passed without loss of
+ * bits. Numbers outside the range of the dtype they are converted to wrap around if it is an
+ * integer dtype, and become infinite if it is a floating-point dtype. */
 typedef struct treadle_number {
   double real;
   int64_t integer;
@@ -112,20 +113,20 @@ TREADLE_API int treadle_vector_add(const treadle_device* device, const treadle_a
                                    const treadle_array* b, treadle_number alpha,
                                    const treadle_array* out);
 
-/* out = x * factor. The dtypes follow the same rules as in treadle_vector_add, where `factor` takes
- * the place of `alpha`. */
+/* out = x * factor. The rules for dtypes are those of treadle_vector_add, with `factor` instead of
+ * `alpha`. */
 TREADLE_API int treadle_scale(const treadle_device* device, const treadle_array* x,
                               treadle_number factor, const treadle_array* out);
 
-/* out = sin(x), and out = cos(x), in radians, with errors of at most 1.6 ulp in float32 and 2 in
- * float64. `out` has a floating-point dtype. */
+/* out = sin(x) or out = cos(x), where x is in radians. Errors are at most 1.6 ulp in float32 and 2
+ * ulp in float64. `out` has a floating-point dtype. */
 TREADLE_API int treadle_sine(const treadle_device* device, const treadle_array* x,
                              const treadle_array* out);
 TREADLE_API int treadle_cosine(const treadle_device* device, const treadle_array* x,
                                const treadle_array* out);
 
-/* out = grad * cos(x), and out = grad * -sin(x). If `grad` is the gradient of the result of the
- * functions above, `out` is the gradient of x. */
+/* out = grad * cos(x) or out = -grad * sin(x). If `grad` is the gradient of the result of
+ * treadle_sine or treadle_cosine, `out` is the gradient of x. */
 TREADLE_API int treadle_sine_backward(const treadle_device* device, const treadle_array* grad,
                                       const treadle_array* x, const treadle_array* out);
 TREADLE_API int treadle_cosine_backward(const treadle_device* device, const treadle_array* grad,
@@ -134,10 +135,9 @@ TREADLE_API int treadle_cosine_backward(const treadle_device* device, const trea
 /* ---- the pointwise part of an LLTM cell: treadle.reference.lltm_cell without its matrix product
  *
  * B rows, H units:
- *   gates [B, 3H]              the matrix product, columns i, o, z
- *   bias [3H]                  or NULL
- *   old_cell, new_cell [B, H]  in the dtype of gates; may be float32 if that is a half type
- *   new_h [B, H]               in the dtype of gates
+ *   gates [B, 3H] the matrix product, columns i, o, z bias [3H] or NULL old_cell, new_cell [B, H]
+ *   in the dtype of gates, or in float32 if gates have a half type new_h [B, H] in the dtype of
+ *   gates
  * Inputs may have any strides; outputs are contiguous. An output may be an input (same data, sizes,
  * strides and dtype); otherwise it must not share memory with any other array.
  */
@@ -145,7 +145,7 @@ TREADLE_API int treadle_lltm_cell(const treadle_device* device, const treadle_ar
                                   const treadle_array* bias, const treadle_array* old_cell,
                                   const treadle_array* new_h, const treadle_array* new_cell);
 
-/* grad_h and grad_cell are the gradients of new_h and new_cell; one may be NULL, for zeros.
+/* grad_h and grad_cell are the gradients of new_h and new_cell; one may be NULL, which means zeros.
  * grad_gates [B, 3H] and grad_old_cell [B, H] (NULL: not wanted) are written. */
 TREADLE_API int treadle_lltm_cell_backward(const treadle_device* device, const treadle_array* gates,
                                            const treadle_array* bias, const treadle_array* new_cell,
@@ -193,9 +193,9 @@ TREADLE_API int treadle_sine_linear_backward(const treadle_device* device,
  *   grad_W_hh = grad_gates[first Gh]^T h_before, for GRU in the order n r z
  *   and the gradients of the biases are sums of grad_gates over T and B
  *
- * CPU: float32 and float64. CUDA: float16, bfloat16 and float32 on GPUs of sm_90 and later, H a
- * multiple of 8, if the weights fit on the chip (docs/recurrent.md). For any other layer all these
- * functions, including treadle_recurrent_workspace(), return TREADLE_UNSUPPORTED.
+ * CPU: float32 and float64. CUDA: float16, bfloat16 and float32 on GPUs of sm_90 and later, if H is
+ * a multiple of 8 and the weights fit on the chip (docs/recurrent.md). For any other layer all
+ * these functions, including treadle_recurrent_workspace(), return TREADLE_UNSUPPORTED.
  */
 
 enum {
@@ -227,7 +227,7 @@ typedef struct treadle_recurrent_inputs {
   const void* products;  /* [D, T, B, Gi H] */
   const void* weight_hh; /* [D, Gh H, H] */
   const void* bias_ih;   /* [D, Gi H] or NULL */
-  const void* bias_hh;   /* [D, Gh H] or NULL; LLTM has none: NULL */
+  const void* bias_hh;   /* [D, Gh H] or NULL; must be NULL for LLTM */
   const void* h0;        /* [D, B, H] */
   const void* c0;        /* [D, B, H] in c_dtype; for GRU and RNN a copy of h0 */
 } treadle_recurrent_inputs;
@@ -283,13 +283,15 @@ typedef struct treadle_launch {
   uint64_t shared_bytes;       /* per block, static and dynamic */
   uint64_t local_bytes;        /* per thread; more than 0 means spills or indexed arrays */
   double occupancy;            /* resident warps / maximum number of warps of a multiprocessor */
-  /* For recurrent layers: the planned family of kernels, its algorithm, and why it ran. Else "". */
+  /* For recurrent layers: the planned family of kernels, its algorithm, and the reason for the
+   * choice. For other launches they are "". */
   const char* family;
   const char* algorithm;
   const char* reason;
 } treadle_launch;
 
-/* While on, all CUDA launches of this thread are recorded. They still happen. */
+/* If `on` is not 0, the library records this thread's CUDA launches from now on; 0 ends this. The
+ * kernels run as usual. */
 TREADLE_API void treadle_record_launches(int on);
 TREADLE_API int64_t treadle_launch_count(void);
 TREADLE_API int treadle_get_launch(int64_t index, treadle_launch* launch);

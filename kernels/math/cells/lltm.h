@@ -190,7 +190,7 @@ struct LltmRecurrenceOfHalves : LltmRecurrence<acc> {
 struct Lltm {
   template <class acc>
   using Cell = LltmRecurrence<acc>;
-  // Forward, where h is stored in a half type.
+  // The cell of the forward pass if h is stored in a half type.
   template <class acc>
   using HalfCell = LltmRecurrenceOfHalves<acc>;
 };

@@ -22,7 +22,7 @@ struct SplitForward {
   static constexpr int kWarps = kGroups * kParts, kThreads = kWarp * kWarps;
   static constexpr int kChunks = kHidden / 16 / kParts;  // per warp; 16 elements of K each
   static constexpr int kFragments = 2 * kChunks * state_gates;
-  // The rows of the large tile, and of the small one.
+  // How many rows are in the large tile and in the small one.
   static constexpr int kWide = rows <= 4 ? 0 : rows < 8 ? rows : 8, kNarrow = rows - kWide;
   static_assert(kNarrow <= 4 && kWarps == 8 && blocks % 8 == 0);
 

@@ -52,7 +52,7 @@ struct SplitRow {
   }
 };
 
-// The larger magnitude; NaN counts as larger than inf.
+// The bits of the larger magnitude; NaN counts as larger than inf.
 __device__ __forceinline__ uint32_t larger(uint32_t most, float x) {
   const uint32_t magnitude = __float_as_uint(x) & 0x7fffffffu;
   return magnitude > most ? magnitude : most;

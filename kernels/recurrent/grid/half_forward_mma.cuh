@@ -66,14 +66,14 @@ struct GridMultiplier {
     at = from + source();
   }
 
-  // The offset of the visit's tile from the previous step.
+  // The offset of the visit's tile, as sent in the previous step.
   __device__ __forceinline__ int source() const {
     const int step = visit.before > visit.j * 8 ? ring.place(visit.s - 1) : ring.before_first();
     return step + visit.j * Layout::kTileBytes;
   }
 
   // Multiplies the packets `now`, whose loads from `here` have been issued before, and issues the
-  // loads of the next visit. After the last visit, the packets loaded are not used.
+  // loads of the next visit. After the last visit, the loaded packets are not used.
   template <bool early>
   __device__ __forceinline__ void multiply(Words& now, Words& next, const char*& here) {
     poll(now, here);
