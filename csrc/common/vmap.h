@@ -12,7 +12,7 @@
 namespace treadle {
 
 // For elementwise ops: moves the batch to the front and aligns the ranks, so that the arguments
-// broadcast. In place, the written argument must be batched if any argument is.
+// broadcast. In an in-place call, the argument that is written must be batched if any argument is.
 void elementwise_batch_rule(const OperatorHandle& op, Stack* stack);
 
 // For ops whose tensors have rank `rank`, or one more for N independent problems. Bit i of `rows`

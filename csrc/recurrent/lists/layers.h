@@ -1,4 +1,5 @@
 // lltm, lstm, gru, rnn_tanh and rnn_relu: arguments and results of their ops; layers.cpp runs them.
+// layer/layer.h explains the sizes, such as S. L is the number of layers.
 #pragma once
 
 #include "recurrent/layer/layer.h"

@@ -1,5 +1,6 @@
 // recurrent_layer_backward on all devices. The steps compute the gradients of all gates. Products
-// and sums over all steps then give the gradients of input, weights and bias. Twin: forward.cpp.
+// and sums over all steps then give the gradients of input, weights and bias. layer/layer.h
+// explains the sizes, such as S. Twin: forward.cpp.
 #include <ATen/Functions.h>
 
 #include "common/flush.h"

@@ -1,4 +1,5 @@
-"""Calls of recurrent_layer on the GPU with a forced algorithm, for tests of persistent kernels."""
+"""Calls of recurrent_layer on the GPU with a forced algorithm, for tests of persistent kernels.
+csrc/recurrent/layer/layer.h explains the sizes, such as T and S."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 result of the previous step. Because all h are known, all steps are checked at once.
 
 Over many steps, results in half types diverge from any reference although each step is correct.
+csrc/recurrent/layer/layer.h explains the sizes, such as T.
 """
 
 from __future__ import annotations
