@@ -14,9 +14,10 @@ struct SnakeForm {
   bool logscale;  // alpha and beta are given as their logarithms
 };
 
-// x, grad and grad_x are [N, C, L], alpha and beta and their gradients [C], all dense and of one
-// dtype. A gradient that is not needed is null. `partial` [chunks, 2, C] of acc_t has two sums for
-// each chunk of work and each channel; it is null if neither alpha nor beta needs a gradient.
+// x, grad and grad_x are [N, C, L]; alpha, beta and their gradients are [C]. All are dense and have
+// the same dtype. A gradient that is not needed is null. `partial` [chunks, 2, C] of acc_t has two
+// sums for each chunk of work and each channel; it is null if neither alpha nor beta needs a
+// gradient.
 struct SnakeBackwardArgs {
   Dtype dtype;
   int64_t n, c, l;

@@ -46,8 +46,8 @@ struct SnakeOfChannel {
   }
 };
 
-// n <= kBlock elements, each with its own alpha, and the scale and value of its SnakeInverse; out
-// may be x.
+// Computes n <= kBlock elements. Each has its own alpha, and its own SnakeInverse, given by `scale`
+// and `inverse`; `out` may be x.
 template <class scalar_t, class T = acc_t<scalar_t>>
 void block_of_elements(T* out, int64_t n, const T* x, const T* alpha, const T* scale,
                        const T* inverse) {
@@ -130,8 +130,9 @@ void long_rows(const Tile2d& tile, const SnakeForm& form) {
   }
 }
 
-// Computes blocks of several rows, or of a part of one row. Each element has its own factors, which
-// depend only on the channel: they are computed once per row, or once per column for all rows.
+// Computes blocks of several rows, or of a part of one row. Each element has its own copy of the
+// factors of its channel. If the channel depends on the row, factors are computed once per row,
+// otherwise once per column for all rows.
 template <class scalar_t>
 class SnakeBlocks {
  public:
@@ -303,7 +304,8 @@ void snake(const Tile2d& tile, const SnakeForm& form) {
   });
 }
 
-// begin and end count chunks of single channels; the channel changes fastest.
+// Computes the chunks begin to end. A chunk belongs to one channel; from chunk to chunk, the
+// channel changes fastest.
 void snake_backward(const SnakeBackwardArgs& args, int64_t begin, int64_t end) {
   const SnakeCpuChunks chunks(args);
   visit_floating(args.dtype, [&](auto type) {

@@ -82,7 +82,7 @@ struct GruRecurrence {
 };
 
 // Forward for states that are rounded to a half type. The sigmoids are cheaper, but tanh is the
-// accurate one, because its errors would accumulate in h.
+// accurate one, because the errors of a cheaper tanh would accumulate in h.
 template <class acc>
 struct GruRecurrenceOfHalves : GruRecurrence<acc> {
   static TREADLE_HD auto forward(const acc (&g)[4], acc old_cell) {

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   const int steps = static_cast<int>(args.sizes.steps), first_unit = rank * units;
   const bool save = args.gates != nullptr, vector = hidden % 4 == 0;
 
-  // Rows of W_hh. An output is a gate of a unit. Weights beyond H are zero, so that padded units
+  // Rows of W_hh. An output is a gate of a unit. Weights beyond H are zero, so that padding units
   // stay zero.
   float in_registers[Layout::kEach][Layout::kHeld];
   const Fp32Weights<Layout> weights{in_registers,

@@ -55,9 +55,10 @@ TREADLE_INLINE V fused(V a, V b, V c) {
 // partial sums, an addition would wait for the previous one to the same register.
 constexpr int sums_of(int vectors) { return vectors >= 8 ? 1 : vectors >= 4 ? 2 : 4; }
 
-// `rows` rows of x, each K long, times panel [K, units * kColumns] -> out [rows, units * kColumns].
-// A row's bits do not depend on other rows: K is divided into as many parts as a single row has
-// independent sums, and calls with several rows compute these parts one after another.
+// Multiplies `rows` rows of x, each with K elements, by panel [K, units * kColumns]. The result is
+// out [rows, units * kColumns]. A row's bits do not depend on other rows: K is divided into as many
+// parts as a single row has independent sums, and calls with several rows compute these parts one
+// after another.
 template <int rows, int units, class acc>
 inline void multiply(const acc* panel, const acc* const* x, int64_t k_size, acc* out) {
   using V = VectorType<acc>;
