@@ -136,8 +136,8 @@ LENGTHS = (6, 2, 0, 5)
 def with_lengths(
     layer: treadle.nn.Recurrent, form: str, device: str
 ) -> tuple[list[Tensor], dict[str, Any]]:
-    """x, the initial states and the replacement states, which are inf where they must not be used,
-    and options of the call."""
+    """Returns x, the initial states and the replacement states, and the options of the call. Values
+    that must not be read are inf."""
     torch.manual_seed(5)
     empty, beyond = LENGTHS.index(0), torch.arange(6).unsqueeze(1) >= torch.tensor(LENGTHS)
     x = torch.randn(6, 4, 3, **DOUBLE).masked_fill(beyond.unsqueeze(-1), float("inf"))

@@ -220,7 +220,7 @@ PACKED: tuple[tuple[tuple[int, ...], int], ...] = (
     ((0, 0), 3),
     (some_lengths(200, 40), 0),
     ((257, 129, 2), 0),
-    ((600, 3), 0),  # one launch uploads the offsets of fewer steps
+    ((600, 3), 0),  # more steps than one launch can upload offsets for
     (tuple(257 - 4 * n for n in range(64)), 0),
 )
 

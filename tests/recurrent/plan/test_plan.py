@@ -72,7 +72,8 @@ def bounded(sizes: Sizes, chunk: int, l2_bytes: int) -> None:
     assert few or chunk * step_bytes(sizes) <= l2_bytes // 2
 
 
-# LLTM in float32, backward: (H > 512, TF32 allowed) -> (blocks of a RowGroup, its most rows).
+# LLTM in float32, backward: (H > 512, TF32 allowed) -> (blocks, the most rows) of a RowGroup, whose
+# blocks together keep one copy of W_hh.
 FLOAT_GRIDS = {
     (False, False): (32, 64),
     (False, True): (16, 64),
