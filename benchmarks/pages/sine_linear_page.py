@@ -67,7 +67,11 @@ def layers(rows: list[Row]) -> Iterator[str]:
 def networks(rows: list[Row]) -> Iterator[str]:
     """A table with a line for each network: the time and memory of its training step."""
     yield from table(
-        "network, dtype, loss", "a step, ms", "× compiler", "× composition", "its bytes, ×"
+        "network, dtype, loss",
+        "a step, ms",
+        "× compiler",
+        "× composition",
+        "memory / eager PyTorch's",
     )
     by_key = {row["key"]: row for row in rows if row["key"].startswith(NETWORK)}
     for key, row in by_key.items():
