@@ -28,8 +28,9 @@ struct SnakeBackwardArgs {
   SnakeForm form;
 };
 
-// How the CPU divides the work: a chunk is a part of a row, for all channels. Sums are added in the
-// order of the chunks, so that they do not depend on the number of threads.
+// How the CPU divides the work. A chunk is a range of at most kLength of the L elements, in all
+// channels of one of the N batch entries. Sums are added in the order of the chunks, so that they
+// do not depend on the number of threads.
 struct SnakeCpuChunks {
   static constexpr int64_t kLength = 8192;
   int64_t parts, count;

@@ -304,8 +304,8 @@ void snake(const Tile2d& tile, const SnakeForm& form) {
   });
 }
 
-// Computes the chunks begin to end. A chunk belongs to one channel; from chunk to chunk, the
-// channel changes fastest.
+// Runs the tasks begin to end. A task is one channel of one chunk; consecutive tasks belong to
+// consecutive channels.
 void snake_backward(const SnakeBackwardArgs& args, int64_t begin, int64_t end) {
   const SnakeCpuChunks chunks(args);
   visit_floating(args.dtype, [&](auto type) {

@@ -18,7 +18,7 @@ struct GruRecurrence {
   static constexpr int kGates = 4, kInputGates = 3, kStateGates = 3;
   static constexpr int kCParts = 1;
   static constexpr HBound kHBound = HBound::kFirst;
-  // The order in torch's W_hh is r, z, n.
+  // The order of torch's W_hh is r, z, n.
   static constexpr TREADLE_HD int weight_block(int gate) { return (gate + 2) % 3; }
 
   struct State {
