@@ -1,4 +1,4 @@
-"""treadle.nn.make_training_step: values and gradients equal those of the function.
+"""treadle.nn.make_training_step: values and gradients equal those of the captured function.
 
 Every test runs on the CPU, on the CPU with emulated graphs, and with CUDA graphs.
 """
@@ -259,7 +259,8 @@ def test_an_argument_need_not_be_differentiated(device: str) -> None:
 
 
 def test_slots_return(device: str) -> None:
-    """Slots become free after a backward pass, and when a result is deleted."""
+    """The memory of a call (its slot) becomes free after its backward pass, or when its result is
+    deleted."""
     net, x, h = made(device)
     step = make_training_step(net, (x[0], h), calls=2)
     for _ in range(3):
