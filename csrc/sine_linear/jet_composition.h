@@ -105,7 +105,7 @@ class JetComposition {
   JetParts parts_;
   Tensor x_, w_;
   Tensor first_, second_, third_, fourth_;  // [1, ..., O], d^k sin(omega z) / dz^k
-  Tensor z1_, z2_, squares_;                // parts of z, and z1_^2 folded like z2_
+  Tensor z1_, z2_, squares_;                // first and second parts of z, and fold(z1_^2)
 
   bool any_second() const { return parts_.seconds() > 0; }
   static Tensor value(const Tensor& t) { return t.narrow(0, 0, 1); }

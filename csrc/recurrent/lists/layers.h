@@ -9,7 +9,7 @@ namespace treadle {
 // The arguments that all overloads of an op share.
 struct Layers {
   CellKind cell;
-  at::TensorList hx;  // for GRU and RNN only h0; empty: zeros
+  at::TensorList hx;  // {h0, c0}, or {h0} for GRU and RNN; if empty, the states are zeros
   at::TensorList params;
   bool has_biases;
   int64_t num_layers;
