@@ -93,14 +93,14 @@ TREADLE_HD SineAndCosine waves_of(Quarter angle) {
 inline constexpr float kSmall = 0.9025f * 0x1p-18f;
 inline constexpr float kUnit = 0x1p-24f, kFineUnit = 0x1p-28f;
 
-// (1 - y) (1 + y): cos(u)^2 up to the rounding of y.
+// Returns (1 - y) (1 + y), which is cos(u)^2 except for the rounding of y.
 TREADLE_HD float square_of_cosine(float y) { return mul_rn(sub_rn(1.0f, y), add_rn(1.0f, y)); }
 
 // sqrt(square) if `square` is at least kSmall; NaN stays NaN. The error of sqrt_near is part of
 // what the correction corrects.
 TREADLE_HD float root_of(float square) { return sqrt_near(square < kSmall ? kSmall : square); }
 
-// The code of a cosine, in the lower 16 bits of the result.
+// Encodes a cosine in the lower 16 bits of the result.
 TREADLE_HD uint32_t encode_cosine(float y, float c) {
   const float square = square_of_cosine(y);
   const uint32_t itself = rounded_bits(c, 1 / kUnit);

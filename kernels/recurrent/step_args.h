@@ -13,9 +13,9 @@
 
 namespace treadle {
 
-// A step: rows `start` to `start + rows` of the S rows of all steps. They belong to the first rows
-// of the batch. The `marked_rows` marks from index `marks` on determine which rows reset before the
-// step.
+// A step: rows `start` to `start + rows` of the S rows of all steps. They belong to the first
+// `rows` rows of the batch. The `marked_rows` marks from index `marks` on determine which rows
+// reset before the step.
 struct RecurrenceStep {
   int64_t start, rows;
   int64_t marks = 0, marked_rows = 0;
@@ -40,8 +40,8 @@ struct MatrixView {
   int64_t row_stride = 0, column_stride = 0;
 };
 
-// starts_anew() tells whether row b resets before the step. reset_row() is its index in the arrays
-// of RecurrenceResets.
+// starts_anew() tells whether row b resets before the step. reset_row() is the row's index in the
+// arrays of RecurrenceResets.
 TREADLE_HD bool starts_anew(const RecurrenceResets& resets, const RecurrenceStep& step, int64_t b) {
   return b < step.marked_rows && resets.marks != nullptr && resets.marks[step.marks + b];
 }

@@ -17,7 +17,8 @@ inline constexpr int kAccumulators = 2;
 inline constexpr int kStages = 2;       // stages of grad_z
 inline constexpr int kInputStages = 2;  // stages of x
 
-// For a layer with up to kOut columns, and kBlocks blocks per cluster. Offsets are in bytes.
+// The layout for layers with up to kOut columns, with kBlocks blocks per cluster. Offsets are in
+// bytes.
 template <int kOut, int kBlocks>
 struct FusedLayout {
   static constexpr int kBlockBytes = kTileRows * 128;  // 64 rows of 64 columns

@@ -1,7 +1,7 @@
 // Arguments of the kernels of jets through a sine layer, on the CPU and on CUDA, without torch or
 // CUDA. A jet [P, N, C] consists of P parts of N points with C columns. The parts are the value,
-// its d derivatives with respect to the d coordinates, and either no second derivatives, or their
-// sum (the Laplacian), or the d second derivatives on the Hessian's diagonal. The layer has O
+// its first derivatives with respect to the d coordinates, and either no second derivatives, or
+// their sum (the Laplacian), or the d second derivatives on the Hessian's diagonal. The layer has O
 // columns and I inputs. Formula: kernels/math/sine_jet.h.
 #pragma once
 

@@ -1,7 +1,7 @@
 // The CPU loop of every elementwise op: any strides, any mixture of dtypes, no copies of operands.
-// Dense rows, and inputs that repeat one element, are computed in place: the compiler vectorises
-// the functor. An input that is dense along the other dimension is transposed tile by tile.
-// Everything else goes through blocks on the stack: load and widen, compute, round, store.
+// Dense rows, and rows that repeat one element, are read in place, and the compiler vectorises the
+// functor. An input that is dense along the other dimension is transposed tile by tile. Everything
+// else goes through blocks on the stack: load and widen, compute, round, store.
 #pragma once
 
 #include <algorithm>

@@ -18,7 +18,7 @@ TREADLE_INLINE void for_waves(const T* t, int64_t n, const F& use) {
   }
 }
 
-// Elements of one channel.
+// Computes elements of one channel.
 template <class scalar_t>
 struct SnakeOfChannel {
   using T = acc_t<scalar_t>;
@@ -66,7 +66,7 @@ void block_of_elements(T* out, int64_t n, const T* x, const T* alpha, const T* s
   }
 }
 
-// Elements that each have their own alpha and beta.
+// Computes elements that each have their own alpha and beta.
 template <class scalar_t>
 struct SnakeOfElements {
   using T = acc_t<scalar_t>;
@@ -114,7 +114,7 @@ SnakeChannel<T> channel_of(const char* alpha, Dtype alpha_dtype, const char* bet
   return {stored[0], stored[1], form};
 }
 
-// Rows in which the parameters do not change.
+// Computes rows in which the parameters do not change.
 template <class scalar_t>
 void long_rows(const Tile2d& tile, const SnakeForm& form) {
   const int64_t* next = tile.strides + 4;

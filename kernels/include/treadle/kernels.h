@@ -90,8 +90,8 @@ typedef struct treadle_device {
 } treadle_device;
 
 /* A number: `integer` if is_integer is not 0, else `real`. So both kinds are passed without loss of
- * bits. Numbers outside the range of the dtype they are converted to wrap around if it is an
- * integer dtype, and become infinite if it is a floating-point dtype. */
+ * bits. A number outside the range of the dtype to which it is converted wraps around in an integer
+ * dtype, and becomes infinite in a floating-point dtype. */
 typedef struct treadle_number {
   double real;
   int64_t integer;
@@ -104,7 +104,8 @@ typedef struct treadle_number {
  * type); they are then rounded once. Inputs of another dtype are converted first: integers may
  * become floats, but floats may not become integers. Inputs are broadcast to the sizes of `out`, as
  * in NumPy. `out` may be one of the inputs (same data, sizes, strides and dtype). Otherwise its
- * memory, from its first to its last byte, must not overlap an input's. Only `out` is written.
+ * memory, from its first to its last byte, must not overlap the memory of an input. Only `out` is
+ * written.
  */
 
 /* out = a + alpha * b. `out` has an integer or floating-point dtype; alpha must be an integer if

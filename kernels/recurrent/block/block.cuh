@@ -85,7 +85,7 @@ struct Prefetched {
     }
   }
 
-  // Must be called once per step, whether or not the step was copied.
+  // Must be called once per step, whether or not the step's numbers were copied.
   __device__ __forceinline__ void note(const T* at) {
     if constexpr (is_half_type<T>) halves.note(reinterpret_cast<uintptr_t>(at));
   }
@@ -104,7 +104,7 @@ struct Prefetched {
 struct BlockRow {
   bool backward;      // whether time runs backward
   int first, length;  // the first step, and the number of steps
-  int64_t begin;      // where step 0 of the row is among the rows of all steps
+  int64_t begin;      // the index of the row at step 0 among the rows of all steps
 
   __device__ __forceinline__ BlockRow(const GroupRows& rows, int row, int steps, bool real,
                                       bool backward_)

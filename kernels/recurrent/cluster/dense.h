@@ -32,10 +32,10 @@ struct DenseForward {
   static constexpr int kGroups = units / 16, kSplits = units >= 64 ? 2 : 4;
   static constexpr int kWarps = kGroups * kSplits, kThreads = kWarp * kWarps;
   static constexpr int kChunks = kHidden / 16 / kSplits;  // per warp; 16 elements of K each
-  // Partial sums are stored as the mma accumulators of the lanes hold them: 16 bytes have the sums
-  // of units g and g + 8 (g is lane / 4) for a pair of rows. A tile has kPairs pairs. A slot is 32
-  // consecutive sums. One warp computes the cell from them, one sum per lane. A warp has at most
-  // kItems slots.
+  // Partial sums are stored as the mma accumulators of the lanes hold them: 16 bytes contain the
+  // sums of units g and g + 8 (g is lane / 4) for a pair of rows. A tile has kPairs pairs. A slot
+  // is 32 consecutive sums. One warp computes the cell from them, one sum per lane. A warp has at
+  // most kItems slots.
   static constexpr int kPairs = (stride + 1) / 2, kSumBytes = 8 * kPairs * 16;
   static constexpr int kSlots = tiles * kPairs, kItems = shapes::ceil_div(kSlots, kSplits);
   // Counts per block and step: 16-byte pieces of h to send; 16-byte pieces of input products to

@@ -1,7 +1,7 @@
 // This file determines which rows of a group reset before a step of the dense cluster kernels. A
 // step reads this from a word of shared memory that was written many steps before. So resets add
-// only one select to the chain of instructions between the arrival of h and the sends of the next
-// h.
+// only one select instruction to the chain of instructions between the arrival of h and the sends
+// of the next h.
 #pragma once
 
 #include "kernels/recurrent/cluster/dense.cuh"
@@ -11,12 +11,12 @@ namespace treadle {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-// A ring of words in shared memory: one word for each step, with a bit for each row's mark, which
-// says whether the row resets. The ring has two halves of kWarp steps. During the steps of one
-// half, one warp fills the other half: each lane collects the marks of one of its steps, and loads
-// the mark of one row during each step. So no step waits for these loads, and a lane needs only two
-// registers for marks. p counts steps as in PassMarks. The addresses of the marks are in shared
-// memory too, because registers are needed for weights.
+// A ring buffer of words in shared memory. It has one word for each step, with a bit for each row's
+// mark, which says whether the row resets. The ring has two halves of kWarp steps. During the steps
+// of one half, one warp fills the other half: each lane collects the marks of one of its steps, and
+// loads the mark of one row during each step. So no step waits for these loads, and a lane needs
+// only two registers for marks. p counts steps as in PassMarks. The addresses of the marks are in
+// shared memory too, because registers are needed for weights.
 template <class L, bool any, bool backward>
 struct MarkRing {
   static constexpr int kSteps = 2 * kWarp, kPlace = L::kMarks + kSteps * 4;

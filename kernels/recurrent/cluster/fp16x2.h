@@ -5,7 +5,7 @@
 // An instruction multiplies eight columns, which come from rows of the batch. Each number of a row
 // has two float16 terms, a high and a low. Five to eight rows form a large tile, which is eight
 // columns of highs and eight columns of lows. Up to four rows form a small tile, in which column 2r
-// has the highs of row r, and column 2r + 1 has its lows. More than eight rows are a large and a
+// has the highs of row r, and column 2r + 1 has its lows. More than eight rows form a large and a
 // small tile.
 #pragma once
 

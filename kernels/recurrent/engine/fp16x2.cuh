@@ -9,9 +9,9 @@
 namespace treadle {
 
 // The weights of a row of W_hh are multiplied by the power of two that brings the largest magnitude
-// between 2^14 and 2^15. Then the float16 rounding of lows loses at most 2^-50 of the largest
-// weight. If the exponent of the largest weight is not between kSplitLeast and kSplitMost, or the
-// weight is not finite, the row is multiplied by fma.
+// into the range from 2^14 to 2^15. Then the float16 rounding of lows loses at most 2^-50 of the
+// largest weight. If the exponent of the largest weight is not between kSplitLeast and kSplitMost,
+// or the weight is not finite, the row is multiplied by fma.
 inline constexpr int kSplitTop = 14, kSplitLeast = -60, kSplitMost = 15;
 
 // h is multiplied by 2^kSplitState. If its magnitude exceeds kSplitLargest, fma is used instead.
@@ -33,8 +33,8 @@ struct SplitFloat {
   }
 };
 
-// The fp16x2 scale of a row of W_hh, from the exponent of its largest magnitude. `exact`: the row
-// is outside the range of fp16x2, so fma computes its sums.
+// The fp16x2 scale of a row of W_hh, from the exponent of its largest magnitude. `exact` means that
+// the row is outside the range of fp16x2, so fma computes its sums.
 struct SplitRow {
   float scale;  // sums of products with 2^kSplitState h are multiplied by it
   bool exact;
@@ -74,7 +74,8 @@ struct SplitFour {
   }
 };
 
-// Return W_hh of a direction, and whether its rows can be loaded four floats at a time.
+// weight_hh_of() returns W_hh of a direction. in_fours() tells whether its rows can be loaded four
+// floats at a time.
 template <class Cell>
 __device__ __forceinline__ const float* weight_hh_of(const PersistentForward& args, int64_t d) {
   return static_cast<const float*>(args.weight_hh) +

@@ -85,9 +85,9 @@ struct GroupResets {
     }
   }
 
-  // Stores one of these two gradients, which arrived in step p of the backward pass. The indices
-  // are hidden from the compiler. Otherwise it would compute addresses in every step, or keep them
-  // in registers, although few steps need them.
+  // Stores one of the two gradients, that of h or that of c. It arrived in step p of the backward
+  // pass. The indices are hidden from the compiler. Otherwise it would compute addresses in every
+  // step, or keep them in registers, although few steps need them.
   __device__ __forceinline__ void hand_over(void* grads, int p, int row, int unit,
                                             float grad) const {
     uint32_t s = p, r = row, u = unit;

@@ -78,8 +78,8 @@ struct ClusterForward {
   static constexpr int kResetsBytes = kUnsent + 2 * kOutgoingBytes;
 };
 
-// The half-type backward kernel. K consists of the state gates of all units, and is divided among
-// all warps.
+// The half-type backward kernel. K runs over the state gates of all units, and is divided among all
+// warps.
 template <int gates, int state_gates, int units, int blocks>
 struct ClusterBackward {
   static constexpr int kGates = gates, kStateGates = state_gates, kUnits = units,

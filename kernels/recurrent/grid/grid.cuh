@@ -8,16 +8,17 @@
 // A packet is 32 bits that one store writes: two half-type numbers of a pair of units in one row.
 // Packets travel through a ring buffer in global memory. Before the launch, the host sets all bits
 // of this buffer to one. A reader polls the data itself until it changes, so no flag is needed. No
-// packet is all ones, because rounding to a half type never produces that NaN. The launch is
-// cooperative, so every block that another block waits for is running.
+// packet has all bits set, because rounding to a half type never produces a NaN with all bits set.
+// The launch is cooperative, so every block that another block waits for is running.
 #pragma once
 
 #include "kernels/recurrent/engine/resets.cuh"
 
 namespace treadle {
 
-// Named barriers of a block. Each of the two buffers of sums has a kSumsFull and a kSumsEmpty, with
-// consecutive numbers. kFinishers is for all epilogue threads.
+// Named barriers of a block. Each of the two buffers of sums has a barrier kSumsFull and a barrier
+// kSumsEmpty. The barriers of the second buffer have the next numbers. kFinishers is for all
+// epilogue threads.
 enum GridBarrier { kSumsFull = 1, kSumsEmpty = 3, kFinishers = 5 };
 
 // Iterates over the visits of a pass. A visit is the computation of one tile in one step, and all
@@ -77,8 +78,8 @@ __device__ __forceinline__ void store_word4(char* at, uint32_t x) {
   asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(at), "r"(x) : "memory");
 }
 
-// Stores the numbers of a pair of units, without those of units that do not exist (`real` is
-// false). If H is even (`even`), one aligned store writes both.
+// Stores the numbers of those units of a pair that exist (`real`). If H is even (`even`), one
+// aligned store writes both.
 __device__ __forceinline__ void store_pair(char* at, uint32_t bits, bool even,
                                            const bool (&real)[2]) {
   if (even) {

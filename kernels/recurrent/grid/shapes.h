@@ -31,15 +31,16 @@ constexpr int registers_of_warps(int warps) {
   return each < 255 ? each : 255;
 }
 
-// The registers left for each epilogue thread if each of the `multiplying` MMA threads uses `each`.
+// How many registers are left for each epilogue thread if each of the `multiplying` MMA threads
+// uses `each` registers.
 constexpr int finishing_registers(int threads, int multiplying, int each) {
   const int begins_with = 65536 / threads / 8 * 8 * threads;
   return (begins_with - multiplying * each) / (threads - multiplying) / 8 * 8;
 }
 
-// If `setmaxnreg` is true, MMA warps take registers from the epilogue warps with that instruction,
-// which only sm_90 has. Otherwise all threads have the same number of registers, and more weights
-// are in shared memory.
+// If `setmaxnreg` is true, MMA warps take registers from the epilogue warps with the instruction
+// setmaxnreg, which only sm_90 has. Otherwise all threads have the same number of registers, and
+// more weights are in shared memory.
 
 template <int gates, int state_gates, int hidden, bool setmaxnreg, int c_parts>
 struct GridForward {
@@ -129,7 +130,7 @@ struct GridSplit {
   static constexpr int kSumBytes = kMultiplyingWarps * state_gates * 512;  // per buffer
   static constexpr int kWeights = 2 * kSumBytes;
   static constexpr int kBias = kWeights + kMultiplyingWarps * kInShared * 512;  // biases, scales
-  static constexpr int kExact = kBias + gates * kUnits * 8;                     // rows for fma
+  static constexpr int kExact = kBias + gates * kUnits * 8;                     // rows that use fma
   static constexpr int kStages = kExact + 16;
   // Bytes per row: c and h of 8 pairs, and the stages of input products.
   static constexpr int kStateBytes = 8 + 8 * c_parts;  // of a pair
@@ -253,7 +254,7 @@ struct GridSplitBackward {
 // The resources that a group of blocks needs.
 struct GridShape {
   int blocks;      // per group
-  int tile_bytes;  // bytes of a group's exchange per step of eight rows
+  int tile_bytes;  // bytes that a group exchanges for one tile in one step
   int most_rows, stages, row_bytes;
 
   // The number of rows, a multiple of 8, that fit in a block's shared memory, or 0 if no tile fits.
