@@ -38,8 +38,9 @@ def with_parameters(
     at_zero: bool = False,
     logscale: bool = False,
 ) -> Call:
-    """one: which of alpha and beta have one element. far: a factor of alpha. at_zero: of every
-    three alphas one is 0, and one is so small that the square of a phase underflows in float64."""
+    """one: which of alpha and beta have one element. far: a factor by which alpha is multiplied.
+    at_zero: of every three alphas, one is 0, and one is so small that the square of its phase
+    underflows in float64."""
     alpha, other = (
         parameter(make, 1 if name in one.split() else channels_of(x)) for name in ("alpha", "beta")
     )

@@ -23,8 +23,8 @@ struct RowLengths {
   Tensor first_after() const { return t_.eq(stop_).unsqueeze(-1); }
   // [T, 1, 1] bool: the first step.
   Tensor first() const { return t_.eq(0).unsqueeze(-1); }
-  // [T, B, ...] with every row moved so that it ends at the last step, and the padding comes first;
-  // and the inverse.
+  // at_the_end moves every row of [T, B, ...] so that it ends at the last step, after the padding.
+  // from_the_end is the inverse.
   Tensor at_the_end(const Tensor& t) const { return rolled(t, stop_); }
   Tensor from_the_end(const Tensor& t) const { return rolled(t, stop_.neg()); }
   // Zeros in the padding of [T, B, ...].

@@ -63,8 +63,8 @@ def step_bytes(sizes: Sizes) -> int:
 
 
 def bounded(sizes: Sizes, chunk: int, l2_bytes: int) -> None:
-    """Checks that a chunk has at least one step and at most all steps, and that its products of the
-    input fit in half of the cache unless it has a single step or few rows."""
+    """Checks that a chunk has at least one step and at most all steps. Unless it has a single step
+    or few rows, its products of the input must fit in half of the cache."""
     steps, batch, *_ = sizes
     assert 1 <= chunk <= max(steps, 1)
     rows = chunk * batch
