@@ -183,8 +183,8 @@ cudaError_t launch_rows_of(const SnakeRows<scalar_t, kBytes>& rows, cudaStream_t
   return launch(snake_rows<scalar_t, kBytes, kAligned>, shape, stream, rows);
 }
 
-// In half types a thread makes two accesses per array if a row is a multiple of both together. More
-// elements then share the thread's work per channel.
+// In half types a thread makes two 16-byte accesses per array, if rows are aligned and consist of
+// whole pairs of accesses. More elements then share the work that a thread does once per channel.
 template <class scalar_t>
 cudaError_t launch_rows_of(const ElementwiseArgs& args, const SnakeForm& form,
                            cudaStream_t stream) {

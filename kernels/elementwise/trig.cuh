@@ -81,8 +81,8 @@ __device__ __forceinline__ void compute_far(const Vector<scalar_t, n>& in, Resul
   }
 }
 
-// A widen() that the compiler cannot move before a branch. It would move the widen() of one side
-// there, and threads that take the other side would then execute it, too.
+// A widen() that the compiler cannot move before a branch. Otherwise it would move the widen() of
+// one side of the branch there, and threads that take the other side would execute it, too.
 template <class scalar_t, int n>
 __device__ __forceinline__ void widen_here(const Vector<scalar_t, n>& in, acc_t<scalar_t> (&x)[n]) {
   Vector<scalar_t, n> copy = in;

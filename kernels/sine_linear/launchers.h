@@ -29,8 +29,8 @@ cudaError_t launch_sine_linear_slope_backward(const SineLinearSlopeBackward& arg
                                               cudaStream_t stream)
     TREADLE_EXPORTED(launch_sine_linear_slope_backward);
 
-// backward_bias.cu. The first function returns P, the number of rows of args.parts, which may still
-// be null.
+// backward_bias.cu. The first function returns P, the number of rows of args.parts. In this call
+// args.parts may still be null.
 int64_t sine_linear_backward_bias_parts(const SineLinearBackwardBias& args)
     TREADLE_EXPORTED(sine_linear_backward_bias_parts);
 cudaError_t launch_sine_linear_backward_bias(const SineLinearBackwardBias& args,

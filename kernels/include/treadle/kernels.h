@@ -1,10 +1,11 @@
-/* treadle's kernels for any program: C99, without torch and without Python. The library is
- * libtreadle_kernels.so; docs/interop.md has recipes for NumPy, CuPy, PyCUDA, Numba and JAX.
+/* treadle's kernels for any program, as a C99 interface that needs neither torch nor Python. The
+ * library is libtreadle_kernels.so; docs/interop.md has recipes for NumPy, CuPy, PyCUDA, Numba and
+ * JAX.
  *
- * Every function returns a status. If it is not TREADLE_OK, treadle_error_text() gives the reason
- * in one sentence. A call that returns TREADLE_INVALID or TREADLE_UNSUPPORTED has written and
- * launched nothing; after any other error the outputs are undefined. All functions may be called
- * from any thread. The library copies no array and keeps no pointer: arrays, workspaces and
+ * Functions that can fail return a status. If it is not TREADLE_OK, treadle_error_text() gives the
+ * reason in one sentence. A call that returns TREADLE_INVALID or TREADLE_UNSUPPORTED has written
+ * and launched nothing; after any other error the outputs are undefined. All functions may be
+ * called from any thread. The library copies no array and keeps no pointer: arrays, workspaces and
  * streams belong to the caller. A call on CUDA returns when its kernels are in the stream.
  */
 #ifndef TREADLE_KERNELS_H
@@ -32,7 +33,7 @@ extern "C" {
 enum {
   TREADLE_OK = 0,
   TREADLE_INVALID = 1,     /* an argument breaks a rule of this header */
-  TREADLE_UNSUPPORTED = 2, /* these arguments, on this device or in this build, have no kernel */
+  TREADLE_UNSUPPORTED = 2, /* there is no kernel for these arguments, device and build */
   TREADLE_CUDA_ERROR = 3,  /* CUDA reported an error */
   TREADLE_NO_MEMORY = 4
 };

@@ -20,7 +20,8 @@ struct StepGroup {
 };
 
 #ifndef __CUDACC_RTC__
-// The forward pass has args.state_products for every cell, so args.products is only read.
+// In the forward pass, args.state_products must be given for every cell, so args.products is only
+// read.
 
 cudaError_t launch_grouped_forward(const RecurrenceForward& args, const StepGroup& group,
                                    cudaStream_t stream) TREADLE_EXPORTED(launch_grouped_forward);
