@@ -47,8 +47,8 @@ def pairs_of(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fma_in_float32(a: Tensor, b: Tensor, alpha: float) -> Tensor:
-    """a + alpha b, rounded once to float32. The float64 product has no error, and the float64 sum
-    is rounded to odd."""
+    """a + alpha b, rounded once to float32. The float64 product has no error. The float64 sum is
+    rounded to odd, so that rounding it to float32 gives the same result as rounding once."""
     a, product = a.double(), b.double() * float(torch.tensor(alpha, dtype=torch.float32))
     total = a + product
     part = total - a
