@@ -3,11 +3,11 @@
 //
 // x = k pi + r with |r| <= pi / 2. The sine is an odd polynomial in r, with its sign flipped for
 // odd k. The cosine is sin(x + pi / 2): either k is an integer minus 1/2, or r is pi / 2 minus the
-// |r| of the sine. Up to kNear, r is computed with pi or 1 / pi in several terms. Beyond kNear, x /
-// pi modulo 2 is computed with a table that has an entry for each exponent (sine_tables.h). Errors
-// in float are at most 1.6 ulp. BFloat16 results are correctly rounded, and so are Half results,
-// except those of two numbers and their negatives. -0 stays -0: all terms of pi and 1 / pi are
-// positive, so a product with 0 has the right sign. inf gives NaN.
+// |r| of the sine. Up to kNear, r is computed with pi or 1 / pi in several terms. Beyond kNear,
+// x / pi modulo 2 is computed with a table that has an entry for each exponent (sine_tables.h).
+// Errors in float are at most 1.6 ulp. BFloat16 results are correctly rounded, and so are Half
+// results, except those of two numbers and their negatives. -0 stays -0: all terms of pi and 1 / pi
+// are positive, so a product with 0 has the right sign. inf gives NaN.
 #pragma once
 
 #include <type_traits>

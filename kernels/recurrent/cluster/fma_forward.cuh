@@ -1,6 +1,6 @@
-// The forward cluster kernel for any cell in float32 (cluster/fma.cuh): gates_t = products_t + bias
-// + h_{t-1} W_hh^T, then the cell. Thread e of the block computes unit e % units of row e / units.
-// All threads multiply, prefetch, send and store.
+// The forward cluster kernel for any cell in float32 (cluster/fma.cuh):
+// gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. Thread e of the block computes unit
+// e % units of row e / units. All threads multiply, prefetch, send and store.
 #pragma once
 
 #include "kernels/recurrent/cluster/fma.cuh"

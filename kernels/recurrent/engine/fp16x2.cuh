@@ -1,7 +1,7 @@
 // Float32 products on tensor cores. A float is represented by two float16 numbers, high and low, as
-// (high + 2^-11 low) times a power of two. The product of two floats is computed as high high +
-// 2^-11 (high low + low high), without low low. Tensor cores do not round products of float16
-// numbers.
+// (high + 2^-11 low) times a power of two. The product of two floats is computed as
+// high high + 2^-11 (high low + low high), without low low. Tensor cores do not round products of
+// float16 numbers.
 #pragma once
 
 #include "kernels/recurrent/engine/persistent.cuh"
