@@ -88,7 +88,7 @@ __device__ __forceinline__ void load_stages(const Shared<kParts>& shared, const 
 }
 
 // Computes one tile of every part. A stage is released to the producers of both blocks, because
-// each writes to both blocks.
+// each producer writes to both blocks.
 template <class T, int kParts>
 __device__ __forceinline__ void multiply(const Shared<kParts>& shared, int inputs, int consumer,
                                          ptx::Ring<kStages<kParts>>& turn, float (&c)[kParts][32]) {

@@ -137,9 +137,10 @@ TREADLE_API int treadle_cosine_backward(const treadle_device* device, const trea
 /* ---- the pointwise part of an LLTM cell: treadle.reference.lltm_cell without its matrix product
  *
  * B rows, H units:
- *   gates [B, 3H] the matrix product, columns i, o, z bias [3H] or NULL old_cell, new_cell [B, H]
- *   in the dtype of gates, or in float32 if gates have a half type new_h [B, H] in the dtype of
- *   gates
+ *   gates [B, 3H]              the matrix product, columns i, o, z
+ *   bias [3H]                  or NULL
+ *   old_cell, new_cell [B, H]  in the dtype of gates, or in float32 if gates have a half type
+ *   new_h [B, H]               in the dtype of gates
  * Inputs may have any strides; outputs are contiguous. An output may be an input (same data, sizes,
  * strides and dtype); otherwise it must not share memory with any other array.
  */
@@ -148,7 +149,7 @@ TREADLE_API int treadle_lltm_cell(const treadle_device* device, const treadle_ar
                                   const treadle_array* new_h, const treadle_array* new_cell);
 
 /* grad_h and grad_cell are the gradients of new_h and new_cell; one may be NULL, which means zeros.
- * grad_gates [B, 3H] and grad_old_cell [B, H] (NULL: not wanted) are written. */
+ * The results are grad_gates [B, 3H] and grad_old_cell [B, H] (NULL: not wanted). */
 TREADLE_API int treadle_lltm_cell_backward(const treadle_device* device, const treadle_array* gates,
                                            const treadle_array* bias, const treadle_array* new_cell,
                                            const treadle_array* grad_h,
@@ -161,14 +162,14 @@ TREADLE_API int treadle_lltm_cell_backward(const treadle_device* device, const t
  * R rows, O columns. All arrays are contiguous, and have output's dtype unless stated otherwise:
  *   product [R, O]  x W^T, in float32 if output has a half type
  *   bias [O]        or NULL
- *   phase [R, O]    written for the backward call, which reads it and output: int16, but float64 if
- *                   output is float64; NULL: not wanted
+ *   phase [R, O]    written for the backward call, which reads it together with output. Its dtype
+ *                   is int16, or float64 if output is float64. NULL: not wanted
  */
 TREADLE_API int treadle_sine_linear(const treadle_device* device, const treadle_array* product,
                                     const treadle_array* bias, double omega,
                                     const treadle_array* output, const treadle_array* phase);
 
-/* grad_z = grad omega cos(omega (product + bias)), the gradient of product + bias. grad_z may be
+/* grad_z = grad * omega * cos(omega (product + bias)), the gradient of product + bias. grad_z may be
  * `grad` itself, just as `output` above may be `product`. */
 TREADLE_API int treadle_sine_linear_backward(const treadle_device* device,
                                              const treadle_array* grad, const treadle_array* output,
@@ -190,7 +191,7 @@ TREADLE_API int treadle_sine_linear_backward(const treadle_device* device,
  *
  * The caller computes the products over all steps, with any BLAS. Before the forward call:
  *   products = input W_ih^T
- * After the backward call, where h_before [D, T, B, H] is the h before each step:
+ * After the backward call, with h_before [D, T, B, H], the h before each step:
  *   grad_input = grad_gates[last Gi] W_ih     grad_W_ih = grad_gates[last Gi]^T input
  *   grad_W_hh = grad_gates[first Gh]^T h_before, for GRU in the order n r z
  *   and the gradients of the biases are sums of grad_gates over T and B
@@ -231,14 +232,14 @@ typedef struct treadle_recurrent_inputs {
   const void* bias_ih;   /* [D, Gi H] or NULL */
   const void* bias_hh;   /* [D, Gh H] or NULL; must be NULL for LLTM */
   const void* h0;        /* [D, B, H] */
-  const void* c0;        /* [D, B, H] in c_dtype; for GRU and RNN a copy of h0 */
+  const void* c0;        /* [D, B, H] in c_dtype; for GRU and RNN it must be a copy of h0 */
 } treadle_recurrent_inputs;
 
 typedef struct treadle_recurrent_outputs {
   size_t struct_size;
   void* output; /* [T, B, D H] */
   void* h_n;    /* [D, B, H] */
-  void* c_n;    /* [D, B, H] in c_dtype; for GRU and RNN h_n in c_dtype */
+  void* c_n;    /* [D, B, H] in c_dtype; for GRU and RNN it is h_n in c_dtype */
   void* gates;  /* [D, T, B, G H], which the backward call reads; NULL: not wanted */
 } treadle_recurrent_outputs;
 

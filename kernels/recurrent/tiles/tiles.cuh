@@ -112,7 +112,8 @@ struct TileReader {
   ptx::Ring<Stages::kCount> turn;
   int last = -1;
 
-  // Releases the stage to the producers of both blocks, because each writes to both blocks.
+  // Releases the stage to the producers of both blocks, because each producer writes to both
+  // blocks.
   __device__ __forceinline__ void release() {
     const uint32_t lane = threadIdx.x % kWarp;
     if (last >= 0 && lane < kTileBlocks) ptx::arrive_at(memory.empty(last), lane);
