@@ -169,8 +169,8 @@ TREADLE_API int treadle_sine_linear(const treadle_device* device, const treadle_
                                     const treadle_array* bias, double omega,
                                     const treadle_array* output, const treadle_array* phase);
 
-/* grad_z = grad * omega * cos(omega (product + bias)), the gradient of product + bias. grad_z may be
- * `grad` itself, just as `output` above may be `product`. */
+/* grad_z = grad * omega * cos(omega (product + bias)), the gradient of product + bias. grad_z may
+ * be `grad` itself, just as `output` above may be `product`. */
 TREADLE_API int treadle_sine_linear_backward(const treadle_device* device,
                                              const treadle_array* grad, const treadle_array* output,
                                              const treadle_array* phase, double omega,
