@@ -68,7 +68,7 @@ struct SnakeSums {
   acc product = 0, square = 0;
 };
 
-// A vector of a row. kAligned: every vector is full and is loaded with one access.
+// A vector of a row. kAligned means that every vector is full and is loaded with one access.
 template <class scalar_t, bool kAligned>
 struct SnakeVector {
   static constexpr int n = kVectorBytes / sizeof(scalar_t);

@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(
       prepare(i);
       ptx::store4(base + L::kUnread, bits_of_all(slopes[i]));
     }
-    // Rows in `ended` discard their gradients here, and ignore those that arrive.
+    // Rows in `ended` discard their gradients here, and ignore the gradients that arrive.
     bool receives[kItems];
     float product[kItems];
     if constexpr (any_resets) {

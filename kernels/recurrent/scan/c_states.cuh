@@ -2,9 +2,9 @@
 // launch. It is a chunked exclusive scan over time. A step is an affine map c -> keep * c + add;
 // each warp composes the maps of its own steps, and applies them once it knows c before its first
 // step. A block has 32 units (lanes) and up to 16 warps, which compute consecutive parts of the
-// steps. Where a row resets (step_args.h), the map is a constant. But if there are enough units to
-// fill the GPU, or if steps are not affine, each thread computes all steps of its units in
-// sequence.
+// steps. Where a row resets (step_args.h), the map is a constant. If there are enough units to fill
+// the GPU, or if steps are not affine, there is no scan: each thread computes all steps of its
+// units in sequence.
 #pragma once
 
 #include "kernels/common/convert.cuh"
