@@ -96,8 +96,8 @@ inline constexpr float kUnit = 0x1p-24f, kFineUnit = 0x1p-28f;
 // Returns (1 - y) (1 + y), which is cos(u)^2 except for the rounding of y.
 TREADLE_HD float square_of_cosine(float y) { return mul_rn(sub_rn(1.0f, y), add_rn(1.0f, y)); }
 
-// sqrt(square) if `square` is at least kSmall; NaN stays NaN. The error of sqrt_near is part of
-// what the correction corrects.
+// sqrt(square) if `square` is at least kSmall; NaN stays NaN. The correction also covers the error
+// of sqrt_near.
 TREADLE_HD float root_of(float square) { return sqrt_near(square < kSmall ? kSmall : square); }
 
 // Encodes a cosine in the lower 16 bits of the result.

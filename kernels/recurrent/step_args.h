@@ -58,8 +58,9 @@ struct RecurrenceForward {
   const RecurrenceStep* steps;
   int64_t step_count;
   // `products` is x W_ih^T: [S, G_i H] acc. If all gates have both products, CUDA adds h W_hh^T to
-  // it in place. Otherwise, and in a StepGraph, `state_products` is h W_hh^T for steps[0]: [rows,
-  // G_h H] acc, in W_hh's order. On the CPU, `state_products` may be given only for a single step.
+  // it in place. Otherwise, and in a StepGraph, `state_products` is h W_hh^T for steps[0]:
+  // [rows, G_h H] acc, in W_hh's order. On the CPU, `state_products` may be given only for a single
+  // step.
   MatrixView products, state_products;
   const void *bias_ih, *bias_hh;  // [G_i H], [G_h H]; each may be null
   void* h;                        // [B, H] state, in and out

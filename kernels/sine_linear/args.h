@@ -1,7 +1,7 @@
-// Arguments of the sine layer's kernels on the CPU and on CUDA, without torch or CUDA. Shapes: R
-// rows, O columns, I inputs; everything is contiguous unless a stride is given. With z = input
-// weight^T + bias: output = sin(omega z), and phase has what the derivatives need in addition to
-// output (math/sine_linear.h).
+// Arguments of the sine layer's kernels on the CPU and on CUDA, without torch or CUDA. Shapes:
+// R rows, O columns, I inputs; everything is contiguous unless a stride is given. With
+// z = input weight^T + bias: output = sin(omega z), and phase has what the derivatives need in
+// addition to output (math/sine_linear.h).
 #pragma once
 
 #include <cstdint>

@@ -92,9 +92,9 @@ __device__ __forceinline__ float given_c(const GroupResets<true>& resets, int t,
   return __ldg(static_cast<const float*>(resets.resets.c) + at);
 }
 
-// For the forward pass, if rows reset to given states. Overwrites the h of these rows before it is
-// multiplied by W_hh. Each warp writes the slice of K that it will read itself. Warps that read the
-// same slice write the same values.
+// Used in the forward pass if rows reset to given states. Overwrites the h of these rows before it
+// is multiplied by W_hh. Each warp writes the slice of K that it will read itself. Warps that read
+// the same slice write the same values.
 template <class L>
 __device__ __forceinline__ void replace_rows(const GroupResets<true>& resets, uint32_t rows, int t,
                                              uint32_t state, int split) {

@@ -33,8 +33,9 @@ __device__ __forceinline__ void load_forward_weights(const PersistentForward& ar
 
 // An MMA warp computes the products of all units of the block over an eighth of K. `late` says when
 // it loads the packets of the next visit (a tile in a step). With 0 it does so while it multiplies,
-// and with 2 after it has stored its sums. 2 is for groups with one tile, whose next packets cannot
-// arrive before its epilogue. With 1 it alternates between the two, for groups with two tiles.
+// and with 2 after it has stored its sums; with 1 it alternates between the two. 2 is for groups
+// with one tile, where the next packets cannot arrive before the tile's epilogue. 1 is for groups
+// with two tiles.
 template <class Cell, class T, class Layout, int late>
 struct GridMultiplier {
   static constexpr int kStateGates = Cell::kStateGates;

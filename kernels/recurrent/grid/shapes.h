@@ -223,9 +223,9 @@ struct GridSplitBackward {
   static constexpr int kStageRow = kUnits * 4 + (state_gates == 4 ? 16 : 32);  // bytes
   static constexpr int kCRow = kStageRow;
 
-  // A tile consists of packets followed by scales. The scales are ordered [warp][half of the
-  // rows][span], with one byte for each of four rows. word_of() is the offset of the first packet
-  // of a pair of units in the first row.
+  // A tile consists of packets followed by scales. The scales are ordered
+  // [warp][half of the rows][span], with one byte for each of four rows. word_of() is the offset of
+  // the first packet of a pair of units in the first row.
   static constexpr int kScales = kMultiplyingWarps * kChunks * 512;
   static constexpr int kTileBytes = kScales + kMultiplyingWarps * 2 * kSpans * 4;
   static constexpr int word_of(int pair) {
