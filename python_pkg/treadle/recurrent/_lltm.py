@@ -17,10 +17,10 @@ _lltm_cell = torch.ops.treadle.lltm_cell.default
 def lltm_cell(
     input: Tensor, weights: Tensor, bias: Tensor | None, old_h: Tensor, old_cell: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """One step of the LLTM recurrent cell of PyTorch's C++ extension tutorial, fused.
+    """One fused step of the LLTM, the recurrent cell of PyTorch's C++ extension tutorial.
 
-    ``gates = [old_h, input] @ weights.T + bias``, cut into i, o, z;
-    ``new_cell = old_cell + elu(z) * sigmoid(i)``; ``new_h = tanh(new_cell) * sigmoid(o)``.
+    The gates i, o and z are the three parts of ``[old_h, input] @ weights.T + bias``. Then
+    ``new_cell = old_cell + elu(z) * sigmoid(i)`` and ``new_h = tanh(new_cell) * sigmoid(o)``.
 
     Args:
         input: [B, I], float64, float32, float16 or bfloat16.
@@ -57,13 +57,14 @@ def lltm_cell(
 def lltm(*args: Any, **kwargs: Any) -> Any:
     """Layers of LLTM cells over whole sequences; arguments in the order of ``torch.lstm``.
 
-    ``lltm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)``,
-    or for a packed batch ``lltm(data, batch_sizes, hx, params, has_biases, num_layers, dropout,
-    train, bidirectional)``. Every step is :func:`lltm_cell`. D is 2 if bidirectional, else 1;
-    :class:`treadle.nn.LLTM` holds the parameters and calls this. On GPUs of sm_90 one kernel launch
-    runs all steps of a layer if its weight_hh fits on the chip (half types up to H 1024, forward
-    2048; float32 up to 512, forward 1024); :func:`treadle.launch_info` shows which ``algorithm``
-    ran, and why.
+    Call it as ``lltm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
+    batch_first)``, or for a packed batch as ``lltm(data, batch_sizes, hx, params, has_biases,
+    num_layers, dropout, train, bidirectional)``. :class:`treadle.nn.LLTM` has the parameters and
+    calls this. Every step is :func:`lltm_cell`. D is 2 if bidirectional, else 1.
+
+    On GPUs of sm_90 one kernel launch runs all steps of a layer if its weight_hh fits on the chip.
+    That is up to H = 1024 in half types (2048 in the forward pass) and up to H = 512 in float32
+    (1024 in the forward pass). :func:`treadle.launch_info` shows which ``algorithm`` ran, and why.
 
     The LLTM has no forget gate: :class:`treadle.nn.LLTM` explains what that means for a model.
 
@@ -79,7 +80,7 @@ def lltm(*args: Any, **kwargs: Any) -> Any:
         has_biases, num_layers, dropout, train, bidirectional, batch_first: as in :func:`lstm`.
         recompute: if False, a layer saves its output (H) and the gates (3H) of each direction, step
             and row for the backward pass, in input's dtype: 16H bytes in float32, 8H in half types,
-            32H in float64. If True it saves only the output (4H, 2H, 8H bytes), and the backward
+            32H in float64. If True, it saves only the output (4H, 2H or 8H bytes), and the backward
             pass computes one more matrix product.
         reset, reset_hx, lengths, return_cells: as in :func:`lstm`.
 
