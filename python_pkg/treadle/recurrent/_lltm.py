@@ -28,8 +28,8 @@ def lltm_cell(
             for input.
         bias: [3H], [1, 3H] or None.
         old_h: [B, H].
-        old_cell: [B, H], of input's dtype, or float32 with half-precision inputs (c accumulates
-            over the steps, for which half types have too few digits).
+        old_cell: [B, H], of input's dtype, or float32 with half-precision inputs. c accumulates
+            over the steps, and half types have too few digits for that.
 
         All arguments may have one more leading dimension N, for N independent cells in one call.
 
@@ -63,7 +63,7 @@ def lltm(*args: Any, **kwargs: Any) -> Any:
     calls this. Every step is :func:`lltm_cell`. D is 2 if bidirectional, else 1.
 
     On GPUs of sm_90 one kernel launch runs all steps of a layer if its weight_hh fits on the chip.
-    That is up to H = 1024 in half types (2048 in the forward pass) and up to H = 512 in float32
+    It fits up to H = 1024 in half types (2048 in the forward pass) and up to H = 512 in float32
     (1024 in the forward pass). :func:`treadle.launch_info` shows which ``algorithm`` ran, and why.
 
     The LLTM has no forget gate: :class:`treadle.nn.LLTM` explains what that means for a model.
@@ -71,8 +71,8 @@ def lltm(*args: Any, **kwargs: Any) -> Any:
     Args:
         input: [T, B, I], or [B, T, I] if ``batch_first``; float64, float32, float16 or bfloat16.
         data, batch_sizes: [S, I] and [T], a packed batch, as in :func:`lstm`.
-        hx: (h0, c0), as in :func:`lstm`. c accumulates over the steps, for which half types have
-            too few digits.
+        hx: (h0, c0), as in :func:`lstm`. c accumulates over the steps, and half types have too few
+            digits for that.
         params: for each layer and each of its directions, weight_ih [3H, I] ([3H, D*H] after the
             first layer), weight_hh [3H, H] and, if ``has_biases``, one bias [3H]. Rows are in the
             order i, o (gates), z (candidate); ``[weight_hh | weight_ih]`` is the ``weights`` of
