@@ -53,7 +53,7 @@ inline constexpr const char* kSchemas[] = {
     "sine_linear(Tensor input, Tensor weight, Tensor? bias, float omega) -> Tensor",
     "sine_linear_forward(Tensor input, Tensor weight, Tensor? bias, float omega)"
     " -> (Tensor output, Tensor phase)",
-    // slope: the gradient of input weight^T + bias.
+    // The result `slope` is the gradient of input weight^T + bias.
     "sine_linear_backward(Tensor grad, Tensor input, Tensor weight, Tensor? bias, Tensor? output,"
     " Tensor phase, float omega, bool[4] mask)"
     " -> (Tensor grad_input, Tensor grad_weight, Tensor grad_bias, Tensor slope)",
@@ -69,7 +69,8 @@ inline constexpr const char* kSchemas[] = {
     " -> (Tensor by_grad, Tensor by_factor, Tensor by_sum)",
 
     // jet [P, ..., I]: the value, its derivatives with respect to the coordinates, and the second
-    // derivatives that `second` selects: none, laplacian (their sum) or hessian_diagonal (each).
+    // derivatives that `second` selects: none, laplacian (their sum) or hessian_diagonal (one per
+    // coordinate).
     "sine_linear_jet(Tensor jet, Tensor weight, Tensor? bias, float omega, int coordinates,"
     " str second=\"none\") -> Tensor",
     "sine_linear_jet_forward(Tensor jet, Tensor weight, Tensor? bias, float omega,"

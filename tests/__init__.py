@@ -3,5 +3,6 @@
 import torch
 
 # By default torch's recurrent layers round float32 products to TF32, and so do treadle's LSTM and
-# GRU. Tests compare with exact products. Those that need TF32 use conftest.py's allow_tf32.
+# GRU. Tests compare with exact products, so this is switched off here. Tests that need TF32 use the
+# fixture allow_tf32 of conftest.py.
 torch.backends.cudnn.allow_tf32 = False

@@ -62,14 +62,14 @@ def training(found: list[tuple[str, Record]]) -> Iterator[str]:
         settings, seconds = record["settings"], record["seconds"]
         frames = settings["updates"] * settings["rows"] * settings["steps"]
         yield (
-            f"- {where(name, record)}. Perception trained for {seconds['eye']:.0f} s and reads "
-            f"{share(record['eye'])} of unseen digits; reasoning trained for "
+            f"- {where(name, record)}. Perception was trained for {seconds['eye']:.0f} s and reads "
+            f"{share(record['eye'])} of unseen digits correctly. Reasoning was trained for "
             f"{seconds['mind']:.0f} s, on {frames:,} frames."
         )
 
 
 def shown(record: Record) -> Iterator[Record]:
-    """The rows with the fewest and with the most rooms. Rows of a world on the CPU with one thread
+    """The rows with the fewest and with the most rooms. Rows whose world is simulated by one thread
     are left out."""
     sizes = [row["rows"] for row in record["speeds"]]
     for row in record["speeds"]:
@@ -83,7 +83,7 @@ def plain(row: Record) -> list[str]:
 
 
 def ways(found: list[tuple[str, Record]]) -> Iterator[str]:
-    """A table of the frames per second of each way to run the loop, on the first machine."""
+    """A table of the frames per second on the first machine, for each way to run the loop."""
     for _, record in found[:1]:
         facts = record["machine"]
         name = facts.get("gpu") or facts["cpu"]
@@ -93,8 +93,8 @@ def ways(found: list[tuple[str, Record]]) -> Iterator[str]:
 
 
 def speed(found: list[tuple[str, Record]]) -> Iterator[str]:
-    """A table for each machine: frames per second of each way to run the loop, and the times of
-    host and device."""
+    """A table for each machine, with a line for each way to run the loop. It has the frames per
+    second and the times of host and device."""
     for name, record in found:
         yield f"{where(name, record)}:"
         yield ""

@@ -26,8 +26,8 @@ KEYS = "cuda/jax/"
 
 
 def table_of(rows: list[Row]) -> Iterator[str]:
-    """A table of microseconds per step, ours and the fastest baseline's."""
-    yield from table("B, T, H", "treadle.jax", "fastest baseline", "times as fast", "by")
+    """A table of our microseconds per step and those of the fastest baseline."""
+    yield from table("B, T, H", "treadle.jax", "fastest baseline", "times as fast", "run by")
     for row in rows:
         name = row["key"].removeprefix(KEYS).replace("/", " ")
         if "times" not in row:

@@ -1,7 +1,7 @@
 """Makes the generated blocks of docs/jets.md and docs/dev/jets_numbers.md.
 
-The numbers are the committed results of the suite jets, those of GPUs first. `make readme-numbers`
-writes the blocks.
+The numbers are the committed results of the suite `jets`; results of GPUs come first.
+`make readme-numbers` writes the blocks.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ BASELINES = {
 
 
 def figures(rows: list[Row]) -> Iterator[str]:
-    """A table of our time, our speed relative to each baseline, and the peak bytes of a step.
+    """A table of our time, our speed relative to each baseline, and the peak memory of a step.
 
-    Bytes are also shown relative to eager autograd's. A baseline that no row timed has no column.
+    The memory is also shown relative to that of autograd in plain PyTorch. A baseline that no row
+    timed has no column.
     """
     timed = [row for row in rows if "times" in row]
     weighed = {row["key"].removesuffix("/memory"): row["memory"] for row in rows if "memory" in row}
     names = [name for name in BASELINES if any(name in row["times"] for row in timed)]
     columns = [f"× {BASELINES[name]}" for name in names]
-    yield from table("network, dtype, what", "treadle, ms", *columns, "MiB", "of autograd's")
+    yield from table("network, dtype, task", "treadle, ms", *columns, "MiB", "memory / autograd's")
     for row in timed:
         taken = {name: time["median_us"] for name, time in row["times"].items()}
         ours = taken["treadle"]
@@ -50,7 +51,8 @@ def figures(rows: list[Row]) -> Iterator[str]:
 
 
 def summary(machines: Iterable[Machine]) -> Iterator[str]:
-    """A table of our speed and bytes relative to autograd's, on the first machine."""
+    """A table of our speed and memory relative to autograd in plain PyTorch, on the first
+    machine."""
     measured = runs(machines, KEYS)
     if not measured:
         yield NO_SPEEDS
@@ -59,7 +61,7 @@ def summary(machines: Iterable[Machine]) -> Iterator[str]:
     facts = files[-1][1]
     weighed = {row["key"].removesuffix("/memory"): row["memory"] for row in rows if "memory" in row}
     name = facts.get("gpu") or f"{facts['cpu']}, {facts['cores']} cores"
-    yield from table(name, "ms", "× autograd", "of its bytes")
+    yield from table(name, "ms", "× autograd", "memory / autograd's")
     for row in rows:
         if "times" in row:
             ours, eager = (row["times"][name]["median_us"] for name in ("treadle", EAGER))

@@ -21,7 +21,7 @@ NONE_YET = "None have been committed yet."
 
 
 def read(pattern: str) -> list[tuple[Path, Row]]:
-    """The files and their contents, with files from GPUs first."""
+    """The files that match `pattern`, and their contents. Files from GPUs come first."""
     found = [(path, json.loads(path.read_text())) for path in sorted(FIGURES.glob(pattern))]
     return sorted(found, key=lambda file: file[1]["machine"]["device"] != "cuda")
 
@@ -29,7 +29,8 @@ def read(pattern: str) -> list[tuple[Path, Row]]:
 def where(path: Path, facts: Facts) -> str:
     """The machine and the versions with which a file was made."""
     threads = "1 thread" if facts.get("threads") == 1 else f"{facts['cores']} cores"
-    name = facts.get("gpu") or f"{facts['cpu']}, {threads}, load before {facts['load_before']}"
+    load = f"load average before the run {facts.get('load_before')}"
+    name = facts.get("gpu") or f"{facts['cpu']}, {threads}, {load}"
     versions = f"torch {facts['torch']}"
     if "transformers" in facts:
         versions += f", transformers {facts['transformers']}"
@@ -38,7 +39,7 @@ def where(path: Path, facts: Facts) -> str:
 
 
 def lines_of(record: Row) -> Iterator[str]:
-    """A table with a line for each timed task, then two lines about training."""
+    """A table with a line for each timed task, and two lines about training at its end."""
     sides = list(record["speeds"][0]["tokens_per_s"])
     yield from table("", *sides)
     for row in record["speeds"]:
@@ -53,7 +54,7 @@ def lines_of(record: Row) -> Iterator[str]:
 
 
 def speeds(files: list[tuple[Path, Row]]) -> Iterator[str]:
-    """A table of the tokens per second of each task, on the first machine."""
+    """A table of the tokens per second on the first machine, for each task."""
     if not files:
         yield NONE_YET
         return
@@ -100,7 +101,9 @@ def replaced(files: list[tuple[Path, Row]]) -> Iterator[str]:
         yield NONE_YET
         return
     sides = " / ".join(files[0][1]["losses"])
-    yield from table("script, machine", "losses differ by, relative", f"seconds a step, {sides}")
+    yield from table(
+        "script, machine", "relative difference of losses", f"seconds per step, {sides}"
+    )
     for path, record in files:
         script = "words" if "words" in path.stem else "waves"
         yield line(f"{script}, {machine(record['machine'])}", apart(record), times(record))
@@ -111,7 +114,7 @@ def drop_in(files: list[tuple[Path, Row]]) -> Iterator[str]:
         yield NONE_YET
         return
     yield from table(
-        "machine", "first loss", "last loss", "losses differ by, relative", "seconds a step"
+        "machine", "first loss", "last loss", "relative difference of losses", "seconds per step"
     )
     for _, record in files:
         losses = record["losses"]
@@ -123,7 +126,7 @@ def drop_in(files: list[tuple[Path, Row]]) -> Iterator[str]:
     for path, record in files:
         yield f"{where(path, record['machine'])}."
     yield ""
-    yield f"Pairs are {' / '.join(files[0][1]['losses'])}; times are medians."
+    yield f"Each pair of numbers is {' / '.join(files[0][1]['losses'])}. Times are medians."
     yield ""
 
 

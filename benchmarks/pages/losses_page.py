@@ -25,7 +25,7 @@ def column(row: dict[str, Any]) -> str:
 
 
 def rows(found: dict[str, Any]) -> Iterator[tuple[str, dict[str, str]]]:
-    """The title of each line of the table, and its losses by column."""
+    """Yields, for each line of the table, its title and its losses by column."""
     texts: dict[str, dict[str, str]] = {}
     for row in found["rows"]:
         if row["program"] == "waves":
@@ -45,9 +45,9 @@ def lines() -> Iterator[str]:
     facts, waves, text = found["machine"], found["waves"], found["text"]
     yield (
         f"{facts['cpu']}, torch {facts['torch']}, {commit(facts)}, {facts['date'][:10]}, "
-        f"[{FIGURES.name}](figures/{FIGURES.name}); {waves['rows']} sequences of "
-        f"{waves['length']:,} values, a text of {text['characters']:,} characters. Losses on "
-        "held-out data, and the largest c after the last step:"
+        f"[{FIGURES.name}](figures/{FIGURES.name}) ({waves['rows']} sequences of "
+        f"{waves['length']:,} values; a text of {text['characters']:,} characters). The table has "
+        "losses on held-out data and the largest c after the last step:"
     )
     yield ""
     yield from table("program", *COLUMNS)

@@ -1,6 +1,6 @@
 """Makes the table of docs/other_gpus.md from results of layers that were planned for other GPUs.
 
-Such results are in separate folders, such as h200-as-a100. `make readme-numbers` writes the table.
+These results are in separate folders, such as h200-as-a100. `make readme-numbers` writes the table.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ def geometric(speeds: list[float]) -> str:
 
 
 def lost(machine: Machine) -> str:
-    """A sentence with the rows that are slower than torch's by more than the noise of two runs."""
+    """A sentence about the rows that are slower than torch's, by more than two runs of one program
+    differ."""
     _, facts, rows = machine
     own = of(rows, OTHER_GPUS)
     slow = [(over(row) or 0.0, row) for row in own]
     named = [f"{title(row)} ({ratio:.2f} times as long)" for ratio, row in slow if ratio > SLOWER]
     among = f": {'; '.join(named)}" if named else ""
-    count = f"of {len(own)} rows, {len(named)} took"
-    return f"{name(facts)}: {count} over 3 % longer than torch{among}."
+    count = f"{len(named)} of {len(own)} rows"
+    return f"{name(facts)}: {count} took over 3 % longer than torch{among}."
 
 
 def title(row: Row) -> str:

@@ -4,8 +4,8 @@
     python benchmarks/pages/performance_page.py --output DIR    draw speed.png in another folder
 
 `make readme-numbers` writes the blocks. The baselines on this page are other people's code: torch,
-torch.compile, Triton, CuPy. docs/dev/targets.md compares our own algorithms and loops over our
-cells, and shows targets.
+torch.compile, Triton, CuPy. docs/dev/targets.md has targets, and also compares our algorithms with
+each other and with loops over our cells.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ CELLS, MODELS, WIDE = "sweep_cells", "models", "sweep_wide"
 OTHER_GPUS = "sweep_other_gpus"
 NONE_YET = targets_page.NONE_YET
 NO_MODELS = "They have not been measured yet: `benchmarks/gpu.sh OUTDIR bench --suite models`."
-# Ratios of times. A row counts as slower above SLOWER, because two runs of one program differ by
-# less. A CPU's rows are listed individually only above MUCH_SLOWER.
+# Ratios of times. A row counts as slower if its ratio is above SLOWER: two runs of one program
+# differ by less. Rows of a CPU are listed individually only above MUCH_SLOWER.
 SLOWER, MUCH_SLOWER = 1 + targets_page.NOISE, 1.2
 MOST_OF_A_SUITE = 2
 SINE_DTYPES = ("float32", "bfloat16")
@@ -107,8 +107,8 @@ def headed(machine: Machine, keys: str | tuple[str, ...]) -> str:
 
 
 def layers(all_machines: list[Machine]) -> Iterator[str]:
-    """A table of LSTM and GRU by shape, in µs per step, ours / torch's; then one sentence about
-    large batches."""
+    """A table of LSTM and GRU by shape, with ours / torch's µs per step, and a sentence about large
+    batches."""
     machine = first_gpu(all_machines)
     if machine is None or not of(machine[2], CELLS):
         yield NONE_YET
@@ -129,7 +129,7 @@ def layers(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def many_rows(rows: list[Row]) -> Iterator[str]:
-    """A sentence about large batches, because a table would be as long as those above it."""
+    """A sentence about large batches, for which a table would be too long."""
     parts = []
     for cell in ("lstm", "gru"):
         own = [row for row in rows if row["op"] == cell]
@@ -138,8 +138,9 @@ def many_rows(rows: list[Row]) -> Iterator[str]:
             parts.append(f"{cell.upper()} {spread(speeds)} over {len(speeds)} rows")
     if parts:
         yield (
-            "The speed relative to torch's for batches of 512 to 16,384 rows, 24 steps and H 64 to "
-            f"512, median (worst to best): {'; '.join(parts)}. The picture shows each row."
+            "For batches of 512 to 16,384 rows, 24 steps and H 64 to 512, the median speed "
+            f"relative to torch's (worst to best) is: {'; '.join(parts)}. The picture shows each "
+            "row."
         )
 
 
@@ -181,8 +182,8 @@ def models(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def slower(all_machines: list[Machine]) -> Iterator[str]:
-    """A table of the rows that are slower than a baseline. It has only the worst rows of each suite
-    and, for a CPU, only much slower ones."""
+    """A table of the rows that are slower than a baseline: the worst ones of each suite. For a CPU
+    it has only rows that are much slower."""
     yield from table("machine", "row", "treadle, µs", "baseline, µs", "treadle / baseline")
     rest = []
     for _, facts, rows in all_machines:
@@ -208,9 +209,9 @@ def slower(all_machines: list[Machine]) -> Iterator[str]:
             rest.append(f"{name(facts)}: {len(lost)} of {compared} rows{more}")
     yield ""
     yield (
-        f"Slower than the fastest baseline by more than 3 %: {'; '.join(rest)}. The table lists "
-        f"the {MOST_OF_A_SUITE} worst rows of each suite; [dev/targets.md](dev/targets.md) has "
-        "them all."
+        f"Rows that are slower than the fastest baseline by more than 3 %: {'; '.join(rest)}. The "
+        f"table lists the {MOST_OF_A_SUITE} worst rows of each suite; "
+        "[dev/targets.md](dev/targets.md) lists all of them."
     )
 
 
@@ -242,8 +243,8 @@ def sine(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def sine_layer(all_machines: list[Machine]) -> Iterator[str]:
-    """A table of our speed relative to the compiler's and plain PyTorch's, by dtype and pass, over
-    all widths."""
+    """A table of our speed relative to torch.compile and to plain PyTorch, by dtype and pass. Each
+    entry is for all widths together."""
     machine = first_gpu(all_machines)
     rows = [
         row
@@ -258,7 +259,10 @@ def sine_layer(all_machines: list[Machine]) -> Iterator[str]:
         _, dtype, what, *_ = row["key"].removeprefix(sine_linear_page.LAYER).split("/")
         groups.setdefault(dtype, {}).setdefault(what, []).append(row)
     passes = ("forward", "forward + backward")
-    baselines = {"`torch.compile`": sine_linear_page.COMPILED, "plain": sine_linear_page.EAGER}
+    baselines = {
+        "`torch.compile`": sine_linear_page.COMPILED,
+        "plain PyTorch": sine_linear_page.EAGER,
+    }
     columns = [(what, baseline) for what in passes for baseline in baselines]
     yield from table("dtype", *(f"{what}, against {baseline}" for what, baseline in columns))
     for dtype, own in groups.items():
@@ -274,7 +278,7 @@ def sine_layer(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def jets(all_machines: list[Machine]) -> Iterator[str]:
-    """A table of our times, our speed relative to the baselines', and the peak bytes of a step
+    """A table of our times, our speed relative to each baseline, and the peak memory of a step
     relative to autograd's."""
     machine = first_gpu(all_machines)
     rows = [row for row in (machine[2] if machine else []) if row["key"].startswith("cuda/jets/")]
@@ -284,7 +288,7 @@ def jets(all_machines: list[Machine]) -> Iterator[str]:
     by_key = {row["key"]: row for row in rows}
     names = ("autograd", "torch.func", "torch.func, compiled")
     yield from table(
-        "network, dtype, what", "ms", *(f"× {other}" for other in names), "memory / autograd's"
+        "network, dtype, task", "ms", *(f"× {other}" for other in names), "memory / autograd's"
     )
     for row in rows:
         if "times" not in row or row["label"].endswith("no training"):
@@ -297,14 +301,15 @@ def jets(all_machines: list[Machine]) -> Iterator[str]:
 
 
 def measured_on(all_machines: list[Machine]) -> Iterator[str]:
-    """A line for each machine with its folder, whose files record the measured commits."""
+    """A line for each machine, with a link to its folder. The files there record the measured
+    commits."""
     for paths, facts, rows in all_machines:
         busy = sum(bool(row.get("busy")) for row in rows)
-        note = f", {busy} while other programs ran" if busy else ""
+        note = f", {busy} of them while other programs ran" if busy else ""
         folder = links([paths[0].parent], PAGE.parent) if paths else "no files"
         yield (
-            f"- {name(facts)}: {folder}, torch {facts['torch']}, to {facts['date'][:10]}, "
-            f"{len(rows)} rows{note}."
+            f"- {name(facts)}: {folder}, torch {facts['torch']}, measured until "
+            f"{facts['date'][:10]}, {len(rows)} rows{note}."
         )
 
 
@@ -385,7 +390,7 @@ def panel(axes: Any, rows: list[Row], shapes: list[str]) -> Any:
         axes.text(
             column, shapes.index(row["what"]), text, color="white" if dark else "black", **style
         )
-    # White where both are equally fast, blue where ours is faster, red where it is slower.
+    # White means that both are equally fast, blue that ours is faster, red that it is slower.
     scale = TwoSlopeNorm(0, -1, 5)
     axes.set_facecolor("0.92")  # not measured
     image = axes.imshow(grid, cmap="RdBu", norm=scale, aspect="auto")

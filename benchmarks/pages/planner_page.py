@@ -1,10 +1,10 @@
-"""Makes the blocks and the picture of docs/recurrent.md about the algorithm for each size.
+"""Makes the blocks and the picture of docs/recurrent.md about the planner's choices.
 
     python benchmarks/pages/planner_page.py                 draw docs/figures/planner.png
     python benchmarks/pages/planner_page.py --output DIR    draw planner.png in another folder
 
-Nothing is measured: the library's planner, which chooses the algorithm for given sizes, is called
-with the properties of an H200. `make readme-numbers` writes the blocks.
+Nothing is measured: the script calls the library's planner, which chooses the algorithm for given
+sizes, with the properties of an H200. `make readme-numbers` writes the blocks.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ COLOUR = {
 
 
 def chosen(cell: str, batch: int, hidden: int, element: int, backward: bool) -> str:
-    """The planner's choice for a dense batch in one direction, with TF32 allowed, as it is by
-    default in torch's layers."""
+    """The planner's choice for a dense batch in one direction. TF32 is allowed, as it is by default
+    in torch's layers."""
     found = _build.bindings().plan_recurrence(
         *(cell, STEPS, batch, hidden, element),
         cuda=True,
@@ -99,7 +99,7 @@ def limits() -> Iterator[str]:
 
 
 def switches(cell: str, hidden: int, element: int, backward: bool) -> str:
-    """The algorithm for a batch of one row, and the batch sizes at which the algorithm changes."""
+    """The algorithm for one row, and the numbers of rows at which the algorithm changes."""
     parts: list[str] = []
     last = ""
     for batch in BATCHES:
@@ -132,7 +132,7 @@ def draw(path: Path, points: int = 96) -> None:
 
     names = list(COLOUR)
     spread = [8 * (3072 / 8) ** (n / (points - 1)) for n in range(points)]
-    # Above 64, only multiples of 64, as in most models: `tiles` supports no others.
+    # Above 64, H is a multiple of 64, as in most models: `tiles` supports only these.
     widths = sorted({round(h) if h < 64 else round(h / 64) * 64 for h in spread})
     batches = sorted({round(8192 ** (n / (points - 1))) for n in range(points)})
     figure, panels = plt.subplots(2, 2, figsize=(8.4, 6.2), sharex=True, sharey=True)

@@ -3,14 +3,15 @@
     python benchmarks/pages/readme_numbers.py          rewrite the blocks between the comment lines
     python benchmarks/pages/readme_numbers.py --check  fail if a block is out of date
 
-A block is the text between two such comment lines. README.md has four sentences about the GPU with
-the most rows. The other blocks, with the scripts that make them, are in docs/performance.md
-(performance_page.py), docs/dev/targets.md (targets_page.py, sweep_page.py), docs/recurrent.md
-(rl_page.py), docs/sine.md (sine_page.py), docs/sine_linear.md (sine_linear_page.py), docs/jets.md
-(jets_page.py), docs/interop.md (jax_page.py), docs/language_model.md (lm_page.py), docs/agent.md
-(agent_page.py), docs/dev/scaling.md (scale_page.py), docs/other_gpus.md (other_gpus_page.py) and
-docs/training_step.md (training_step_page.py). docs/dev/*_numbers.md have all numbers about jets,
-language models and the agent.
+A block is the text between two such comment lines. The block of README.md has four sentences about
+the GPU with the most rows. The other blocks, with the scripts that make them, are in
+docs/performance.md (performance_page.py), docs/dev/targets.md (targets_page.py, sweep_page.py),
+docs/recurrent.md (rl_page.py), docs/sine.md (sine_page.py), docs/sine_linear.md
+(sine_linear_page.py), docs/jets.md (jets_page.py), docs/interop.md (jax_page.py),
+docs/language_model.md (lm_page.py), docs/agent.md (agent_page.py), docs/dev/scaling.md
+(scale_page.py), docs/other_gpus.md (other_gpus_page.py) and docs/training_step.md
+(training_step_page.py). docs/dev/*_numbers.md have all numbers about jets, language models and the
+agent.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def short(value: float) -> str:
 
 
 def layer(rows: list[Row]) -> Iterator[str]:
-    """Sentences about training calls of LSTM and GRU: the speed relative to torch's, by dtype."""
+    """A sentence about LSTM and one about GRU: the training speed relative to torch's, by dtype."""
     for cell, baseline in (("LSTM", sweep_page.LSTM), ("GRU", "nn.GRU")):
         parts = []
         for digits in ("float16", "bfloat16", "float32"):
@@ -75,7 +76,7 @@ def layer(rows: list[Row]) -> Iterator[str]:
                 parts.append(f"{short(statistics.median(found))} × in {digits} ({span})")
         if parts:
             yield (
-                f"Training speed of `treadle.nn.{cell}` relative to `{baseline}`, median: "
+                f"The median training speed of `treadle.nn.{cell}` relative to `{baseline}` is "
                 f"{', '.join(parts)}."
             )
 
@@ -87,15 +88,15 @@ def sine(rows: list[Row]) -> Iterator[str]:
             continue
         ours, torch = (sine_page.share(row, who) for who in ("treadle", "torch.sin"))
         yield (
-            f"`treadle.sine` of 1 GiB of float32 around {LARGE}: {float(ours):.0%} of the speed of "
-            f"a copy; `torch.sin`: {float(torch):.0%}."
+            f"For 1 GiB of float32 near {LARGE}, `treadle.sine` has {float(ours):.0%} of a copy's "
+            f"speed, and `torch.sin` has {float(torch):.0%}."
         )
 
 
 def siren(rows: list[Row]) -> Iterator[str]:
-    """A sentence about the time and memory of training steps with a loss on the Laplacian, relative
-    to plain PyTorch's. Uses rows that compute the Laplacian by jets if there are any, otherwise
-    rows that compute it by autograd."""
+    """A sentence about the speed and memory of training steps whose loss contains the Laplacian,
+    relative to plain PyTorch. If there are rows that compute the Laplacian by jets, they are used;
+    otherwise rows that compute it by autograd."""
     for keys, eager, by in (
         (jets_page.KEYS, jets_page.EAGER, " of `Siren.jet`"),
         (sine_linear_page.NETWORK, sine_linear_page.EAGER, ""),
@@ -106,9 +107,9 @@ def siren(rows: list[Row]) -> Iterator[str]:
         shares = [row["against"]["ratio"] for row in memory if "against" in row]
         if len(found) >= FEWEST and shares:
             yield (
-                f"A training step of a `treadle.nn.Siren` whose loss is a Laplacian{by} takes "
-                f"{min(shares):.0%} to {max(shares):.0%} of plain PyTorch's memory, at "
-                f"{short(min(found))} to {short(max(found))} × its speed."
+                f"A training step of a `treadle.nn.Siren` whose loss is a Laplacian{by} needs "
+                f"{min(shares):.0%} to {max(shares):.0%} of plain PyTorch's memory, and is "
+                f"{short(min(found))} to {short(max(found))} × as fast."
             )
             return
 

@@ -51,8 +51,8 @@ def over(row: Row, name: str) -> str:
 
 
 def table_of(rows: list[Row]) -> Iterator[str]:
-    """A table of treadle's µs per step, in bold if it missed its target, and of the other
-    candidates' times divided by treadle's."""
+    """A table of treadle's µs per step, and of the times of other candidates divided by treadle's.
+    Times that missed a target are bold."""
     names = ("without resets", "cut, padded, packed", "loop of cells", "TorchRL's Triton")
     yield from table("B, T, H", "treadle", *names)
     for row in rows:
@@ -66,8 +66,8 @@ def table_of(rows: list[Row]) -> Iterator[str]:
 
 
 def cost_of(rows: list[Row]) -> Iterator[str]:
-    """A sentence about the median and the largest cost of resets over all shapes, for each fraction
-    of steps that reset."""
+    """A sentence about the cost of resets, for each fraction of steps at which rows reset: the
+    median and the maximum over all shapes."""
     costs: dict[str, list[float]] = {}
     for row in rows:
         if "times" in row:
@@ -77,12 +77,12 @@ def cost_of(rows: list[Row]) -> Iterator[str]:
     for share, found in costs.items():
         few = sum(cost <= LITTLE for cost in found)
         parts.append(
-            f"{share.replace('resets', 'resets at')} of the steps cost "
-            f"{statistics.median(found):.0%} in the median and {max(found):.0%} in the worst row "
-            f"(at most {LITTLE:.0%} in {few} of {len(found)} rows)"
+            f"{share.replace('resets', 'resets at')} of the steps add "
+            f"{statistics.median(found):.0%} to the time in the median and {max(found):.0%} in the "
+            f"worst row (at most {LITTLE:.0%} in {few} of {len(found)} rows)"
         )
     if parts:
-        yield f"Over the shapes of the sweep up to H 512, {'; '.join(parts)}."
+        yield f"For the shapes of `sweep_cells` up to H 512, {'; '.join(parts)}."
 
 
 def spread(values: list[float]) -> str:
@@ -95,7 +95,7 @@ def ratios(rows: list[Row], name: str) -> list[float]:
 
 
 def summary_of(rows: list[Row]) -> Iterator[str]:
-    """A table with a line for each cell, dtype and mode: the other candidates' times divided by
+    """A table with a line for each cell, dtype and mode: the times of other candidates divided by
     ours, as median (worst to best)."""
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
@@ -144,7 +144,8 @@ def every_row(machines: Iterable[Machine], folder: Path) -> Iterator[str]:
         yield machine_line(files, folder)
         yield ""
         if index == 0:
-            yield f"![Time of the others over treadle's, by row](../figures/{PICTURE.name})"
+            what = "Times of the other candidates divided by treadle's, by row"
+            yield f"![{what}](../figures/{PICTURE.name})"
             yield ""
         yield from table_of([row for row in rows if not row["key"].startswith(SHAPES)])
         yield ""

@@ -32,21 +32,21 @@ from benchmarks.pages.tables import (  # noqa: E402
 PAGE = ROOT / "docs" / "dev" / "scaling.md"
 NONE_YET = "No times of LSTM layers have been committed yet."
 KEYS = "cuda/sweep_cells/lstm/"
-# A node, from NVIDIA's data sheets of H200 and DGX H200: NVLink with 900 GB/s for both directions
-# together, and a network card of 400 Gb/s for each GPU.
+# A node, as in NVIDIA's data sheets of H200 and DGX H200. Each GPU has NVLink with 900 GB/s for
+# both directions together, and a network card with 400 Gb/s.
 NODE = 8
 NVLINK = 900e9 / 2
 NETWORK = 400e9 / 8
 MEMORY = 141e9
 # We assume that this fraction of the speeds above is reached.
 REACHED = 0.8
-# Latencies that NCCL 2.30 assumes (src/graph/tuning.cc, protocol Simple): for the beginning, and
-# for each hop within a node and between nodes.
+# Latencies that NCCL 2.30 assumes (src/graph/tuning.cc, protocol Simple): of the start, and of each
+# hop within a node and between nodes.
 BEGIN = 8.4e-6
 WITHIN = {"ring": 3.4e-6, "tree": 4.0e-6}
 BETWEEN = 14e-6
-# The model: layers with H inputs and H units, between an embedding of bytes and a linear layer that
-# predicts bytes.
+# The network: layers with H inputs and H units, between an embedding of bytes and a linear layer
+# that predicts bytes.
 LAYERS, VOCABULARY, GATES = 4, 256, 4
 GRADIENT = 4  # bytes per element: float32, as with autocast or FSDP2's reduce_dtype
 HALF = 2
@@ -86,10 +86,12 @@ def all_reduce(size: float, gpus: int) -> float:
 
 
 def data_parallel(layer: Layer, layers: int, gpus: int, overlap: bool = True) -> float:
-    """The time of a training step with data parallelism. When a layer's backward pass has ended,
-    its gradients are sent while earlier layers compute theirs. Without ``overlap``, all gradients
-    are sent at the end."""
-    # The bytes of the linear layer's gradient, which are also those of the embedding's.
+    """The time of a training step with data parallelism.
+
+    The gradients of a layer are sent while the layers below it compute theirs. Without
+    ``overlap``, all gradients are sent at the end.
+    """
+    # The bytes of the linear layer's gradient. The embedding's gradient has the same size.
     ends = VOCABULARY * layer.hidden * GRADIENT
     computed = layers * layer.forward
     sent = computed + all_reduce(ends, gpus)
@@ -103,8 +105,10 @@ def data_parallel(layer: Layer, layers: int, gpus: int, overlap: bool = True) ->
 
 def layer_pipeline(layer: Layer, gpus: int, call: Layer) -> float:
     """The time of a training step if each GPU has one layer and processes the time steps in chunks.
-    Several numbers of chunks are tried, and the best one is used. A chunk takes at least as long as
-    ``call``, a short call."""
+
+    The function tries several numbers of chunks and returns the smallest time. A chunk takes at
+    least as long as ``call``, a short call.
+    """
     found = []
     for chunks in (2**k for k in range(1 + int(math.log2(layer.steps)))):
         turns = chunks + gpus - 1
@@ -117,10 +121,12 @@ def layer_pipeline(layer: Layer, gpus: int, call: Layer) -> float:
 
 
 def sequence_pipeline(layers: dict[int, Layer], batch: int, gpus: int, call: Layer) -> float:
-    """The time of a training step if each GPU has all layers (as many as there are GPUs) and a part
-    of the time steps. Rows are in groups of the best measured size. A part of a layer waits for the
-    same layer's part on the previous GPU and for the layer below. The gradients of the first layer
-    are sent last."""
+    """The time of a training step if each GPU has all layers and a part of the time steps.
+
+    There are as many layers as GPUs. Rows are in groups of that measured size for which the step is
+    fastest. A layer's part on one GPU waits for its part on the previous GPU, and for the layer
+    below. The gradients of the first layer are sent last.
+    """
     found = []
     for rows, layer in layers.items():
         if batch % rows == 0:
@@ -155,24 +161,26 @@ def layers_of(rows: Iterable[dict[str, object]]) -> dict[str, Layer]:
 
 def assumptions() -> Iterator[str]:
     yield (
-        f"Assumed: nodes of {NODE} H200; per GPU, NVLink with {NVLINK / 1e9:.0f} GB/s in each "
-        f"direction and a {NETWORK / 1e9:.0f} GB/s network card (NVIDIA's data sheets of H200 and "
-        f"DGX H200). We guess that {REACHED:.0%} of these speeds is reached. An all-reduce uses a "
-        "ring or trees, whichever is faster. Latencies are those in NCCL 2.30's tuning.cc "
-        f"(protocol Simple): {BEGIN * 1e6:.1f} µs to begin; for each hop within a node "
-        f"{WITHIN['ring'] * 1e6:.1f} µs (ring) or {WITHIN['tree'] * 1e6:.1f} µs (trees); for each "
-        f"hop between nodes {BETWEEN * 1e6:.0f} µs. Gradients take {GRADIENT} bytes per element "
-        "(float32)."
+        f"We assume nodes of {NODE} H200. Each GPU has NVLink with {NVLINK / 1e9:.0f} GB/s in each "
+        f"direction, and a network card with {NETWORK / 1e9:.0f} GB/s (NVIDIA's data sheets of "
+        f"H200 and DGX H200). We guess that {REACHED:.0%} of these speeds is reached. An "
+        "all-reduce uses a ring or trees, whichever is faster. Its latencies are those in NCCL "
+        f"2.30's tuning.cc (protocol Simple): {BEGIN * 1e6:.1f} µs for the start, "
+        f"{WITHIN['ring'] * 1e6:.1f} µs (ring) or {WITHIN['tree'] * 1e6:.1f} µs (trees) for each "
+        f"hop within a node, and {BETWEEN * 1e6:.0f} µs for each hop between nodes. Gradients take "
+        f"{GRADIENT} bytes per element (float32)."
     )
     yield ""
 
 
 def by_data(layers: dict[str, Layer]) -> Iterator[str]:
     yield (
+        "The first table has milliseconds per training step. The network has "
         f"{LAYERS} LSTM layers between a byte embedding ({VOCABULARY} entries) and a linear layer "
-        f"with {VOCABULARY} outputs, in bfloat16, with B rows on each GPU. Milliseconds per "
-        "training step; in brackets the share of perfect scaling if all-reduces overlap with the "
-        "backward pass, and if none does:"
+        f"with {VOCABULARY} outputs. It runs in bfloat16, with B rows on each GPU. The brackets "
+        "have the time on 1 GPU divided by the time on several GPUs (100% is perfect scaling). The "
+        "first percentage applies if all-reduces overlap with the backward pass, the second if "
+        "they do not:"
     )
     yield ""
     yield from table("B, T, H", "gradients", "1 GPU", *(f"{gpus} GPUs" for gpus in GPUS))
@@ -191,8 +199,10 @@ def by_data(layers: dict[str, Layer]) -> Iterator[str]:
 
 
 def pairs(layers: dict[str, Layer]) -> Iterator[tuple[dict[int, Layer], int, int]]:
-    """For each T and H: the measured layers by B, with a B and a number of GPUs, if a layer with B
-    divided by the number of GPUs was measured too."""
+    """Yields, for each T and H, the measured layers by B, one of these B, and a number of GPUs.
+
+    A layer with B divided by this number was measured, too.
+    """
     for hidden, steps in sorted({(layer.hidden, layer.steps) for layer in layers.values()}):
         same = (one for one in layers.values() if (one.hidden, one.steps) == (hidden, steps))
         by_batch = dict(sorted((layer.batch, layer) for layer in same))
@@ -205,12 +215,12 @@ def pairs(layers: dict[str, Layer]) -> Iterator[tuple[dict[int, Layer], int, int
 def by_layers(layers: dict[str, Layer]) -> Iterator[str]:
     call = layers[FEW_STEPS]
     yield (
-        "The next table compares three ways to split one network. Here the network has as many "
-        "layers as there are GPUs, and B is the total number of rows on all GPUs. *Data*: each GPU "
-        "has all layers and its part of the rows. *Layers*: each has one layer and all rows, and "
-        "chunks of steps go from GPU to GPU. *Sequence*: each has all layers and its part of the "
-        "steps, and groups of rows pass from GPU to GPU. Milliseconds per training step; the "
-        "fastest is in bold:"
+        "The next table compares three ways to divide a network among GPUs. This network has as "
+        "many layers as there are GPUs, and B is the total number of rows on all GPUs. *Data*: "
+        "each GPU has all layers and a part of the rows. *Layers*: each GPU has one layer and all "
+        "rows, and sends chunks of steps to the next GPU. *Sequence*: each GPU has all layers and "
+        "a part of the steps, and sends groups of rows to the next GPU. The table has milliseconds "
+        "per training step, with the fastest in bold:"
     )
     yield ""
     yield from table("B, T, H", "GPUs", "rows per GPU", "data", "layers", "sequence")
@@ -227,21 +237,22 @@ def by_layers(layers: dict[str, Layer]) -> Iterator[str]:
         yield line(what, str(gpus), str(batch // gpus), *cells)
     yield ""
     yield (
-        f"A chunk takes at least as long as a measured call of four steps ({FEW_STEPS}: "
-        f"{(call.forward + call.backward) * 1e3:.2f} ms), which is mostly host overhead."
+        "We assume that a chunk takes at least as long as a measured call of four steps, which is "
+        f"mostly host overhead ({(call.forward + call.backward) * 1e3:.2f} ms for B,T,H of "
+        f"{FEW_STEPS})."
     )
     yield ""
 
 
 def memory(layers: dict[str, Layer]) -> Iterator[str]:
-    """A sentence about the memory of a layer, which saves its input, output and gates."""
+    """Sentences about the memory of the layers. A layer saves its input, output and gates."""
     widest = max(layer.hidden for layer in layers.values())
     kept = HALF * (2 + GATES) * widest
     fit = MEMORY / (LAYERS * kept)
     yield (
         f"For the backward pass, {LAYERS} layers with H = {widest} save {LAYERS * kept / 1e3:.0f} "
-        f"kB per row and time step. So B · T = {fit / 1e6:.1f} million fills a "
-        f"{MEMORY / 1e9:.0f} GB GPU."
+        f"kB per row and time step. So a batch with B · T = {fit / 1e6:.1f} million fills the "
+        f"memory of a {MEMORY / 1e9:.0f} GB GPU."
     )
 
 
@@ -254,10 +265,10 @@ def figures(found: Iterable[Machine]) -> Iterator[str]:
     files, layers = measured[0]
     facts = files[-1][1]
     yield (
-        f"Measured: rows `{KEYS}…/bfloat16` of one layer on one {facts['gpu']}, torch "
-        f"{facts['torch']}, {commit(facts)}, {facts['date'][:10]}, "
-        f"{links([path for path, _ in files], PAGE.parent)}. The backward pass is training minus "
-        "inference."
+        f"The times of one layer were measured on one {facts['gpu']}, torch {facts['torch']}, "
+        f"{commit(facts)}, {facts['date'][:10]}, "
+        f"{links([path for path, _ in files], PAGE.parent)} (rows `{KEYS}…/bfloat16`). The time of "
+        "the backward pass is that of training minus that of inference."
     )
     yield ""
     for make in (lambda _: assumptions(), by_data, by_layers, memory):

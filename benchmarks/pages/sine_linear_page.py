@@ -28,7 +28,7 @@ def times_as_fast(row: Row, baseline: str) -> float | None:
 
 
 def cells(row: Row | None, unit: float = 1) -> list[str]:
-    """Our time, and the times of the compiler and of the composition divided by ours."""
+    """Our time, and the times of torch.compile and of eager PyTorch, each divided by ours."""
     if row is None:
         return [""] * 3
     ours = row["times"]["treadle"]["median_us"] / unit
@@ -59,15 +59,19 @@ def layers(rows: list[Row]) -> Iterator[str]:
     )
     yield ""
     yield (
-        f"Geometric mean of the speed over the compiler's: {mean:.2f}, "
-        f"of half types {of_halves:.2f}."
+        f"The geometric mean of *× compiler* is {mean:.2f} over all rows, "
+        f"and {of_halves:.2f} over rows in half types."
     )
 
 
 def networks(rows: list[Row]) -> Iterator[str]:
-    """The table of a Siren's training steps."""
+    """A table with a line for each network: the time and memory of its training step."""
     yield from table(
-        "network, dtype, loss", "a step, ms", "× compiler", "× composition", "its bytes, ×"
+        "network, dtype, loss",
+        "a step, ms",
+        "× compiler",
+        "× composition",
+        "memory / eager PyTorch's",
     )
     by_key = {row["key"]: row for row in rows if row["key"].startswith(NETWORK)}
     for key, row in by_key.items():

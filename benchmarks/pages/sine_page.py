@@ -42,7 +42,8 @@ def power(x: float) -> str:
 
 
 def entries(name: str) -> int:
-    """The number of exponents in a table. The table for float has each of them with both signs."""
+    """The number of exponents in a table. The float table has an entry for each sign of each
+    exponent."""
     table = in_source("sine_tables.h", rf"(?s)k{name}HalfTurns\[\d+\] = (\{{.*?\n\}});")
     found = len(re.findall(r"\{-?0x", table))
     return found // 2 if name == "Float" else found
@@ -54,17 +55,21 @@ def ways() -> Iterator[str]:
     words = int(in_source("sine_tables.h", r"kInverseTwoPi\[(\d+)\]"))
     without = in_source("sine_double.h", r"kNear<double> = (\d[\de]+);")
     float64 = f"{power(near('sine_double.h', '<double>'))} ({without} on CPUs without FMA)"
-    yield "| dtype | computed in | pi in parts (bfloat16: 1/pi), for magnitudes up to | beyond it |"
+    yield "| dtype | computed in | limit | beyond the limit |"
     yield "|---|---|---|---|"
     for dtype, limit, beyond in (
-        ("float32", power(float32_limit()), f"{exponents['Float']} exponents, two float64 each"),
+        (
+            "float32",
+            power(float32_limit()),
+            f"a table of {exponents['Float']} exponents, two float64 for each",
+        ),
         (
             "bfloat16",
             power(near("sine_float.h", "<BFloat16>")),
-            f"{exponents['BFloat16']} exponents, two float32 each",
+            f"a table of {exponents['BFloat16']} exponents, two float32 for each",
         ),
-        ("float16", "all of them", "–"),
-        ("float64", float64, f"integers, from {words} 64-bit words"),
+        ("float16", "none", "–"),
+        ("float64", float64, f"integer arithmetic with a table of {words} 64-bit words"),
     ):
         computed = "float64" if dtype == "float64" else "float32"
         yield f"| {dtype} | {computed} | {limit} | {beyond} |"
@@ -82,10 +87,10 @@ def accuracy() -> Iterator[str]:
     part = {4: "quarter"}.get(parts, f"1/{parts}")
     halves = "every finite number of the half types"
     yield (
-        f"{drawn['numbers_a_piece']:,} random floats in each {part} of a decade, from "
-        f"{drawn['from']:g} to the largest float, and {halves}."
+        f"The arguments are {drawn['numbers_a_piece']:,} random floats in each {part} of a decade, "
+        f"from {drawn['from']:g} to the largest float, and {halves}. Both libraries ran on the CPU "
+        f"(torch {facts['torch']}, {facts['cpu']}, {facts['cpu_capability']})."
     )
-    yield f"torch {facts['torch']}, {facts['cpu']} ({facts['cpu_capability']}), on the CPU."
     yield ""
     yield "| | treadle | torch |"
     yield "|---|---|---|"
@@ -102,17 +107,17 @@ def nearest() -> Iterator[str]:
     found = figures()["nearest"]
     lost = -math.log2(found["distance"])
     yield (
-        f"The float32 nearest to a multiple of pi/2 is {found['x']:.10g}, "
-        f"only {found['distance']:.2g} away."
+        f"{found['x']:.10g} is closer to a multiple of pi/2 than any other float32: "
+        f"the distance is {found['distance']:.2g}."
     )
     yield (
-        f"So about {lost:.0f} bits after the point may cancel, and the code needs them in "
-        "addition to those of the result."
+        f"So about {lost:.0f} bits after the binary point may cancel, and the code must compute "
+        "them in addition to those of the result."
     )
 
 
 def magnitude(argument: str) -> tuple[bool, float]:
-    """A sort key, by which numbers come first, in order, and then mixtures."""
+    """A sort key: first the arguments that are numbers, in order, and then the mixtures."""
     try:
         return False, float(argument)
     except ValueError:
@@ -125,7 +130,7 @@ def share(row: Row, who: str) -> str:
 
 
 def by_argument(rows: list[Row]) -> list[Row]:
-    """The rows that timed an argument against a copy."""
+    """The rows that timed a size of argument, and a copy for comparison."""
     return [
         row for row in rows if row.get("series") == "argument" and "copy" in row.get("times", {})
     ]

@@ -3,7 +3,7 @@
     python benchmarks/pages/sweep_page.py                 draw docs/figures/layer.png
     python benchmarks/pages/sweep_page.py --output DIR    draw layer.png in another folder
 
-`make readme-numbers` writes the tables. They show every row, in bold if it missed its target.
+`make readme-numbers` writes the tables. They have every row; times that missed a target are bold.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def shapes(rows: list[Row]) -> Iterator[str]:
 
 
 def choice(row: Row | None) -> str:
-    """The planner's choice, with its time divided by that of the best algorithm. In brackets, the
-    other algorithms' times divided by that of the best."""
+    """The planner's choice, and its time divided by that of the best algorithm. The brackets have
+    the times of the other algorithms, divided by that of the best one."""
     if row is None or "refused" in row:
         return plain(row)
     forced = {name: times["median_us"] for name, times in row["times"].items() if name != OURS}
@@ -116,9 +116,9 @@ def choice(row: Row | None) -> str:
 
 def planner(rows: list[Row]) -> Iterator[str]:
     yield (
-        "The planner's choice (for the forward pass), with its time divided by that of the best "
-        "algorithm that can be forced here; in brackets, the other algorithms' times divided by "
-        "the same:"
+        "Each entry has the planner's choice for the forward pass, and its time divided by that of "
+        "the best algorithm that can be forced. The brackets have the times of the other "
+        "algorithms, divided by that of the best one:"
     )
     yield ""
     columns = [(digits, mode) for digits in distinct(rows, "digits") for mode in MODES]
@@ -138,7 +138,7 @@ def tiny(rows: list[Row]) -> Iterator[str]:
 
 
 def beside_torch(row: Row | None) -> str:
-    """The times of treadle's layer and of torch's. For an LLTM, the latter is nn.LSTM."""
+    """The times of treadle's layer and of torch's layer. For an LLTM, torch's layer is nn.LSTM."""
     others = [name for name in (row or {}).get("times", {}) if name != OURS]
     return cell(row, OURS, *others[:1])
 
@@ -186,8 +186,8 @@ def figures(machines: Iterable[Machine]) -> Iterator[str]:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Draws the µs per step of treadle and nn.LSTM. Each dtype and mode has a panel, each shape a
-    line of points, and targets are ticks."""
+    """Draws the µs per step of treadle and nn.LSTM. There is a panel for each dtype and mode, and a
+    line with two points for each shape. Ticks mark the targets."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,7 +1,7 @@
 """Makes the generated blocks of docs/dev/targets.md from all committed results.
 
 The page has missed targets, and then summaries. Each line of a summary is about a group of rows.
-Ratios are treadle's time divided by the fastest baseline's. `make readme-numbers` writes the
+A ratio is treadle's time divided by that of the fastest baseline. `make readme-numbers` writes the
 blocks.
 """
 
@@ -47,8 +47,8 @@ LINES = {
 
 
 def group(row: Row) -> str:
-    """The name of the summary's line to which a row belongs. It is the row's group, without some
-    distinctions, such as the op and the number of threads."""
+    """The name of the summary's line to which a row belongs. It is the name of the row's group,
+    without some details, such as the op and the number of threads."""
     name = re.sub(r", (cuda|CUDA|CPU, \d+ threads?|cpu|CPU)$", "", row["group"])
     for pattern, short in LINES.items():
         name = re.sub(pattern, short, name)
@@ -56,7 +56,7 @@ def group(row: Row) -> str:
 
 
 def is_front(row: Row) -> bool:
-    """Whether the row times a Python function against the op that it calls. Tables omit such
+    """Whether the row compares a Python function with the op that it calls. Tables omit such
     rows."""
     return bool(row["label"].startswith("treadle."))
 
@@ -75,7 +75,8 @@ def targets(rows: list[Row]) -> str:
 
 
 def lines(rows: list[Row]) -> Iterator[str]:
-    """The table of treadle's times divided by the fastest baseline's, so smaller is better."""
+    """A table with a line for each group of rows: treadle's time divided by that of the fastest
+    baseline. Smaller is better."""
     yield from table(
         "what", "rows", "time / fastest baseline's: median", "best", "worst", "targets reached"
     )
@@ -89,7 +90,7 @@ def lines(rows: list[Row]) -> Iterator[str]:
 
 
 def beside(rows: list[Row]) -> Iterator[str]:
-    """A sentence about the layer's time relative to yardsticks, which compute something else."""
+    """A sentence that compares the layer's time and memory with those of other candidates."""
     found: dict[str, list[float]] = {}
     for row in rows:
         if group(row) != LAYER:
@@ -104,12 +105,15 @@ def beside(rows: list[Row]) -> Iterator[str]:
         for name, ratios in found.items()
     ]
     if parts:
-        yield f"The {LAYER} over others, median (best to worst): {'; '.join(parts)}."
+        yield (
+            f"The time or memory of the {LAYER} divided by that of others, median (best to worst): "
+            f"{'; '.join(parts)}."
+        )
 
 
 def losses(rows: list[Row]) -> Iterator[str]:
-    """The rows that missed their target, the worst first, and other rows that are slower than the
-    fastest baseline."""
+    """The rows that missed their target, the worst first, and then other rows that are slower than
+    the fastest baseline."""
     late = sorted((row for row in rows if missed(row)), key=means.excess, reverse=True)
     count = sum("target" in row for row in rows)
     yield f"Targets missed: {len(late)} of {count}."
@@ -122,19 +126,22 @@ def losses(rows: list[Row]) -> Iterator[str]:
     slower = [row for row in rows if row.get("ratio", 0) > 1 + NOISE and not missed(row)]
     slower = sorted((r for r in slower if not is_front(r)), key=lambda r: r["ratio"], reverse=True)
     if slower:
-        yield f"Slower than the fastest baseline by more than {NOISE:.0%}, without a missed target:"
+        yield (
+            f"Rows that are slower than the fastest baseline by more than {NOISE:.0%}, without a "
+            "missed target:"
+        )
         yield ""
         for row in slower:
             yield f"- {row['key']}: {row['ratio']:.2f} × {row['fastest_baseline']}"
         yield ""
     for row in rows:
         if "refused" in row:
-            yield f"Wrong, and therefore not timed: {row['key']} ({row['refused']})."
+            yield f"This row was not timed: {row['key']} ({row['refused']})."
             yield ""
     timed = [row for row in rows if "times" in row]
     busy = sum(bool(row.get("busy")) for row in timed)
     if busy:
-        yield f"Timed while other programs ran: {busy} of {len(timed)} rows."
+        yield f"Other programs ran while {busy} of {len(timed)} rows were timed."
 
 
 def name_of(machine: Machine) -> str:
@@ -143,7 +150,7 @@ def name_of(machine: Machine) -> str:
 
 
 def summary(machine: Machine) -> Iterator[str]:
-    """The part for one machine: its description, its table, and means over many rows."""
+    """The summary for one machine: its description, its table, and means over many rows."""
     paths, facts, rows = machine
     versions = [f"torch {facts['torch']}"]
     if facts.get("gpu"):
@@ -159,7 +166,7 @@ def summary(machine: Machine) -> Iterator[str]:
 
 
 def each(found: list[Machine], part: str) -> Iterator[str]:
-    """The same part for each machine, below a heading with the machine's name."""
+    """One part of the page ("missed" or "numbers"), with a section for each machine."""
     if not found:
         yield NONE_YET
     for machine in found:

@@ -23,7 +23,7 @@ NAMES = {
 
 
 def table_of(rows: list[Row]) -> Iterator[str]:
-    """A table of milliseconds per call, and of the speed relative to the loop over torch's cell."""
+    """A table of milliseconds per call, with the speed relative to the loop of torch's cell."""
     timed = [row for row in rows if "times" in row]
     yield from table("", *(f"{row['dtype']}: ms (times as fast)" for row in timed))
     loop = next(iter(NAMES))

@@ -106,8 +106,8 @@ struct OpNode : Node {
           return std::tuple<decltype(Slot<S>::get(kept, *this))...>(Slot<S>::get(kept, *this)...);
         },
         saved_);
-    // The engine would release saved tensors after the run. Releasing them here leaves `values` as
-    // the only owner, so that backward can free them.
+    // The engine would release saved tensors only after this Node has run. Releasing them here
+    // makes `values` their only owner, so backward can free them earlier.
     if (!torch::autograd::get_current_graph_task_keep_graph()) drop_all();
     return std::apply([&](auto&... v) { return run(grads, need(), v...); }, values);
   }
@@ -121,8 +121,8 @@ struct OpNode : Node {
     std::apply([&](auto&... kept) { (Slot<S>::collect(args, kept), ...); }, saved_);
   }
 
-  // Compiled autograd traces with dummy tensors, so this must not compute anything. It records one
-  // call of `functional`.
+  // Compiled autograd traces with dummy tensors, so this function must not compute anything. It
+  // records one call of `functional`.
   variable_list apply_with_saved(const variable_list& grads,
                                  ca::SwapSavedVariables& swap) override {
     const auto& compiler = ca::getPyCompilerInterface();
@@ -156,7 +156,7 @@ struct OpNode : Node {
     return needed;
   }
 
-  // If no output has a gradient, no input has one.
+  // If none of the incoming gradients is defined, all returned gradients are undefined.
   template <class... V>
   static variable_list run(variable_list& grads, const Need& needed, V&... values) {
     bool any = false;
@@ -169,8 +169,8 @@ struct OpNode : Node {
     return Self::backward(grads, needed, values...);
   }
 
-  // A tensor's storage may have been resized since the forward pass, and ATen ops in formulas would
-  // read past its end.
+  // The storage of a saved tensor may have been resized since the forward pass. Without this check,
+  // ATen ops in a backward formula would read past its end.
   template <class V>
   static void check_saved(const V& value) {
     if constexpr (std::is_same_v<V, Tensor>) {
@@ -197,8 +197,8 @@ struct OpNode : Node {
   }
 };
 
-// Call the kernel below autograd: the first for an op that returns a new result, the second for an
-// op that writes in place.
+// Both functions call the kernel below autograd. The first is for ops that return a new result, the
+// second for ops that write in place.
 template <class Signature, class... Args>
 auto below_autograd(const c10::TypedOperatorHandle<Signature>& op, c10::DispatchKeySet keys,
                     const Args&... args) {

@@ -1,11 +1,11 @@
 // Sets flush-to-zero in every thread that computes ATen's matrix products, and later restores the
 // previous mode. When gates saturate, h and gradients can be so small that sums of their products
-// are subnormal.
+// are subnormal, and many processors compute with subnormal numbers slowly.
 //
 // A new thread inherits the mode of the thread that creates it, and OpenMP keeps the threads that
 // it creates. A thread that is created while the caller flushes subnormals would therefore keep
-// flushing. So either no thread may be created in that time, or the caller's mode must be restored
-// first, and then a parallel region must restore the mode of every thread in the pool.
+// flushing. There are two remedies: to create no thread in that time, or to restore the caller's
+// mode first and then, in a parallel region, the mode of every thread in the pool.
 #pragma once
 
 #include <ATen/Parallel.h>

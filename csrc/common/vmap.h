@@ -12,7 +12,7 @@
 namespace treadle {
 
 // For elementwise ops: moves the batch to the front and aligns the ranks, so that the arguments
-// broadcast. In place, the written argument must be batched if any argument is.
+// broadcast. In an in-place call, the argument that is written must be batched if any argument is.
 void elementwise_batch_rule(const OperatorHandle& op, Stack* stack);
 
 // For ops whose tensors have rank `rank`, or one more for N independent problems. Bit i of `rows`
@@ -70,8 +70,8 @@ class BatchedCall {
   // The value with the batch as dimension `dim`; an argument without a batch is expanded.
   Tensor with_batch(const Argument& a, int64_t dim) const;
   // The value with the batch folded into dimension `dim` of a sample. If `dim` is counted from the
-  // front, the batch is the outer index; if from the end, it is the inner index, so that the
-  // samples of a row are adjacent.
+  // front, the batch is the outer index of the folded dimension. If it is counted from the end
+  // (negative), the batch is the inner index, so that the samples of a row are adjacent.
   Tensor folded(const Argument& a, int64_t dim) const;
 
   // Runs the op with change(argument) in place of every tensor argument, and returns the results.

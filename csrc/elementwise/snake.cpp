@@ -118,7 +118,8 @@ static Tensor of_parameter(const Tensor& grad, const Tensor& parameter) {
   return cast(at::sum_to(grad, parameter.sizes()), parameter.scalar_type());
 }
 
-// For a backend without short_rows, shorter rows are transposed so that each channel is one row.
+// The backward pass needs one row per channel. If a backend lacks short_rows, rows shorter than
+// this are rearranged so that each channel has a single, longer row.
 static constexpr int64_t kShortRow = 64;
 
 Tensors3 run_snake_backward(const SnakeBackend& backend, const Tensor& grad, const Tensor& x,

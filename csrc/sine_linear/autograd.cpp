@@ -63,8 +63,8 @@ struct SineLinearBackward
       layer.backward_from_z(grad_z, need, 0, result);
       return result;
     }
-    // Release an output that is not read, before allocating gradients. Keep it in grad mode:
-    // derivatives of the gradients find this Node through the output.
+    // Releases an output that is not read, before gradients are allocated. In grad mode it is kept,
+    // because derivatives of the gradients find this Node through the output.
     if (!at::GradMode::is_enabled() && !reads_output(output.scalar_type())) output.reset();
     const bool in_steps = (need[0] || need[1]) && large_grad_z(grads[0], weight);
     if (!in_steps) {

@@ -105,7 +105,7 @@ class JetComposition {
   JetParts parts_;
   Tensor x_, w_;
   Tensor first_, second_, third_, fourth_;  // [1, ..., O], d^k sin(omega z) / dz^k
-  Tensor z1_, z2_, squares_;                // parts of z, and z1_^2 folded like z2_
+  Tensor z1_, z2_, squares_;                // first and second parts of z, and fold(z1_^2)
 
   bool any_second() const { return parts_.seconds() > 0; }
   static Tensor value(const Tensor& t) { return t.narrow(0, 0, 1); }
@@ -115,7 +115,7 @@ class JetComposition {
   }
   static Tensor sum(const Tensor& t) { return t.sum(0, /*keepdim=*/true); }
 
-  // Converts one value per coordinate to second parts: the sum for a Laplacian.
+  // Combines one value per coordinate into a jet's second parts: for a Laplacian, into their sum.
   Tensor fold(const Tensor& t) const { return parts_.second == JetSecond::kLaplacian ? sum(t) : t; }
 
   Tensor with_bias(const Tensor& z, const Tensor& bias) const {

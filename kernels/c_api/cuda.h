@@ -27,7 +27,8 @@ inline cudaStream_t stream_of(const treadle_device& device) {
   return static_cast<cudaStream_t>(device.stream);
 }
 
-// Makes the GPU current during its lifetime. Raises if CUDA says that the stream is another GPU's.
+// Makes the GPU current during its lifetime. Raises if CUDA says that the stream belongs to another
+// GPU.
 class Guard {
  public:
   explicit Guard(const treadle_device& device);

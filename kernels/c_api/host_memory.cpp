@@ -18,7 +18,7 @@ unsigned long long loads() {
   dl_iterate_phdr(
       [](dl_phdr_info* info, size_t, void* to) {
         *static_cast<unsigned long long*>(to) = info->dlpi_adds;
-        return 1;  // stops: the count is the same for every library
+        return 1;  // stops the iteration, because the count is the same for every library
       },
       &found);
   return found;

@@ -20,7 +20,8 @@ void backward_on_cuda(const CLayer&, const CBackward&) {}
 
 namespace {
 
-// Returns a plan that runs the layer in one persistent launch; raises if this GPU has none.
+// Returns a plan that runs the layer in one persistent launch. Raises if no such kernel can run the
+// layer on this GPU.
 RecurrencePlan plan_on_cuda(const CLayer& layer, bool backward) {
   RecurrenceDevice device;
   cuda::check(describe_device(layer.device.index, &device));

@@ -1,4 +1,5 @@
-// Errors of the functions of kernels.h: exceptions inside the library, a status and a text outside.
+// Errors in the functions of kernels.h. Inside the library they are exceptions; the caller gets a
+// status and a text.
 #pragma once
 
 #include <cstddef>

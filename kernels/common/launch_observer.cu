@@ -1,4 +1,5 @@
-// Records every launch with its kernel's resources while this thread requests it.
+// Records the launches of a thread, with the resources of their kernels, while that thread requests
+// it.
 #include <cuda_runtime_api.h>
 #include <cxxabi.h>
 

@@ -49,7 +49,8 @@ __device__ __forceinline__ uint16_t load2(uint32_t at) {
 }
 
 // Loads four 8 x 8 matrices of half types, transposed. Lane l passes the address of row l % 8 of
-// matrix l / 8, and receives elements [2 (l % 4)] and [2 (l % 4) + 1] of column l / 4 of each.
+// matrix l / 8, and receives elements [2 (l % 4)] and [2 (l % 4) + 1] of column l / 4 of each
+// matrix.
 __device__ __forceinline__ uint4 load_transposed(uint32_t at) {
   uint4 v;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -98,7 +99,7 @@ __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Waits until at most `n` of this thread's groups are in flight.
+// Waits until at most `n` of this thread's groups of copies are in flight.
 template <int n>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
@@ -155,7 +156,8 @@ inline constexpr bool kSetmaxnreg = true;
 inline constexpr bool kSetmaxnreg = false;
 #endif
 
-// Where this instruction does not exist, all threads keep the number of registers of the launch.
+// On GPUs without the instruction setmaxnreg, all threads keep the number of registers that they
+// had at the launch.
 template <int n>
 __device__ __forceinline__ void setmaxnreg_inc() {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -220,7 +222,8 @@ __device__ __forceinline__ void wait_barrier(uint32_t barrier, uint32_t parity) 
       : "memory");
 }
 
-// Stores 16 bytes in the shared memory of a block of the cluster, whose `barrier` counts them.
+// Stores 16 bytes in the shared memory of a block of the cluster. `barrier`, in the same block,
+// counts them.
 __device__ __forceinline__ void send16(uint32_t to, uint4 v, uint32_t barrier) {
   asm volatile(
       "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, "

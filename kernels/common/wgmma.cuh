@@ -139,11 +139,11 @@ __device__ __forceinline__ void wait_products() {
   TREADLE_PRODUCT("m64n128k16.f32." types, ", %67, %68", , "n"(static_cast<int>(kTurnA)), \
                   "n"(static_cast<int>(kTurnB)))
 
-// c [64, 128] = a [64, k] b [128, k]^T, + c if `add`, by a warpgroup; k elements are 32 bytes.
-// Transposed operands (half types only) are [k, 64] and [k, 128]. float operands are read as tf32,
-// with 10 bits of mantissa. Thread t has rows r = 16 (t / 32) + t % 32 / 4 and r + 8 of columns
-// 8 j + 2 (t % 4) and 8 j + 2 (t % 4) + 1, for j < 16. Row r is in c[4 j] and c[4 j + 1], and row
-// r + 8 in c[4 j + 2] and c[4 j + 3].
+// A warpgroup computes c [64, 128] = a [64, k] b [128, k]^T, plus the old c if `add`. The k
+// elements of a row take 32 bytes. Transposed operands (half types only) are [k, 64] and [k, 128].
+// float operands are read as tf32, with 10 bits of mantissa. Thread t has rows r and r + 8, where
+// r = 16 (t / 32) + t % 32 / 4, of columns n = 8 j + 2 (t % 4) and n + 1, for j < 16. Row r is in
+// c[4 j] and c[4 j + 1], and row r + 8 in c[4 j + 2] and c[4 j + 3].
 template <class T, bool kTurnA = false, bool kTurnB = false>
 __device__ __forceinline__ void multiply_tile(float (&c)[64], uint64_t a, uint64_t b, bool add) {
   if constexpr (std::is_same_v<T, float>) {

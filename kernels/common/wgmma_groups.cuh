@@ -60,11 +60,11 @@ namespace treadle::ptx {
     TREADLE_PRODUCT(columns, "k16.f32.f16.f16", ", 0, 0", names, a_at, b_at, add_at, __VA_ARGS__); \
   }
 
-// c = a [64, k] b [columns, k]^T, + c if `add`, by a warpgroup. a and b are descriptors made by
-// matrix(); k elements are 32 bytes; float operands are read as tf32. Thread t has rows r =
-// 16 (t / 32) + t % 32 / 4 and r + 8 of columns 8 j + 2 (t % 4) and 8 j + 2 (t % 4) + 1, for
-// j < columns / 8. Row r is in c[i] and c[i + 1], and row r + 8 in c[i + 2] and c[i + 3], where i
-// is first + 4 j.
+// A warpgroup computes c = a [64, k] b [columns, k]^T, plus the old c if `add`. a and b are
+// descriptors made by matrix(). The k elements of a row take 32 bytes. float operands are read as
+// tf32. Thread t has rows r and r + 8, where r = 16 (t / 32) + t % 32 / 4, of columns
+// n = 8 j + 2 (t % 4) and n + 1, for j < columns / 8. Row r is in c[i] and c[i + 1], and row r + 8
+// in c[i + 2] and c[i + 3], where i is first + 4 j.
 template <class T, int columns, int first, int registers>
 __device__ __forceinline__ void multiply_columns(float (&c)[registers], uint64_t a, uint64_t b,
                                                  bool add = true) {

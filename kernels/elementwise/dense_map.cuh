@@ -1,4 +1,4 @@
-// out[i] = f(in[i]...) where every operand is contiguous and of f's dtype.
+// out[i] = f(in[i]...) where every operand is contiguous and has the dtype in which f computes.
 #pragma once
 
 #include <algorithm>

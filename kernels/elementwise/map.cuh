@@ -1,5 +1,5 @@
 // The CUDA loop of every elementwise op: out[i] = f(in[i]...), any strides, any mixture of dtypes.
-// f is a functor of kernels/math. Four kernels:
+// f is a functor of kernels/math. There are four kernels:
 //   dense_map    one thread per vector of 16 bytes, or per 4 elements if misaligned
 //   rows_map     one thread per vector of 16 bytes of a row that is dense or repeats one element;
 //                any dtypes

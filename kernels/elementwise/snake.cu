@@ -18,7 +18,7 @@ __device__ __forceinline__ acc snake_of(acc x, acc alpha, acc inverse) {
   }
 }
 
-// For any phase and any alpha.
+// Valid for any phase and any alpha.
 template <class scalar_t, class acc = acc_t<scalar_t>>
 __device__ __forceinline__ acc small_snake_of(acc x, acc alpha, SnakeInverse<acc> inverse) {
   const acc t = math::mul_rn(alpha, x);
@@ -120,8 +120,9 @@ inline constexpr int kMostBlocks = 1536 / kBlockSize;
 inline constexpr int kMostBlocks = 2048 / kBlockSize;
 #endif
 
-// The number of resident blocks per multiprocessor. Near phases gain from more blocks. Far phases
-// with two accesses, or with an alpha that may be 0, need more registers, so fewer blocks fit.
+// The number of resident blocks per multiprocessor. If phases are small, more blocks are faster.
+// Large phases with two accesses per array, or with an alpha that may be 0, need more registers, so
+// fewer blocks fit.
 template <class scalar_t, int kBytes, bool kAligned>
 constexpr int row_blocks() {
   if (sizeof(scalar_t) == 8) return 0;
@@ -182,8 +183,8 @@ cudaError_t launch_rows_of(const SnakeRows<scalar_t, kBytes>& rows, cudaStream_t
   return launch(snake_rows<scalar_t, kBytes, kAligned>, shape, stream, rows);
 }
 
-// In half types a thread makes two accesses per array if they divide a row. More elements then
-// share the thread's work per channel.
+// In half types a thread makes two 16-byte accesses per array, if rows are aligned and consist of
+// whole pairs of accesses. More elements then share the work that a thread does once per channel.
 template <class scalar_t>
 cudaError_t launch_rows_of(const ElementwiseArgs& args, const SnakeForm& form,
                            cudaStream_t stream) {

@@ -14,9 +14,10 @@ struct SnakeForm {
   bool logscale;  // alpha and beta are given as their logarithms
 };
 
-// x, grad and grad_x are [N, C, L], alpha and beta and their gradients [C], all dense and of one
-// dtype. A gradient that is not needed is null. `partial` [chunks, 2, C] of acc_t has two sums for
-// each chunk of work and each channel; it is null if neither alpha nor beta needs a gradient.
+// x, grad and grad_x are [N, C, L]; alpha, beta and their gradients are [C]. All are dense and have
+// the same dtype. A gradient that is not needed is null. `partial` [chunks, 2, C] of acc_t has two
+// sums for each chunk of work and each channel; it is null if neither alpha nor beta needs a
+// gradient.
 struct SnakeBackwardArgs {
   Dtype dtype;
   int64_t n, c, l;
@@ -27,8 +28,9 @@ struct SnakeBackwardArgs {
   SnakeForm form;
 };
 
-// How the CPU divides the work: a chunk is a part of a row, for all channels. Sums are added in the
-// order of the chunks, so that they do not depend on the number of threads.
+// How the CPU divides the work. A chunk is a range of at most kLength of the L elements, in all
+// channels of one of the N batch entries. Sums are added in the order of the chunks, so that they
+// do not depend on the number of threads.
 struct SnakeCpuChunks {
   static constexpr int64_t kLength = 8192;
   int64_t parts, count;

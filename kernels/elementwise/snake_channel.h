@@ -1,4 +1,5 @@
-// A channel of snake: results and gradients from its parameters and the sums over its elements.
+// Computes the results and gradients of one channel of snake, from its parameters and from sums
+// over its elements.
 #pragma once
 
 #include "kernels/elementwise/snake_args.h"

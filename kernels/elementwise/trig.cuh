@@ -44,7 +44,7 @@ __device__ __forceinline__ bool any_far(const Vector<scalar_t, n>& in) {
 template <class scalar_t, int n>
 __device__ __forceinline__ bool all_far(const Vector<scalar_t, n>& in) {
   if constexpr (std::is_same_v<scalar_t, BFloat16> && n % 2 == 0) {
-    // |x| >= 2 exactly if the highest bit of the exponent is set.
+    // |x| >= 2 if and only if the highest bit of the exponent is set.
     const auto& words = reinterpret_cast<const Vector<uint32_t, n / 2>&>(in).value;
     uint32_t bits = words[0];
 #pragma unroll
@@ -81,8 +81,8 @@ __device__ __forceinline__ void compute_far(const Vector<scalar_t, n>& in, Resul
   }
 }
 
-// widen() that the compiler cannot move before a branch. It would do so for one side of the branch,
-// and the other side would pay for it.
+// A widen() that the compiler cannot move before a branch. Otherwise it would move the widen() of
+// one side of the branch there, and threads that take the other side would execute it, too.
 template <class scalar_t, int n>
 __device__ __forceinline__ void widen_here(const Vector<scalar_t, n>& in, acc_t<scalar_t> (&x)[n]) {
   Vector<scalar_t, n> copy = in;
@@ -106,7 +106,7 @@ __device__ __forceinline__ uint32_t packed(float low, float high) {
   }
 }
 
-// Flips the signs that remain to be flipped. In half types it does so in pairs, after packing.
+// Flips the signs that must still be flipped. In half types it does so in pairs, after packing.
 template <class scalar_t, int n>
 __device__ __forceinline__ void narrow_resolved(const math::Flip (&y)[n],
                                                 Vector<scalar_t, n>& out) {
@@ -132,7 +132,8 @@ __device__ __forceinline__ void narrow_resolved(const double (&y)[n], Vector<dou
 
 }  // namespace detail
 
-// rounded: the caller rounds y to scalar_t. Then far_wave gives the same bits as near_wave.
+// `rounded` means that the caller rounds y to scalar_t. Then far_wave gives the same bits as
+// near_wave.
 template <math::Wave wave, class scalar_t, bool rounded, int n, class Result>
 __device__ __forceinline__ void compute_wave(const Vector<scalar_t, n>& in, Result (&y)[n]) {
   constexpr bool is_float = std::is_same_v<scalar_t, float>;

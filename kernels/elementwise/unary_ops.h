@@ -1,6 +1,7 @@
-// TREADLE_UNARY_OPS(row) lists the elementwise ops that have one tensor and no number. A row is the
-// op, the type of its formula (on CUDA and on the CPU), and whether integer inputs give integer
-// results; otherwise they give floats. Each op also has a kernel for its gradient, <op>_backward.
+// TREADLE_UNARY_OPS(row) lists the elementwise ops that have one tensor and no number. A row
+// consists of the op, the type of its formula (on CUDA and on the CPU), and whether integer inputs
+// give integer results (if not, they give floats). Each op also has a kernel for its gradient,
+// <op>_backward.
 #pragma once
 
 // clang-format off

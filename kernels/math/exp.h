@@ -94,7 +94,7 @@ __device__ __forceinline__ float expm1_approximate(float x) {
 }  // namespace detail
 #endif
 
-// For x <= 0 and NaN. exp is 0 where x is below `lowest`.
+// Valid for x <= 0 and for NaN. exp is 0 where x is below `lowest`.
 template <class T>
 TREADLE_HD ExpPair<T> exp_pair(T x, T lowest = T(-1e4)) {
 #if defined(__CUDA_ARCH__)

@@ -1,5 +1,5 @@
-// exp(x) for any x. For float its error is at most 0.66 ulp, with the same bits on every device,
-// because exact.h rounds every step. exp.h has a faster function for x <= 0.
+// exp(x) for any x. For float its error is at most 0.66 ulp. The bits are the same on every device,
+// because the functions of exact.h round every step. exp.h has a faster function for x <= 0.
 #pragma once
 
 #include "kernels/math/exact.h"

@@ -1,4 +1,4 @@
-// scale: out = x * factor. Linear, so its derivative is itself.
+// scale: out = x * factor. The op is linear, so its backward pass is the same op.
 #pragma once
 
 #include "kernels/common/dtype.h"

@@ -6,8 +6,8 @@
 
 namespace treadle::math {
 
-// The largest magnitude that is reduced with pi in several terms. Without fma, the products of
-// these terms must be exact.
+// The largest magnitude that is reduced with pi as a sum of several terms. Without fma, the
+// products of these terms must be exact.
 #if defined(TREADLE_FAST_FMA)
 template <>
 inline constexpr double kNear<double> = 0x1p+40;
@@ -89,7 +89,7 @@ TREADLE_HD Turns turns_of(double x) {
   return {m * digits(first) + high_product(m, w1) + (low < m * w1), low};
 }
 
-// For finite x with |x| > 2^-10.
+// Valid for finite x with |x| > 2^-10.
 template <Wave wave>
 TREADLE_HD DoubleAngle far_angle(double x) {
   Turns turns = turns_of(x);
@@ -156,7 +156,7 @@ TREADLE_HD double far_wave(double x) {
 
 template <Wave wave>
 TREADLE_HD detail::DoubleAngle any_angle(double x) {
-  const bool far = magnitude(x) > kNear<double> && !is_inf(x);  // near gives NaN for inf
+  const bool far = magnitude(x) > kNear<double> && !is_inf(x);  // near_angle gives NaN for inf
   return far ? detail::far_angle<wave>(x) : detail::near_angle<wave>(x);
 }
 

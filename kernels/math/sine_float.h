@@ -1,12 +1,13 @@
-// sin(x) and cos(x) of float, Half and BFloat16, computed in float: the same bits on every device.
+// sin(x) and cos(x) of float, Half and BFloat16, computed in float, with the same bits on every
+// device.
 //
 // x = k pi + r with |r| <= pi / 2. The sine is an odd polynomial in r, with its sign flipped for
 // odd k. The cosine is sin(x + pi / 2): either k is an integer minus 1/2, or r is pi / 2 minus the
-// |r| of the sine. Up to kNear, r is computed with pi or 1 / pi in several terms. Beyond kNear, a
-// table of 1 / pi by exponent gives x / pi modulo 2 (sine_tables.h). Errors in float are at most
-// 1.6 ulp. BFloat16 results are correctly rounded, and so are Half results, except those of two
-// numbers and their negatives. -0 stays -0: all terms of pi and 1 / pi are positive, so a product
-// with 0 has the right sign. inf gives NaN.
+// |r| of the sine. Up to kNear, r is computed with pi or 1 / pi in several terms. Beyond kNear,
+// x / pi modulo 2 is computed with a table that has an entry for each exponent (sine_tables.h).
+// Errors in float are at most 1.6 ulp. BFloat16 results are correctly rounded, and so are Half
+// results, except those of two numbers and their negatives. -0 stays -0: all terms of pi and 1 / pi
+// are positive, so a product with 0 has the right sign. inf gives NaN.
 #pragma once
 
 #include <type_traits>
@@ -27,10 +28,10 @@ inline constexpr float kNear<BFloat16> = 0x1p+22f;
 template <class scalar_t>
 inline constexpr bool kHasFar = !std::is_same_v<scalar_t, Half>;
 
-// Up to here a float needs no table: kFloatSmall gives x / pi accurately enough.
+// Up to this magnitude a float needs no table, because kFloatSmall gives x / pi accurately enough.
 inline constexpr float kNoTable = 0x1p+23f;
 
-// A value whose sign remains to be flipped if the lowest bit of `odd` is set.
+// A value whose sign must still be flipped if the lowest bit of `odd` is set.
 struct Flip {
   float value;
   uint32_t odd;
@@ -60,7 +61,7 @@ TREADLE_HD T nearest(T x, T inverse_pi, Bits* odd) {
   return k;
 }
 
-// For the sine, t = x / pi minus the nearest integer; for the cosine, 1/2 - |t|.
+// Returns t = x / pi minus the nearest integer for the sine, and 1/2 - |t| for the cosine.
 template <Wave wave, class T, class Bits>
 TREADLE_HD T half_turns(T x, HalfTurns<T> row, Bits* odd) {
   const T k = nearest<Wave::kSine>(x, row.high, odd);
@@ -134,14 +135,14 @@ TREADLE_HD Flip sine_of(Flip angle) {
   return {fma_rn(p, cube, r), angle.odd};
 }
 
-// sin(pi r), accurate enough to be correctly rounded for every near bfloat16.
+// sin(pi r), accurate enough that the result is correctly rounded for every bfloat16 up to kNear.
 TREADLE_HD float sinpi_bf16_near(float r) {
   const float q = mul_rn(r, r);
   const float p = polynomial(q, 0x1.921fa8p+1f, -0x1.4ab754p+2f, 0x1.45ad72p+1f, -0x1.1f0c0ap-1f);
   return mul_rn(p, r);
 }
 
-// sin(pi r), accurate enough to be correctly rounded for every bfloat16.
+// sin(pi r), accurate enough that the result is correctly rounded for every bfloat16.
 TREADLE_HD float sinpi_bf16(float r) {
   const float q = mul_rn(r, r);
   const float p = polynomial(q, 0x1.921fb0p+1f, -0x1.4abbacp+2f, 0x1.466870p+1f, -0x1.3241ccp-1f,
@@ -151,7 +152,7 @@ TREADLE_HD float sinpi_bf16(float r) {
 
 }  // namespace detail
 
-// For |x| <= kNear<scalar_t>, and NaN.
+// Valid for |x| <= kNear<scalar_t>, and for NaN.
 template <Wave wave, class scalar_t>
 TREADLE_HD Flip near_wave(float x) {
   if constexpr (std::is_same_v<scalar_t, BFloat16>) {
@@ -163,8 +164,9 @@ TREADLE_HD Flip near_wave(float x) {
   }
 }
 
-// For a bfloat16 x with |x| >= 2, scaled by kBFloat16Scale so that no table entry is below the
-// smallest float. Where x is near, the result rounded to bfloat16 equals near_wave's.
+// Valid for a bfloat16 x with |x| >= 2. The argument is x multiplied by kBFloat16Scale, so that no
+// table entry is below the smallest float. If |x| is at most kNear, the result rounded to bfloat16
+// equals that of near_wave.
 template <Wave wave>
 TREADLE_HD Flip far_scaled_wave(float scaled) {
   uint32_t odd = 0;
@@ -172,7 +174,7 @@ TREADLE_HD Flip far_scaled_wave(float scaled) {
   return {detail::sinpi_bf16(turns), odd};
 }
 
-// For |x| >= kNear<scalar_t>, and NaN.
+// Valid for |x| >= kNear<scalar_t>, and for NaN.
 template <Wave wave, class scalar_t>
 TREADLE_HD Flip far_wave(float x) {
   if constexpr (std::is_same_v<scalar_t, BFloat16>) {
@@ -182,7 +184,7 @@ TREADLE_HD Flip far_wave(float x) {
   }
 }
 
-// For any x, without a branch. Without the table, |x| must be at most kNoTable.
+// Valid for any x, and has no branch. Without the table, |x| must be at most kNoTable.
 template <Wave wave, class scalar_t, bool table = true>
 TREADLE_HD Flip any_wave(float x) {
   const bool far = magnitude(x) > kNear<scalar_t>;

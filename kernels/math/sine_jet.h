@@ -4,9 +4,9 @@
 //   first    y_i = omega c z_i
 //   second   y_ii = omega c z_ii - omega^2 s z_i^2; for a Laplacian, both terms are sums over i
 // The backward pass recovers z_i = y_i / (omega c) from y_i. So both passes decode c from the saved
-// phase (math/sine_linear.h), and replace it by half a unit of the phase where |c| is smaller. Then
-// z_i is as accurate as y_i even where c is small. z_ii cannot be recovered as accurately, so
-// another matrix product recomputes it.
+// phase (math/sine_linear.h). Where |c| is less than kLeastCosine (half a unit of the phase), both
+// use kLeastCosine instead. Then z_i is as accurate as y_i even where c is small. z_ii cannot be
+// recovered as accurately, so another matrix product recomputes it.
 #pragma once
 
 #include "kernels/math/sine_linear.h"

@@ -1,12 +1,12 @@
-// y = sin(u), and `phase`, which is saved with y for the derivatives, on host and device. The phase
-// of each type is
+// Computes y = sin(u) and `phase`, on host and device. Both are saved for the derivatives. The
+// phase depends on the type:
 //   Half, BFloat16   u in units of 2^-16 turn, modulo a turn: sine and cosine within 1.5e-4
 //   float            16 bits that give cos(u) from y, within 4e-8 of the rounded cosine
 //   double           u
-// In float, |cos(u)| is sqrt((1 - y) (1 + y)), with an error that grows where the cosine is small.
-// If (1 - y) (1 + y) is at least kSmall, the 16 bits are the sign of cos(u) and a correction of the
-// root; below, they are cos(u) in fixed point. For NaN and inf, y is NaN; in half types the phase
-// is then kNaN.
+// In float, |cos(u)| is sqrt((1 - y) (1 + y)), with an error that is large where the cosine is
+// small. If (1 - y) (1 + y) is at least kSmall, the 16 bits are the sign of cos(u) and a correction
+// of the root. Otherwise they are cos(u) in fixed point. For NaN and inf, y is NaN; in half types
+// the phase is then kNaN.
 #pragma once
 
 #include "kernels/math/sine_double.h"
@@ -24,7 +24,7 @@ TREADLE_HD uint32_t rounded_bits(float x, float scale) {
   return bits_of(fma_rn(x, scale, kRound<float>));
 }
 
-// Returns r of u = k pi + r, and whether k is odd. With kFar, |u| may exceed kNear<float>.
+// Returns r, where u = k pi + r, and whether k is odd. With kFar, |u| may exceed kNear<float>.
 template <bool kFar>
 TREADLE_HD Flip sine_angle(float u) {
   const Flip a = near_angle<Wave::kSine, Half>(u);
@@ -87,20 +87,20 @@ TREADLE_HD SineAndCosine waves_of(Quarter angle) {
           from_bits(bits_of(cosine) ^ ((angle.k + 1) & 2) << 30)};
 }
 
-// Where cos(u)^2 is below kSmall, the bits are cos(u) in units of 2^-24, which reach up to 2^-9. At
-// the threshold the root is 0.95 of 2^-9. There it is off by 5e-5 if y is off by 1.6 ulp. The
-// correction, 15 bits in units of 2^-28, covers that.
+// If cos(u)^2 is below kSmall, the 16 bits are cos(u) in units of 2^-24, up to 2^-9 in magnitude.
+// If cos(u)^2 is kSmall, the root is 0.95 * 2^-9, and an error of 1.6 ulp in y changes it by 5e-5.
+// The correction can represent this, because it has 15 bits in units of 2^-28.
 inline constexpr float kSmall = 0.9025f * 0x1p-18f;
 inline constexpr float kUnit = 0x1p-24f, kFineUnit = 0x1p-28f;
 
-// (1 - y) (1 + y): cos(u)^2 up to the rounding of y.
+// Returns (1 - y) (1 + y), which is cos(u)^2 except for the rounding of y.
 TREADLE_HD float square_of_cosine(float y) { return mul_rn(sub_rn(1.0f, y), add_rn(1.0f, y)); }
 
-// sqrt(square) where `square` is not small; NaN stays NaN. The correction includes sqrt_near's
-// error.
+// sqrt(square) if `square` is at least kSmall; NaN stays NaN. The correction also covers the error
+// of sqrt_near.
 TREADLE_HD float root_of(float square) { return sqrt_near(square < kSmall ? kSmall : square); }
 
-// The code of a cosine, in the lower 16 bits of the result.
+// Encodes a cosine in the lower 16 bits of the result.
 TREADLE_HD uint32_t encode_cosine(float y, float c) {
   const float square = square_of_cosine(y);
   const uint32_t itself = rounded_bits(c, 1 / kUnit);
@@ -120,8 +120,8 @@ TREADLE_HD float decode_cosine(float y, int32_t code) {
 
 }  // namespace detail
 
-// For each stored type: the types of the phase as stored (phase_t) and as computed (Phase), which
-// inputs the derivatives' cosine and sine read, and their formulas.
+// For each stored type: the type of the phase in memory (phase_t) and in registers (Phase), which
+// saved values the cosine and sine of the derivatives are computed from, and the formulas.
 template <class scalar_t>
 struct SineLinear {
   using phase_t = int16_t;
@@ -154,7 +154,7 @@ struct SineLinear {
   template <bool kCosine, bool kFar>
   static TREADLE_HD float wave(float, Phase phase) {
     const uint32_t units = static_cast<uint32_t>(phase) + (kCosine ? 0x4000u : 0u);
-    // The nearest half turn, and the rest.
+    // `rest` is the distance to the nearest multiple of half a turn.
     const int32_t rest = static_cast<int32_t>(units << 17) >> 17;
     const uint32_t odd = (units - static_cast<uint32_t>(rest)) >> 15;
     const float r = mul_rn(static_cast<float>(rest), 0x1.921fb6p-14f);

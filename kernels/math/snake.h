@@ -3,7 +3,7 @@
 //   with respect to alpha  2 x / b sin(t) cos(t)
 //   with respect to beta   -sin(t)^2 / b^2
 // b is beta + eps; its inverse is computed first, as in the models that use snake. In the limit
-// form b is alpha: with w = sin(t) / alpha, which is x where alpha is 0, out = x + alpha w^2, and
+// form b is alpha. There w is sin(t) / alpha or, where alpha is 0, x. Then out = x + alpha w^2, and
 // the derivative with respect to alpha is w (2 x cos(t) - w). The forward result has the same bits
 // on every device, except in float64. Twin: treadle.reference.snake.
 #pragma once
@@ -51,8 +51,8 @@ TREADLE_HD float snake_turns(T t, HalfTurns<T> row) {
   return static_cast<float>(half_turns<Wave::kSine>(t, row, &odd));
 }
 
-// For half types. The sine is as accurate as bfloat16's; its error is much smaller than the
-// rounding of the results.
+// For half types. The sine has the accuracy of the sine for bfloat16. Its error is much smaller
+// than the rounding of the results.
 template <bool kCosine>
 TREADLE_HD SnakeWaves<float> snake_of_turns(float turns) {
   return {sinpi_bf16_near(turns), kCosine ? cospi(turns) : 0};
@@ -60,7 +60,7 @@ TREADLE_HD SnakeWaves<float> snake_of_turns(float turns) {
 
 }  // namespace detail
 
-// For |t| <= kSnakeNear, and NaN.
+// Valid for |t| <= kSnakeNear, and for NaN.
 template <class scalar_t, bool kCosine>
 TREADLE_HD SnakeWaves<acc_t<scalar_t>> near_snake(acc_t<scalar_t> t) {
   if constexpr (is_half_type<scalar_t>) {
@@ -76,7 +76,8 @@ TREADLE_HD SnakeWaves<acc_t<scalar_t>> near_snake(acc_t<scalar_t> t) {
   }
 }
 
-// For any t. A near t gives the bits of near_snake, so that no result depends on its neighbours.
+// Valid for any t. If |t| is at most kSnakeNear, the bits are those of near_snake, so that no
+// result depends on the elements next to it.
 template <class scalar_t, bool kCosine>
 TREADLE_HD SnakeWaves<acc_t<scalar_t>> any_snake(acc_t<scalar_t> t) {
   if constexpr (is_half_type<scalar_t>) {

@@ -27,8 +27,9 @@ cudaError_t launch_step_forward(const RecurrenceForward& args, cudaStream_t stre
 cudaError_t launch_step_backward(const RecurrenceBackward& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_step_backward);
 
-// ---- warp: one launch for each of args.layer.steps. If H and I are multiples of 4, the addresses
-// of arrays must be multiples of 16 bytes, and rows of the input multiples of 4 elements apart.
+// ---- warp: one launch for each of args.layer.steps. If H and the number of inputs are multiples
+// of 4, the addresses of arrays must be multiples of 16 bytes, and the distance between rows of the
+// input a multiple of 4 elements.
 
 cudaError_t launch_warp_forward(const FusedForward& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_warp_forward);

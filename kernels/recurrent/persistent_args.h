@@ -2,9 +2,10 @@
 // in one launch. This header is for the host and for CUDA, and needs no torch. Shapes are as in
 // step_args.h, with D directions; direction 1 runs backward in time. Strides count elements. Arrays
 // that are read in 16-byte chunks have a 16-byte-aligned base and strides that are multiples of 8
-// elements (floats: of 4). The caller pads rows if H does not allow this, and the padding is never
-// used. The kernel of a single block needs no alignment, because it reads single elements. In half
-// types it reads each element together with its neighbour, which must not be written meanwhile.
+// elements (of 4 in float32). The caller pads rows if H does not allow this, and the padding is
+// never used. The kernel of a single block needs no alignment, because it reads single elements. In
+// half types it reads each element together with its neighbour, which must not be written
+// meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@ struct PersistentSizes {
   Dtype dtype;  // Half, BFloat16 or Float
   int directions;
   int64_t steps, batch, hidden;
-  // [T + 1] on the device: the first row of each step of a packed batch; null: t * batch.
+  // [T + 1] on the device: where the rows of each step of a packed batch begin. Null if the batch
+  // is not packed; then step t begins at row t * batch.
   const int64_t* starts;
   int64_t first_row, row_count;  // the rows of the batch that this launch computes
   bool half_c;                   // c0, c_n and their gradients have `dtype`, else acc
@@ -28,7 +30,7 @@ struct PersistentSizes {
   int groups = 1;
 };
 
-// The number of groups of a grid if each has this many rows.
+// The number of groups in a launch of a grid kernel if each group has this many rows.
 inline int grid_groups(const PersistentSizes& sizes, int rows) {
   return static_cast<int>((sizes.row_count + rows - 1) / rows) * sizes.directions;
 }
@@ -75,14 +77,14 @@ struct PersistentBackward {
   int64_t bias_parts = 0;
 };
 
-// For the kernel that computes c before each step, from all gates, in one launch.
+// Arguments of the kernel that computes c before each step from the saved gates, in one launch.
 struct PersistentCStates {
   PersistentSizes sizes;  // any floating dtype
   const void* gates;      // [D, S, GH] contiguous
   const void* c0;         // [D, B, H] contiguous
   void* c_states;         // [D, S, H] acc
   int64_t c_direction, c_row;
-  int direction;  // the first of `directions`, because "step" runs one direction at a time
+  int direction;  // the first direction of this launch; "step" runs one at a time
   RecurrenceResets resets = {};
 };
 

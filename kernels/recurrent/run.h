@@ -50,7 +50,7 @@ inline size_t workspace_bytes(const RecurrenceSizes& sizes, const RecurrencePlan
 cudaError_t run_forward(PersistentForward args, const RecurrencePlan& plan, void* workspace,
                         cudaStream_t stream) TREADLE_EXPORTED(run_forward);
 
-// Computes c before each step first, and passes it to the steps, so args.steps.c_states need not be
+// First computes c before each step, and passes it to the steps, so args.steps.c_states need not be
 // set.
 cudaError_t run_backward(const BackwardArguments& args, const RecurrencePlan& plan, void* workspace,
                          cudaStream_t stream) TREADLE_EXPORTED(run_backward);

@@ -1,8 +1,9 @@
 // Arguments that describe one direction of a recurrent layer, for kernels on the CPU and on CUDA.
-// This header needs neither torch nor CUDA. Shapes: S rows of all steps (of a packed batch, or T *
-// B), B rows of the batch, H units. Of the G gates, the last G_i have a product with the input, and
-// the first G_h have one with h (kernels/math/cells). States, products and c are acc_t; values
-// saved for the backward pass are `dtype`.
+// This header needs neither torch nor CUDA. In shapes, B is the number of rows of the batch, H the
+// number of units, and S the number of rows of all steps together (T * B if every row takes every
+// step). A cell has G gates. The last G_i of them have a product with the input, and the first G_h
+// have one with h (kernels/math/cells). States, products and c have the type acc_t; values saved
+// for the backward pass have the type `dtype`.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,9 @@
 
 namespace treadle {
 
-// Rows `start` to `start + rows` of S, which are a prefix of the batch. The `marked_rows` marks
-// from index `marks` on determine which rows reset before the step.
+// A step: rows `start` to `start + rows` of the S rows of all steps. They belong to the first
+// `rows` rows of the batch. The `marked_rows` marks from index `marks` on determine which rows
+// reset before the step.
 struct RecurrenceStep {
   int64_t start, rows;
   int64_t marks = 0, marked_rows = 0;
@@ -28,7 +30,7 @@ struct RecurrenceResets {
   // `dtype`, c in acc. Null: zeros.
   const void *h = nullptr, *c = nullptr;
   // Backward: [D, S, H] acc, the gradients of the replacement states, indexed by the step after the
-  // reset. Only the elements of resets are written. Null: not requested.
+  // reset. Only elements that belong to a reset are written. Null: not requested.
   void *grad_h = nullptr, *grad_c = nullptr;
   bool per_step = false;
 };
@@ -38,7 +40,8 @@ struct MatrixView {
   int64_t row_stride = 0, column_stride = 0;
 };
 
-// Whether row b resets before the step, and its row in the arrays of RecurrenceResets.
+// starts_anew() tells whether row b resets before the step. reset_row() is the row's index in the
+// arrays of RecurrenceResets.
 TREADLE_HD bool starts_anew(const RecurrenceResets& resets, const RecurrenceStep& step, int64_t b) {
   return b < step.marked_rows && resets.marks != nullptr && resets.marks[step.marks + b];
 }
@@ -54,9 +57,10 @@ struct RecurrenceForward {
   int64_t batch, hidden;
   const RecurrenceStep* steps;
   int64_t step_count;
-  // [S, G_i H] acc: x W_ih^T. CUDA adds h W_hh^T in place if all gates have both products;
-  // otherwise, and in a StepGraph, `state_products` has that product for steps[0], [rows, G_h H]
-  // acc in W_hh's order. On the CPU it has the product of the only step, or is missing.
+  // `products` is x W_ih^T: [S, G_i H] acc. If all gates have both products, CUDA adds h W_hh^T to
+  // it in place. Otherwise, and in a StepGraph, `state_products` is h W_hh^T for steps[0]:
+  // [rows, G_h H] acc, in W_hh's order. On the CPU, `state_products` may be given only for a single
+  // step.
   MatrixView products, state_products;
   const void *bias_ih, *bias_hh;  // [G_i H], [G_h H]; each may be null
   void* h;                        // [B, H] state, in and out
@@ -64,11 +68,11 @@ struct RecurrenceForward {
   void* output;                   // [S, H], rows output_stride apart
   int64_t output_stride;
   void* gates;  // [S, GH] contiguous: pre-activations including bias; or null
-  // The resets of this direction. On CUDA each step writes the replaced states for the next one, so
-  // steps[step_count] must exist, and the caller replaces the states of the first step.
+  // The resets of this direction. On CUDA each step also applies the resets before the next step,
+  // so steps[step_count] must exist. The caller applies the resets before the first step.
   RecurrenceResets resets = {};
   // CUDA: the array that the first step reads in place of c, or null. If it is given, the first
-  // step has all rows.
+  // step must have all rows.
   const void* first_c = nullptr;
 };
 
@@ -85,8 +89,9 @@ struct RecurrenceBackward {
   MatrixView grad_h;       // [B, H] acc, state, in and out
   void* grad_c;            // [B, H] acc, state, in and out
   void* grad_gates;        // [S, GH] contiguous: `dtype` on CUDA, acc on the CPU
-  // On CUDA each step handles the reset after it, which is the reset before `last`, the step that
-  // ran previously. The caller handles the reset before the first step.
+  // On CUDA, a step of the backward pass also handles the resets between it and `last`, the step
+  // that ran before it here and follows it in the forward pass. The caller handles the resets
+  // before the first step.
   RecurrenceResets resets = {};
   RecurrenceStep last = {};
 };

@@ -1,7 +1,7 @@
-// Arguments of the sine layer's kernels on the CPU and on CUDA, without torch or CUDA.
-// Shapes: R rows, O columns, I inputs; everything is contiguous unless a stride is given.
-// With z = input weight^T + bias: output = sin(omega z), and phase is the part of z that the
-// derivatives need besides output (math/sine_linear.h).
+// Arguments of the sine layer's kernels on the CPU and on CUDA, without torch or CUDA. Shapes:
+// R rows, O columns, I inputs; everything is contiguous unless a stride is given. With
+// z = input weight^T + bias: output = sin(omega z), and phase has what the derivatives need in
+// addition to output (math/sine_linear.h).
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ struct SineLinearSlope {
   void* result;
 };
 
-// grad_z [R, O], which is slope.result, and its column sums grad_bias [O].
+// Computes grad_z [R, O], which is slope.result, and its column sums grad_bias [O].
 struct SineLinearBackwardBias {
   SineLinearSlope slope;
   int64_t rows, columns;
@@ -49,7 +49,7 @@ struct SineLinearBackwardBias {
   void* grad_bias;
 };
 
-// The vjp of a slope, for a gradient v of its result. A null result is not computed.
+// The vjp of SineLinearSlope; v is the gradient of its result. A null result is not computed.
 //   grad_grad = v factor scale wave        grad_factor = v grad scale wave
 //   grad_z = v grad factor next_scale next_wave, where next_wave is the sine if wave is the
 //   cosine, and the cosine otherwise

@@ -9,7 +9,7 @@ namespace treadle {
 
 // A block's strip has at most this many vectors.
 inline constexpr int kMaxAcross = 32;
-// A thread sums at most this many rows, so that float sums stay as accurate as pairwise ones.
+// A thread sums at most this many rows, so that float sums stay as accurate as pairwise sums.
 inline constexpr int64_t kMaxRows = 1024;
 // Columns of a block that adds parts: 32 bytes of a row.
 inline constexpr int kPartColumns = 8;

@@ -1,6 +1,6 @@
 // The sine layer's backward pass on sm_90, for half types and few inputs and outputs. One kernel
-// computes grad_input = g W, grad_weight = g^T x and grad_bias, where g is grad_z, which is never
-// in global memory.
+// computes grad_input = g W, grad_weight = g^T x and grad_bias, where g is grad_z, the gradient of
+// x W^T + bias. g is never written to global memory.
 //
 // A block processes 64 rows at a time. One warpgroup computes g from grad and phase into shared
 // memory. Another multiplies g by W, which stays in shared memory. The other two accumulate g^T x

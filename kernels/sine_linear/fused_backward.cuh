@@ -1,5 +1,5 @@
-// The shared-memory layout of fused_backward.cu, and its producer of grad_z.
-// In this kernel's formulas g is grad_z.
+// The shared-memory layout of fused_backward.cu, and the code of its producer, which computes
+// grad_z, the gradient of x W^T + bias. In this kernel's formulas g is grad_z.
 #pragma once
 
 #include "kernels/common/wgmma.cuh"
@@ -17,7 +17,8 @@ inline constexpr int kAccumulators = 2;
 inline constexpr int kStages = 2;       // stages of grad_z
 inline constexpr int kInputStages = 2;  // stages of x
 
-// For a layer with up to kOut columns, and kBlocks blocks per cluster. Offsets are in bytes.
+// The layout for layers with up to kOut columns, with kBlocks blocks per cluster. Offsets are in
+// bytes.
 template <int kOut, int kBlocks>
 struct FusedLayout {
   static constexpr int kBlockBytes = kTileRows * 128;  // 64 rows of 64 columns
@@ -83,9 +84,9 @@ struct Memory {
   __device__ uint32_t input_empty(int stage) const { return input_full(kInputStages + stage); }
 };
 
-// The cosines of the 2 n phases in n words; phases are in units of 2^-16 turn. __cosf is within
-// 2^-20 and needs a third of the instructions of Waves, which would be the bottleneck of this
-// kernel.
+// The cosines of the 2 n phases in n words; phases are in units of 2^-16 turn. The error of __cosf
+// is at most 2^-20. It needs a third of the instructions of Waves, with which the cosines would be
+// the bottleneck of this kernel.
 template <int n>
 __device__ __forceinline__ void cosines(const uint32_t (&words)[n], float (&cosine)[2 * n]) {
   uint32_t least = words[0];
@@ -140,7 +141,7 @@ struct GradZProducer {
     const int in_tile = tiles.rank * Layout::kOwnRows + thread / Layout::kVectors;
     place = column / kAcross * Layout::kBlockBytes + in_tile * 128 +
             ((column % kAcross / 8) ^ (in_tile % 8)) * 16;
-    // One tile before the first, because load(0) advances.
+    // Begins one tile before the first, because load(0) advances.
     const int row = tiles.first * kTileRows + in_tile - tile_rows;
     rows = (column < columns ? static_cast<int>(args.rows) : 0) - row;
     const int64_t first = (int64_t{row} * columns + column) * 2;
@@ -205,7 +206,8 @@ struct GradZProducer {
       const auto& bits = reinterpret_cast<const uint4(&)[kTogether]>(rounded);
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) {
-        // A thread's rows are 4 or 8 apart. If 4 apart, the swizzle of every other row differs.
+        // A thread's rows are 4 or 8 apart. If they are 4 apart, the swizzle of every other row
+        // differs.
         const int down = (i + j) * Layout::kRowStep;
         const uint32_t at = (to ^ down % 8 * 16) + down * 128;
         ptx::store16(at, bits[j]);

@@ -40,8 +40,8 @@ __device__ __forceinline__ void accumulate_grad_weight(const Memory<kOut, kBlock
     add = true;
     ptx::commit_products();
     ptx::wait_products<0>();
-    // Release g to the producers of all blocks, because each writes to all blocks. Release x to
-    // this block's loading thread.
+    // Release g to the producers of all blocks, because each producer writes to all blocks. Release
+    // x to this block's loading thread.
     if (lane < kBlocks) ptx::arrive_at(memory.grad_z_empty(grads.stage), lane);
     if (lane == 0) ptx::arrive_at(memory.input_empty(inputs.stage), tiles.rank);
     grads.advance();

@@ -29,7 +29,7 @@ constexpr size_t kSharedBytes = 1024 + kStages * (2 * kTileBytes + 16);
 
 // Pairs of tiles. Each block of a cluster computes one tile of a pair.
 struct Tiles {
-  int across, count;  // pairs along O, and in total
+  int across, count;  // pairs side by side in the output's columns, and in total
 };
 
 // For consumers of kGroups warpgroups each, and one producer warpgroup:
@@ -85,7 +85,7 @@ __device__ __forceinline__ void load_stages(const Shared& shared, const CUtensor
 }
 
 // Computes a warpgroup's kHalves<kGroups> halves [64, 128] of one tile, from half `half` on. A
-// stage is released to the producers of both blocks, because each writes to both blocks.
+// stage is released to the producers of both blocks, because each producer writes to both blocks.
 template <class T, int kGroups>
 __device__ __forceinline__ void multiply(const Shared& shared, int inputs, int consumer, int half,
                                          Turn& turn, float (&c)[kHalves<kGroups>][64]) {

@@ -1,6 +1,6 @@
-// A jet through the sine layer on sm_90, for half types and tf32: GEMM and sines in one persistent
-// kernel, as in fused_forward.cu. But a consumer's tile is [64, 64] of every part of the jet, so
-// that one thread has all parts of an element in registers.
+// Propagates a jet (jet_args.h) through the sine layer on sm_90, for half types and tf32. GEMM and
+// sines are in one persistent kernel, as in fused_forward.cu. But a consumer's tile is [64, 64] of
+// every part of the jet, so that one thread has all parts of an element in registers.
 //
 // A producer thread loads stages of the parts of x and of W by TMA. Two consumers alternate in
 // computing tiles: one runs the epilogue while the other multiplies. Two blocks with the same
@@ -39,7 +39,7 @@ constexpr size_t kSharedBytes = 1024 + kStages<kParts> * (kStageBytes<kParts> + 
 
 // Pairs of tiles with the same points. Each block of a cluster computes one tile of a pair.
 struct Tiles {
-  int across, count;  // pairs along O, and in total
+  int across, count;  // pairs side by side in the output's columns, and in total
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -88,7 +88,7 @@ __device__ __forceinline__ void load_stages(const Shared<kParts>& shared, const 
 }
 
 // Computes one tile of every part. A stage is released to the producers of both blocks, because
-// each writes to both blocks.
+// each producer writes to both blocks.
 template <class T, int kParts>
 __device__ __forceinline__ void multiply(const Shared<kParts>& shared, int inputs, int consumer,
                                          ptx::Ring<kStages<kParts>>& turn, float (&c)[kParts][32]) {

@@ -1,7 +1,8 @@
 // Arguments of the kernels of jets through a sine layer, on the CPU and on CUDA, without torch or
-// CUDA. A jet [P, N, C] has the P parts of N points: their value, d derivatives with respect to the
-// coordinates, and either no second derivatives, their sum, or the d on the Hessian's diagonal. The
-// layer has O columns and I inputs. Formula: kernels/math/sine_jet.h.
+// CUDA. A jet [P, N, C] consists of P parts of N points with C columns. The parts are the value,
+// its first derivatives with respect to the d coordinates, and either no second derivatives, or
+// their sum (the Laplacian), or the d second derivatives on the Hessian's diagonal. The layer has O
+// columns and I inputs. Formula: kernels/math/sine_jet.h.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +31,8 @@ struct SineJetForward {
   int64_t rows, columns;  // n, O
   double omega;
   const void* value;  // [n, O] in acc_t, without bias; null: all parts are computed from input
-  // The products of the other parts, in acc_t on the CPU and in the dtype on CUDA. They may be
-  // stored in output.
+  // The products of the other parts, in acc_t on the CPU and in `dtype` on CUDA. They may be stored
+  // in output.
   const void* rest;
   int64_t rest_stride;  // elements between the parts of `rest`
   // input [P, n, I] and weight [O, I], on CUDA; I <= kMaxCoordinates except in the fused kernel.
@@ -51,7 +52,8 @@ struct SineJetBackward {
   int64_t rows, columns;
   double omega;
   const void *grad, *output, *phase;  // [P, N, O], [P, N, O], [N, O]
-  // [P, N, O]. On entry, its last parts are the second parts of z, which are then overwritten.
+  // [P, N, O]. On entry, its last parts contain the second derivatives of z, which are then
+  // overwritten.
   void* grad_z;
   void* grad_bias;  // [O], the sums of grad_z's first part, or null; only on CUDA
   void* sums;       // the parts of column_sums.cuh; only on CUDA

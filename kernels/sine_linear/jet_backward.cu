@@ -1,6 +1,6 @@
-// The backward pass of a jet through the sine layer on CUDA: in one pass, the gradient of z and its
-// sum over the points, grad_bias. A thread computes all parts of kWidth columns, one point at a
-// time. Formula: kernels/math/sine_jet.h. Twin: kernels/sine_linear/cpu/jet.cpp.
+// The backward pass of a jet through the sine layer on CUDA. One kernel computes the gradient of z
+// and grad_bias, its sum over the points. A thread computes all parts of kWidth columns, one point
+// at a time. Formula: kernels/math/sine_jet.h. Twin: kernels/sine_linear/cpu/jet.cpp.
 #include "kernels/math/sine_jet.h"
 #include "kernels/sine_linear/column_sums.cuh"
 #include "kernels/sine_linear/launchers.h"
@@ -18,7 +18,7 @@ constexpr int kResident = sizeof(T) == 4 ? 3 : 2;
 template <class T>
 constexpr int64_t kMaxBlocks = int64_t{132} * kResident<T>;
 
-// s', s'' and 1 / s' of kWidth elements; s''' is -omega^2 s'.
+// s', s'' and 1 / s' of kWidth elements, where s is sin(omega z). s''' is -omega^2 s'.
 template <class T, int kWidth>
 struct Slopes {
   acc_t<T> first[kWidth], second[kWidth], inverse[kWidth];
@@ -68,7 +68,7 @@ class Point {
     constexpr int n = kAtOnce<T, kSecond>;
     const int d = static_cast<int>(args_.parts.coordinates);
     Raw of_first[n], outputs[n], of_second[n], seconds[n];
-    // A Laplacian has one second part, with index 0.
+    // A Laplacian has a single part of second derivatives, with index 0.
     const auto fetch_second = [&](int j, int part) {
       of_second[j] = load(args_.grad, part);
       seconds[j] = load(args_.grad_z, part);
@@ -120,8 +120,8 @@ class Point {
     store_rounded<T>(args_.grad_z, element_ + part * stride_, values);
   }
 
-  // Stores the gradient of a second part, and adds its contribution to the gradient of the value,
-  // except for the term with squares.
+  // Stores the gradient of a part of second derivatives of z. Adds that part's contribution to the
+  // gradient of the value, except for the term with squares.
   __device__ __forceinline__ void take_second(const Slopes<T, kWidth>& s, const Raw& grad,
                                               const Raw& second, int part, acc (&g2)[kWidth],
                                               acc (&of_value)[kWidth]) const {
@@ -136,7 +136,7 @@ class Point {
     store(part, z);
   }
 
-  // g2: the gradient of the second part that contains z's square.
+  // g2 is the gradient of the part of second derivatives that contains z's square.
   __device__ __forceinline__ void take_first(const Slopes<T, kWidth>& s, const Raw& grad,
                                              const Raw& output, int part, const acc (&g2)[kWidth],
                                              acc (&square)[kWidth], acc (&of_value)[kWidth]) const {

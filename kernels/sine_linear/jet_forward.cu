@@ -13,8 +13,8 @@ constexpr int kGiven = -1;
 // How many parts a thread loads before it uses the first, to hide memory latency.
 constexpr int kAtOnce = 4;
 
-// Provides z of each part: computes it from the inputs of a row and kWidth rows of W or, for
-// kGiven, reads it from memory.
+// Provides z of each part. It is computed from the inputs of a row and kWidth rows of W or, for
+// kGiven, read from memory.
 template <class T, int kWidth, int kInputs>
 class Source {
  public:

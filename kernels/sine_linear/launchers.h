@@ -14,8 +14,8 @@ namespace treadle {
 cudaError_t launch_sine_linear_forward(const SineLinearForward& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_sine_linear_forward);
 
-// fused_forward.cu, sm_90: GEMM and sines in one kernel; float32 in tf32. The launch returns
-// cudaErrorNotSupported if the driver cannot encode tensor maps.
+// fused_forward.cu, for sm_90: GEMM and sines in one kernel. float32 is multiplied in tf32. The
+// launch returns cudaErrorNotSupported if the driver cannot encode tensor maps.
 bool sine_linear_fused_forward_supports(const SineLinearForward& args)
     TREADLE_EXPORTED(sine_linear_fused_forward_supports);
 cudaError_t launch_sine_linear_fused_forward(const SineLinearForward& args, int processors,
@@ -29,16 +29,16 @@ cudaError_t launch_sine_linear_slope_backward(const SineLinearSlopeBackward& arg
                                               cudaStream_t stream)
     TREADLE_EXPORTED(launch_sine_linear_slope_backward);
 
-// backward_bias.cu. The first function returns P, the number of rows of args.parts, which may still
-// be null.
+// backward_bias.cu. The first function returns P, the number of rows of args.parts. In this call
+// args.parts may still be null.
 int64_t sine_linear_backward_bias_parts(const SineLinearBackwardBias& args)
     TREADLE_EXPORTED(sine_linear_backward_bias_parts);
 cudaError_t launch_sine_linear_backward_bias(const SineLinearBackwardBias& args,
                                              cudaStream_t stream)
     TREADLE_EXPORTED(launch_sine_linear_backward_bias);
 
-// fused_backward.cu, sm_90: all gradients in one pass over the rows. The second function returns
-// the number of floats in `parts`. cudaErrorNotSupported has the same meaning as above.
+// fused_backward.cu, for sm_90: all gradients in one pass over the rows. The second function
+// returns the number of floats in `parts`. cudaErrorNotSupported has the same meaning as above.
 bool sine_linear_fused_backward_supports(const SineLinearFusedBackward& args)
     TREADLE_EXPORTED(sine_linear_fused_backward_supports);
 int64_t sine_linear_fused_backward_parts(const SineLinearFusedBackward& args, int processors)
@@ -47,8 +47,8 @@ cudaError_t launch_sine_linear_fused_backward(const SineLinearFusedBackward& arg
                                               int processors, cudaStream_t stream)
     TREADLE_EXPORTED(launch_sine_linear_fused_backward);
 
-// fused_jet.cu, sm_90: GEMM and sines in one kernel; float32 in tf32; d of 2 or 3.
-// cudaErrorNotSupported has the same meaning as above.
+// fused_jet.cu, for sm_90 and 2 or 3 coordinates: GEMM and sines in one kernel. float32 is
+// multiplied in tf32. cudaErrorNotSupported has the same meaning as above.
 bool sine_jet_fused_forward_supports(const SineJetForward& args)
     TREADLE_EXPORTED(sine_jet_fused_forward_supports);
 cudaError_t launch_sine_jet_fused_forward(const SineJetForward& args, int processors,

@@ -40,7 +40,7 @@ def quick(folder: Path, *arguments: str, device: str = "cpu") -> tuple[int, dict
 def test_some_rows_of_every_suite(
     suite: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """A trial of at most SOME rows, evenly spaced in the suite."""
+    """A trial run measures at most SOME rows, evenly spaced in the suite."""
     plans = [plan.key for plan in run.SUITES[suite](Settings(device, quick=True, threads=(1,)))]
     if not plans:
         on_gpu = (*GPU_ALONE, *sweep.SUITES, *sweep_cells.SUITES, rl.COST_SUITE)

@@ -1,5 +1,5 @@
-"""All implementations in the suite jets compute the same derivatives, and the losses are what their
-names say."""
+"""All implementations in the suite `jets` compute the same derivatives, and each loss computes what
+its name says."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_the_most_bytes_of_a_step_on_a_cpu() -> None:
 @pytest.mark.parametrize("d", [2, 3])
 def test_products_are_as_many_as_the_page_says(d: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Checks docs/jets.md's number of products per point and hidden layer. The first and the last
-    layer are small."""
+    layer are small, so they add less than half a product."""
     for what, own, theirs in (
         (jets.LAPLACIAN, 3 * (d + 2), 6 * (d + 1)),
         (jets.NO_TRAINING, d + 2, 2 * (d + 1)),

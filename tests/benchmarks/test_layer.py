@@ -71,7 +71,7 @@ def test_the_readme_has_a_line_of_them(rows: list[Row]) -> None:
     line = next(line for line in targets_page.lines(rows) if "lltm layer" in line)
     assert line.startswith(f"| lltm layer | {sum(row['op'] == 'lltm' for row in rows)} | ")
     below = "\n".join(targets_page.beside(rows))
-    assert "The lltm layer over others, median (best to worst): nn.LSTM " in below
+    assert "of the lltm layer divided by that of others, median (best to worst): nn.LSTM " in below
     assert "the default's bytes (bytes kept for backward) " in below
     assert list(targets_page.beside([])) == []
 
@@ -169,7 +169,7 @@ def test_bytes_that_the_graph_keeps() -> None:
     assert layer_memory.kept_by_graph(torch.exp, (x,)) == 0
     assert layer_memory.kept_by_graph(torch.sin, (x,)) == 0
     assert layer_memory.kept_by_graph(lambda x: torch.sin(2 * x), (x,)) == 400
-    # A tensor saved twice counts once. The part of it that the result views does not count.
+    # A tensor that is saved twice counts once. Memory that the result shares does not count.
     assert layer_memory.kept_by_graph(lambda x: (y := 2 * x).sin() + y.cos(), (x,)) == 400
     assert layer_memory.kept_by_graph(lambda x: torch.exp(x)[:25], (x,)) == 300
     y = torch.zeros(10)

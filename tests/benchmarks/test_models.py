@@ -140,7 +140,7 @@ def test_a_wrong_stack_of_torchs_is_no_time_to_beat(monkeypatch: pytest.MonkeyPa
 def test_a_wrong_layer_of_torchs_is_no_time_to_beat(
     cell: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """torch's layer without cuDNN replaces the wrong layer as the reference."""
+    """If torch's layer returns wrong results, torch's layer without cuDNN becomes the reference."""
     own = layer.torch_layer
     monkeypatch.setattr(layer, "torch_layer", lambda *kind: far_off(own(*kind)))
     for dtype, wrong in ((FP16, True), (FP32, False)):

@@ -37,7 +37,8 @@ def test_the_rows() -> None:
 @EACH_CELL
 @pytest.mark.parametrize(("share", "steps"), [(0.0, 12), (0.3, 12), (0.3, 8), (1.0, 12)])
 def test_all_ways_compute_the_same(cell: str, share: float, steps: int) -> None:
-    """All ways agree over all steps, also with fewer steps. A row checks only the first steps."""
+    """All implementations agree over whole sequences of different lengths. A row of the benchmark
+    compares only the first steps."""
     args = cell_arguments(cell, SMALL.shape, "cpu", torch.float64, True)
     marks = rl_calls.marks_of(SMALL.shape, share, "cpu")
     assert marks.sum() >= (1 if share < 1 else marks.numel())

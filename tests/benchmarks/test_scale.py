@@ -33,7 +33,7 @@ def test_all_reduces() -> None:
     # Each of two GPUs sends half of the bytes twice: first its summands, then the sum.
     within = BEGIN + 2 * WITHIN["ring"]
     assert all_reduce(1e9, 2) == pytest.approx(within + 1e9 / (REACHED * NVLINK))
-    # Trees are passed up and down, with seven steps in each node and six among 64 nodes.
+    # In trees, data goes up and down, with seven steps in each node and six among 64 nodes.
     most = BEGIN + 2 * 7 * WITHIN["tree"] + 2 * 6 * BETWEEN
     assert all_reduce(0, 64 * NODE) == pytest.approx(most)
     sizes = [all_reduce(1e8, 2**k) for k in range(10)]

@@ -1,4 +1,4 @@
-"""The suites sine_linear and siren time SIRENs, and their losses are what their names say."""
+"""The suites sine_linear and siren time SIRENs, and each loss computes what its name says."""
 
 from __future__ import annotations
 
@@ -126,6 +126,7 @@ def test_the_pages_tables_tell_missing_baselines(
     page = list(sine_linear_page.speeds([(list(files), facts, rows)]))
     assert page[0] == "a GPU, torch 2, [mine.json](../mine.json):"
     assert "| 64, bfloat16 | 10 | 2.00 | 3.00 | 1,234 | – | 3.00 |" in page
-    assert "Geometric mean of the speed over the compiler's: 2.00, of half types 2.00." in page
+    mean = "The geometric mean of *× compiler* is 2.00 over all rows"
+    assert f"{mean}, and 2.00 over rows in half types." in page
     assert "| a net | 5 | 0.80 | 3.00 | 1.25 |" in page
     assert list(sine_linear_page.speeds([])) == [sine_linear_page.NO_SPEEDS]

@@ -22,7 +22,8 @@ from tests.support.inputs import HALVES
 Run = Callable[[], None]
 ROWS, COLUMNS = 131, 77
 DTYPES = (*FLOATS, torch.int64, torch.int16, torch.uint8)  # the same as in sanitize.py
-# One size runs in "cluster" on CUDA, the other one in "grid". On the CPU, threads share the rows.
+# On CUDA, one size runs with algorithm "cluster" and the other with "grid". On the CPU, threads
+# share the rows.
 SIZES = (Sizes(3, 17, 64, directions=2), Sizes(2, 20, 1024))
 
 

@@ -1,9 +1,8 @@
 """Ways to break a good call of kernels.h, and checks of the resulting errors. They are derived from
 native.py, the ctypes mirror of the header.
 
-A `Spoiler` changes one argument or field so that the function must refuse the call. Run as a
-program, this makes random calls, which may crash only its own process:
-python -m tests.c_api.hostile SEED COUNT PLACE.
+A `Spoiler` changes one argument or field so that the function must refuse the call. As a program,
+this file makes random calls. A crash then ends only that program:
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """With CUDA's driver loaded, an address that the host cannot read gives an error, not a crash.
 
-An empty library with the driver's name replaces the driver. It is loaded before or after the first
-call.
+An empty library with the name of CUDA's driver stands in for the driver. The tests load it before
+or after the first call.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Calls that break one rule return an error that names the argument, and write nothing.
 
-Calls that could crash if a check were missing run in a separate process.
+If a call could crash when a check is missing, it runs in a separate process.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def test_wrong_sizes_of_each_array(function: str, name: str) -> None:
 
 @pytest.mark.parametrize(("function", "name"), ARRAYS)
 def test_wrong_dtype_of_each_array(function: str, name: str) -> None:
-    """Elementwise functions convert inputs of other dtypes and refuse an output of a lower kind.
-    Cells and layers refuse any other dtype."""
+    """Elementwise functions convert inputs of other dtypes, but refuse an integer or bool output
+    for a floating-point result. Cells and layers refuse any other dtype."""
     elementwise = "lltm" not in function and "linear" not in function
     for dtype in (torch.float64, torch.float16, torch.int64, torch.bool):
         call = good(function)

@@ -2,7 +2,7 @@
 through kernels.h. Both must get the same bits, whether they run one after the other, interleaved or
 in two threads.
 
-Run as a program, this uses CUDA, in a process that can be killed if kernels wait for each other:
+As a program, this file uses CUDA. Its process can be killed if kernels wait for each other:
 python -m tests.c_api.two_users CELL DTYPE HIDDEN.
 """
 

@@ -38,8 +38,9 @@ def with_parameters(
     at_zero: bool = False,
     logscale: bool = False,
 ) -> Call:
-    """one: which of alpha and beta have one element. far: a factor of alpha. at_zero: of every
-    three alphas one is 0, and one is so small that the square of a phase underflows in float64."""
+    """one: which of alpha and beta have one element. far: a factor by which alpha is multiplied.
+    at_zero: of every three alphas, one is 0, and one is so small that the square of its phase
+    underflows in float64."""
     alpha, other = (
         parameter(make, 1 if name in one.split() else channels_of(x)) for name in ("alpha", "beta")
     )
@@ -127,7 +128,8 @@ def _big(shape: tuple[int, ...]) -> bool:
 
 
 def element(y: Tensor, at: int) -> Tensor:
-    """A view of shape [1]. Building a form of the op must not run a kernel, so it is no copy."""
+    """A view of shape [1]. It is not a copy, because building a form of the op must not run a
+    kernel."""
     return y[(at,) * y.dim()].reshape(1) if y.numel() else y.new_ones(1)
 
 

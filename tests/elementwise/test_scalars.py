@@ -73,13 +73,14 @@ def result(form: Form, x: Tensor, out: Tensor, number: Any) -> Tensor | None:
 
 
 def as_torch(place: str, x: Tensor, number: Any) -> bool:
-    """Checks that ours equals torch's result or that both raise. Returns whether they did not."""
+    """Checks that ours equals torch's result or that both raise. Returns False if both raised."""
     ours, theirs = PLACES[place]
     if place.startswith("alpha") and x.dtype in HALVES:
         # Some of torch's CPU loops also round the product (see tests/laws/test_opinfo.py).
         theirs = lambda x, out, n: ours(x, out, float(n))  # noqa: E731
     out = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
-    # On CUDA torch checks whether alpha fits out. On the CPU it checks x, like our ops.
+    # On CUDA, torch checks whether alpha fits the dtype of `out`. On the CPU, it checks whether
+    # alpha fits that of x, and so do our ops.
     on_cpu = place == "alpha out" and x.dtype not in HALVES
     there = torch.device("cpu") if on_cpu else x.device
     wanted = result(theirs, x.to(there), out.to(there), number)

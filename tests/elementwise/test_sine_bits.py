@@ -1,5 +1,5 @@
 """The bits of sine, cosine and their backward ops do not depend on neighbouring elements. Except in
-float64 they are the same on CUDA and, in every instruction set, on the CPU.
+float64, they are the same on CUDA and, with every instruction set, on the CPU.
 
 Both devices use different code for small and large magnitudes. The CPU chooses the code for 512
 numbers at a time, and CUDA for the vectors of a warp, which have at most 256 numbers. The bits of
@@ -142,7 +142,7 @@ print(json.dumps(hashes()))
 
 def hashes() -> dict[str, str]:
     """Hashes of the bits of every result, in which all NaNs are equal. Small instruction sets need
-    30 ns per number."""
+    30 ns per number, so only some of the floats are tested."""
     found = {}
     for dtype in SAME_BITS:
         x = every_half(dtype)

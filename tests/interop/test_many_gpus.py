@@ -1,6 +1,6 @@
-"""Training in two processes gives the same losses, norms, gradients, parameters and checkpoints
-as training in one, under DDP, FSDP2, accelerate and Lightning, with gloo, and with NCCL on two
-GPUs.
+"""Training in two processes gives the same losses, norms, gradients, parameters and checkpoints as
+training in one. The cases are DDP, FSDP2, accelerate and Lightning, each with gloo and, on two
+GPUs, with NCCL.
 
 Each backend starts two processes once per run of the tests, and they run all cases.
 """

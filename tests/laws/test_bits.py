@@ -49,7 +49,7 @@ def same(actual: list[Tensor], expected: list[Tensor], what: object) -> None:
 
 
 def quarters(t: Tensor) -> Tensor:
-    """Values whose products ATen sums exactly in any order."""
+    """Rounds to quarters, so that sums of products are exact in any order."""
     return (t * 4).round() / 4
 
 
@@ -58,7 +58,7 @@ def big_calls(device: str, dtype: torch.dtype) -> dict[str, tuple[Op, Call]]:
     found = {
         name: (form.op, Call((make(BIG, by=9), *(rest := form.rest(make(BIG))).args), rest.kwargs))
         for name, form in FORMS.items()
-        if form.variant != "row"  # ATen sums the gradient of a row
+        if form.variant != "row"  # ATen computes the gradient of a row, which is a sum
     }
     for sizes in ((129, 33, 131), (9001, 2, 3)):
         call = cell_arguments(make, sizes)
@@ -172,7 +172,7 @@ def test_any_number_of_threads(dtype: torch.dtype) -> None:
             for threads in (1, 2, 3, 8):
                 torch.set_num_threads(threads)
                 new = everything(op, call)
-                # Drops the gradients that ATen sums.
+                # Drops gradients that ATen sums, whose bits may depend on the number of threads.
                 if op.name == "lltm_cell":
                     new = [*new[:2], new[-1]]
                 elif op.is_layer:

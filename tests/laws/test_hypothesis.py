@@ -55,9 +55,11 @@ def torch_rounds_twice(expected: Tensor, alpha: float) -> bool:
 def same_bits_or_fused(
     ours: Tensor, theirs: Tensor, a: Tensor, b: Tensor, alpha: float, what: str
 ) -> None:
-    """The same bits, except where torch's CPU code has rounded the product before the sum.
+    """Checks that the bits are equal, except where torch's CPU code has rounded the product before
+    the sum.
 
-    It does so in tails of loops over a `b` of stride 0. Our result is a + alpha b, rounded once.
+    That happens in the tails of loops over a `b` of stride 0. Our result is a + alpha b, rounded
+    once.
     """
     same_layout(ours, theirs, what)
     dtype = ours.dtype

@@ -51,9 +51,9 @@ def test_cell_of_large_values(dtype: torch.dtype, device: str) -> None:
 def test_layer_of_large_values(cell: str, dtype: torch.dtype, recompute: bool, device: str) -> None:
     """Large gates and a large cell state: h saturates, so rounding errors do not accumulate.
 
-    The largest error comes from rounding a gate of a few hundred, which changes its slope. So the
-    error is smaller than the composition's only by chance. Of 100 draws in float32 on an H200, LSTM
-    violated the rule in 16 and torch.nn.LSTM in 95 (docs/dev/gpu-runs.md).
+    The largest error comes from rounding a gate of a few hundred, which changes its slope. Whether
+    this error is smaller than the composition's is a matter of chance. Of 100 draws in float32 on
+    an H200, LSTM violated the rule in 16 and torch.nn.LSTM in 95 (docs/dev/gpu-runs.md).
     """
     make, by = Make("large", device, dtype), (30, 9, 40, 2, 2, 9, 9)
     call = layer_arguments(make, (3, 17, 9, 8), cell=cell, directions=2)

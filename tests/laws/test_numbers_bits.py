@@ -47,8 +47,8 @@ def pairs_of(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fma_in_float32(a: Tensor, b: Tensor, alpha: float) -> Tensor:
-    """a + alpha b, rounded once to float32. The float64 product has no error, and the float64 sum
-    is rounded to odd."""
+    """a + alpha b, rounded once to float32. The float64 product has no error. The float64 sum is
+    rounded to odd, so that rounding it to float32 gives the same result as rounding once."""
     a, product = a.double(), b.double() * float(torch.tensor(alpha, dtype=torch.float32))
     total = a + product
     part = total - a
@@ -196,7 +196,8 @@ def test_the_emulated_fma_rounds_once() -> None:
 @pytest.mark.parametrize("dtype", [*FLOATING, *INTEGERS])
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_number_into_out(dtype: torch.dtype, b: float, device: str) -> None:
-    """A number keeps its precision and does not promote, even if `out` is given."""
+    """A number keeps its precision and does not change the result's dtype, even if `out` is
+    given."""
     a = (torch.randn(64, generator=torch.Generator().manual_seed(0)) * 20).to(device, dtype)
     expected = torch.add(a, b, alpha=2)
     out = torch.empty_like(expected)

@@ -55,8 +55,8 @@ Sample = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def samples(name: str, device: str, dtype: torch.dtype) -> Iterator[Sample]:
-    """Arguments from both of OpInfo's generators. If mul's second argument is a tensor, its first
-    element replaces it as a number."""
+    """Arguments from both of OpInfo's generators. treadle.scale takes only a number, so if mul's
+    second argument is a tensor, its first element replaces it."""
     info = INFO[name]
     for generator in (info.sample_inputs, info.reference_inputs):
         for sample in generator(device, dtype):

@@ -260,8 +260,8 @@ def run(
     for copy in copies:
         copy.take(tree)
     if jobs > 1:
-        # Jobs spend half of their time on tests, so each may compile with twice its part of the
-        # processors. A changed header affects many files.
+        # A changed header makes a job compile many files. Jobs spend half of their time on tests,
+        # so each may compile with twice its part of the processors.
         os.environ["MAX_JOBS"] = str(max(1, 2 * (os.cpu_count() or 1) // jobs))
     sound = None if libraries.keep else Sound(tree)
     queue = Queue(sorted(mutants, key=compiles_much, reverse=True))

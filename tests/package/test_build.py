@@ -274,7 +274,8 @@ def test_units_are_folders_or_equal_parts_of_them(
 def test_kernels_begin_without_torch(
     monkeypatch: pytest.MonkeyPatch, toolkit: Path, tmp_path: Path
 ) -> None:
-    """The commands equal those of the whole build, which therefore does not repeat them."""
+    """The commands that compile the kernels without torch are also commands of the whole build,
+    which therefore does not run them again."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
     without = host.Torch("0.0.0", "13.0", True, Path("no-torch"), ())

@@ -104,7 +104,8 @@ endforeach()
 
 
 def asked(minor: int, patch: int) -> dict[str, bool]:
-    """Version requests to find_package, and whether version 0 with this minor and patch fits."""
+    """Maps each version that a program may request from find_package to whether version
+    0.minor.patch fits."""
     own, next_minor = f"0.{minor}.{patch}", f"0.{minor + 1}"
     fits = {"0": True, f"0.{minor}": True, own: True, f"{own} EXACT": True}
     fits |= {f"0.{minor} EXACT": patch == 0, f"0.{minor}...<{next_minor}": True}

@@ -82,7 +82,7 @@ def test_generation_with_cache_equals_without(
 def test_beams_depend_on_the_order_of_the_cache(
     lm: types.ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without this, the test above could not detect beams in the wrong order."""
+    """If these results did not differ, the test above could not detect beams in the wrong order."""
     model, rules = make(lm, "lstm"), {"max_new_tokens": 10, **WAYS["beams"]}
     right = model.generate(prompt(), **rules)
     monkeypatch.setattr(lm.RecurrentCache, "reorder_cache", lambda *_: None)

@@ -1,6 +1,7 @@
-"""Treadle extends some parts of torch that are slow to import, but only once a user imports them.
+"""Treadle extends some modules of torch that are slow to import. It does so when the user imports
+them, not when treadle is imported.
 
-No call is needed for this, and the import hooks are removed afterwards.
+The user need not call anything, and the import hooks are removed afterwards.
 """
 
 from __future__ import annotations

@@ -75,9 +75,9 @@ def sums(slope: Tensor, input: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, 
 def gradients_are_of(
     slope: Tensor, args: tuple[Any, ...], found: Sequence[Tensor], mask: Sequence[bool] = ALL
 ) -> None:
-    """Compares the gradients with those computed from `slope`. The tolerance covers rounding of
-    the result and of the additions and, for half types, of the slope: the op may sum a slope that
-    was not rounded."""
+    """Compares the gradients with those computed from `slope`. The tolerance covers rounding of the
+    result and of the additions. For half types it also covers rounding of the slope, because the op
+    may sum a slope that was not rounded."""
     exact, sizes = (sums(f(slope), *(f(t) for t in args[1:3])) for f in (lambda t: t, Tensor.abs))
     squares = sums(*(t.double().square() for t in (slope, *args[1:3])))
     eps = torch.finfo(slope.dtype).eps

@@ -67,7 +67,8 @@ def test_turns_of_halves(dtype: torch.dtype, device: str) -> None:
     phase = forward(u[:, None], torch.ones(1, 1, dtype=dtype, device=device), None, 1.0)[1]
     assert phase.dtype == torch.int16
     off = phase.flatten().double() / 2**16 - u.double() / (2 * math.pi)
-    # The error is half a unit, or one and a half next to half a turn, whose code means NaN.
+    # A phase is stored as a multiple of 2^-16 turn, so rounding changes it by up to half a unit.
+    # Next to half a turn it may change by one and a half units, because the nearest code means NaN.
     apart = (off - off.round()).abs()
     assert float(apart.max()) <= 1.51 / 2**16
     assert float(apart[phase.flatten().abs() < 2**15 - 1].max()) <= 0.51 / 2**16

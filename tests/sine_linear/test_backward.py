@@ -30,8 +30,8 @@ from tests.support.rule import within_rule
 MASKS = tuple(itertools.product((False, True), repeat=3))
 ROWS = (0, 1, 3, 1000, 5000)
 WIDTHS = (1, 3, 31, 128, 130, 256, 1030)
-# Rows and outputs. There are more rows than a block processes and than a thread sums, and some
-# blocks are partial.
+# Numbers of rows and outputs: more rows than a block processes or a thread sums, and partial
+# blocks.
 LARGE = ((300_001, 3), (70_001, 64), (5_000, 4_104))
 
 

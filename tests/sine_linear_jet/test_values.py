@@ -97,9 +97,10 @@ def test_near_quarter_turns(dtype: torch.dtype, second: str, omega: float, devic
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
 def test_first_parts_alone_near_quarter_turns(dtype: torch.dtype, device: str) -> None:
-    """The loss depends only on the derivative y_1. So the gradient of the value needs z_1, which is
-    computed as y_1 / (omega c) although the cosine c is almost 0. Some of these phases are saved as
-    exactly pi / 2 or 3 pi / 2, or as a cosine of 0."""
+    """The loss depends only on y_1, the first derivative of the output. So the gradient of the
+    value needs z_1, the first derivative of the sine's argument. It is computed as y_1 / (omega c),
+    although the cosine c is almost 0. Some of these phases are saved as exactly pi / 2 or 3 pi / 2,
+    or as a cosine of 0."""
     distance = torch.linspace(-3e-4, 3e-4, 1001, dtype=torch.float64)
     u = torch.cat([0.5 * math.pi + distance, 1.5 * math.pi + distance])
     # Rounding u to a half type may change it by 5e-4, so a second input adds the difference.
@@ -206,7 +207,8 @@ def test_a_result_that_is_written_over(dtype: torch.dtype, device: str) -> None:
         same_bits(ours, expected)
 
 
-# Points and O. The larger sizes exceed what a CUDA block processes and what a thread sums.
+# Numbers of points and outputs. The larger ones exceed what a CUDA block processes and what a
+# thread sums.
 MANY = ((1, 1), (3, 31), (2_500, 256), (70_001, 24), (1_300, 1_032))
 
 
@@ -224,7 +226,6 @@ def test_of_many_points(dtype: torch.dtype, sizes: tuple[int, int], device: str)
     composition = gradients(OP.reference, call, (0, 1, 2), None)
     within_rule(y[0], truth[0][0], composition[0][0])
     for k, (a, t, c) in enumerate(zip(grads, truth[1], composition[1], strict=True)):
-        # In half types a sum over many points is as accurate as the points' rounded gradients.
         within_rule(a, t, c, gradient=True, what=str(k))
 
 

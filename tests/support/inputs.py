@@ -28,7 +28,8 @@ def on_hopper() -> bool:
 HOPPER = pytest.mark.skipif(not on_hopper(), reason="needs a GPU of sm_90")
 # For tests of algorithms that run a whole layer in one launch.
 SM80 = pytest.mark.skipif(gpus.architecture() < 80, reason="needs a GPU of sm_80 or later")
-# Without a GPU there are no cases on CUDA; 8,000 would be collected only to be skipped.
+# Without a GPU there are no cases on CUDA. Otherwise pytest would collect 8,000 cases only to skip
+# them.
 DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 
@@ -114,8 +115,8 @@ class Op:
     torch_function: Callable[..., Any] | None = None  # torch's twin of function, with out=
     # The largest error in ulps, or None if results are bitwise equal to the twin's.
     ulps: Mapping[torch.dtype, float] | None = None
-    # Only for elementwise ops: maps each variant of a call to a function that makes the arguments
-    # after the first from a tensor of the first one's shape. See forms.py.
+    # Only for elementwise ops: a function for each variant of a call. It makes the arguments after
+    # the first from a tensor of the first one's shape. See forms.py.
     rest: Mapping[str, Callable[[Tensor], Call]] | None = None
     parameters: bool = False  # whether shapes of later tensors differ from the first one's
 

@@ -100,9 +100,9 @@ def left_out(keys: Iterable[str], which: str) -> set[str]:
 
 
 def spread(tests: Sequence[T], keys: Sequence[str | None], workers: int) -> list[T]:
-    """Puts long tests first. xdist gives every worker the same number of consecutive tests, which
-    it runs in order, and idle workers steal from the end. Tests of one entry stay together, so that
-    they share the fixtures of their file."""
+    """Puts long tests first. xdist gives every worker the same number of consecutive tests. A
+    worker runs them in order, and idle workers steal from the end. Tests of one entry stay
+    together, so that they share the fixtures of their file."""
     groups: dict[str, list[T]] = {}
     short = []
     for test, key in zip(tests, keys, strict=True):

@@ -58,9 +58,10 @@ at::Tensor& snake_(at::Tensor& x, const at::Tensor& alpha,
                    const std::optional<at::Tensor>& beta = std::nullopt,
                    std::optional<double> eps = std::nullopt, bool logscale = false);
 
-// One step of the LLTM cell. Returns new_h and new_cell [B, H]. input is [B, I], weights [3H, H+I],
-// bias [3H] or [1, 3H] or none, old_h and old_cell [B, H]. old_cell has input's dtype, or float32
-// with half types. If every tensor has a leading dimension N, computes N independent cells.
+// One step of the LLTM cell, for B rows, I input features and H hidden units. Returns new_h and
+// new_cell [B, H]. input is [B, I], weights [3H, H+I], bias [3H] or [1, 3H] or none, old_h and
+// old_cell [B, H]. old_cell has input's dtype, or float32 with half types. If every tensor has a
+// leading dimension N, computes N independent cells.
 std::tuple<at::Tensor, at::Tensor> lltm_cell(const at::Tensor& input, const at::Tensor& weights,
                                              const std::optional<at::Tensor>& bias,
                                              const at::Tensor& old_h, const at::Tensor& old_cell);
@@ -78,7 +79,8 @@ at::Tensor sine_linear_jet(const at::Tensor& jet, const at::Tensor& weight,
                            const std::optional<at::Tensor>& bias, double omega, int64_t coordinates,
                            std::string_view second = "none");
 
-// Layers of LLTM cells over a sequence. Returns output [T, B, D*H], and h_n and c_n [L*D, B, H].
+// Layers of LLTM cells over a sequence. Sizes: T steps, B rows, I input features, H hidden units, L
+// layers, D directions. Returns output [T, B, D*H], and h_n and c_n [L*D, B, H].
 //   input      [T, B, I], or [B, T, I] if batch_first
 //   hx         {h0, c0}, each [L*D, B, H]
 //   params     in the order of at::lstm: for each layer and each of its D directions weight_ih

@@ -100,7 +100,8 @@ RecurrencePlan plan_cuda(const RecurrenceSizes& sizes, at::Device device,
   return plan;
 }
 
-// Products of half types are floats, so that the sum with h W_hh^T is rounded once.
+// Products of half types are returned in float32, so that their sum with h W_hh^T is rounded only
+// once.
 Tensor product_cuda(const LayerRun& run, const Tensor& a, const Tensor& b) {
   if (run.tf32) {
     const Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
@@ -150,7 +151,8 @@ void replace_first(const LayerRun& run, const ForwardDirection& direction) {
   replace(direction.c, resets.c);
 }
 
-// Where a reset replaced the state before the first step, moves its gradient to the replacement.
+// Where a reset replaced the state before the first step, that state's gradient goes to the
+// replacement.
 void cut_first(const LayerRun& run, const RecurrenceStep& step, const Tensor& grad,
                Tensor of_reset) {
   if (!run.resets.marks.defined() || step.marked_rows == 0) return;
@@ -176,8 +178,8 @@ void steps_forward(const LayerRun& run, const RecurrenceForward& args, const Ten
   const char* const op = layer_op_name();
   const Gemm gemm(args.dtype, run.tf32);
   const bool add = run.cell.same_gates();
-  // h W_hh^T in the layout of the input's products, for cells in which some gates have only one of
-  // the two products.
+  // In some cells, a gate has only one of the two products. The products h W_hh^T then have memory
+  // of their own, in the layout of the input's products.
   const bool transposed = args.products.column_stride != 1;
   const auto options = weight.options().dtype(run.acc);
   const Tensor apart = add          ? Tensor()

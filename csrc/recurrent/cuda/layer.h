@@ -1,4 +1,5 @@
-// Declarations that the files of recurrent_layer on CUDA share.
+// Declarations that the files of recurrent_layer on CUDA share. layer/layer.h explains the sizes,
+// such as S.
 #pragma once
 
 #include "common/cuda/launch.h"

@@ -25,8 +25,8 @@ struct ParameterGradients {
   int64_t direction, batch, hidden;
   Matrix grad_gates;        // [S, GH]
   Matrix bias_sums;         // [parts, GH] with the same column sums as grad_gates; or none
-  Matrix input, weight_ih;  // [S, I], [G_i H, I]
-  Matrix previous_h;        // [S, H], h before each step; if none, the next two are used
+  Matrix input, weight_ih;  // [S, I], [K H, I], where K gates have a product of the input
+  Matrix previous_h;        // [S, H], h before each step; if none, h0 and output are read
   Matrix h0, output;        // [B, H], [S, H], if every row takes every step
   Matrix of_input;          // [S, I]
   bool adds;                // whether to add to of_input or to overwrite it
@@ -52,8 +52,8 @@ struct Products {
   at::TensorOptions options;  // of the gates
   cudaStream_t stream;
 
-  // to = gates^T h, with the rows of `to` in torch's order of the gates: one product for each range
-  // of gates that is contiguous in both orders.
+  // Computes to = gates^T h. `to` has torch's order of gates, which is that of `gates` rotated. So
+  // there is one product for each part of the gates that is contiguous in both orders.
   void weight_hh(const Matrix& to, const Matrix& gates, const Matrix& h, bool add,
                  bool wide = false) const {
     const int64_t first = cell_info(args.cell).torch_shift * args.hidden;

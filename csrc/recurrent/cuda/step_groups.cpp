@@ -16,7 +16,8 @@ namespace {
 
 // Creating a graph takes as much host time as about twenty steps.
 constexpr int64_t kLeastSteps = 64;
-// If a product takes this many microseconds, the GPU takes as long for a step as the host.
+// If a product takes this many microseconds, the GPU needs as long for a step as the host needs to
+// launch it.
 constexpr double kLongProduct = 16;
 
 bool is_captured(cudaStream_t stream) {

@@ -45,7 +45,7 @@ struct GroupedSteps {
 // products from base[1]. An object is used for one call and owns the graph.
 class StepGroups {
  public:
-  // May throw.
+  // A function that launches one step. It may throw.
   using Step = std::function<void(const Gemm& gemm, int64_t first_row, const int64_t* base,
                                   cudaStream_t stream)>;
 

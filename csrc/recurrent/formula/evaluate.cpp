@@ -107,8 +107,8 @@ const FormulaEvaluators& formula_evaluators(CellKind cell) {
 
 namespace {
 
-// The inputs of a program. `values` are the inputs themselves. If any has a tangent, `both` also
-// has all tangents. Zeros stand for what is missing.
+// The inputs of a program. `values` contains the inputs. `both` contains the inputs and, if any
+// input has a tangent, then all tangents. Missing inputs and tangents are zeros.
 struct Inputs {
   Values values, both;
   bool any = false;

@@ -1,8 +1,8 @@
 // recurrent_layer under autocast. It runs in the lower precision, like a matrix product, but a
-// float32 c stays float32. On a CPU it uses the same precision as torch's layers. Torch composes
-// those that oneDNN does not run: their products use the lower precision, and a float32 state
-// promotes everything that follows. In these cases recurrent_layer runs in float32, including the
-// input.
+// float32 c stays float32. On a CPU it uses the same precision as torch's layers. Layers that
+// oneDNN does not run are composed of ATen ops in torch: products use the lower precision, and a
+// float32 state promotes all later results to float32. In these cases recurrent_layer casts all
+// arguments to float32, including the input.
 #include "recurrent/layer/autocast.h"
 
 #include <ATen/Context.h>

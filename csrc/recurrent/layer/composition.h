@@ -5,7 +5,7 @@
 // gradients and their tangents backward. Because second derivatives are symmetric, both also
 // differentiate the backward op. They then receive the backward op's cotangents v in place of
 // tangents: jvp computes the gradients of grad_output, grad_h_n and grad_c_n (J v), and vjp_tangent
-// computes the gradients of the arguments.
+// computes the gradients of the arguments. layer.h explains the sizes, such as S.
 #pragma once
 
 #include <array>
@@ -141,7 +141,8 @@ class LayerDirection {
     return t.map([&](const Tensor& each) { return without(each, where); });
   }
 
-  // The state before step t: `by` in rows that reset, `state` of the previous step in the others.
+  // The state before step t: `by` in rows that reset, and `state`, which is the state after the
+  // previous step, in the others.
   Dual replaced(const Dual& state, const Dual& by, int64_t t) const {
     const Tensor mark = mark_of(t);
     if (!mark.defined()) return state;
@@ -298,8 +299,8 @@ class LayerComposition {
   bool one_direction_;  // whether the caller's parameters lack the dimension D
   CellKind cell_;
   int64_t groups_;
-  c10::SymInt hidden_;        // of all groups
-  LayerArguments arguments_;  // in groups
+  c10::SymInt hidden_;        // H of all groups together
+  LayerArguments arguments_;  // divided into groups
   LayerSteps steps_;
   std::vector<LayerDirection> directions_;
 

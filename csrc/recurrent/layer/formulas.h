@@ -66,7 +66,7 @@ inline const CellFormula kLstm = {
     },
 };
 
-// In a GRU and an RNN, c is h before rounding. An RNN does not read it.
+// In a GRU and an RNN, the state c is h before h is rounded. An RNN does not read c.
 inline const CellFormula kGru = {
     [](const Gates& g, const Dual& old_h) -> CellStates {
       const Dual n = kTanh(g[3] + kSigmoid(g[1]) * g[0]);

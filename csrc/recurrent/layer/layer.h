@@ -25,7 +25,8 @@
 
 namespace treadle {
 
-// The cell with this name, which is the argument `cell`. Raises if no cell with kernels has it.
+// The cell with this name, which is the argument `cell`. Raises if no cell that has kernels has
+// this name.
 CellKind find_cell(const char* op, std::string_view name);
 
 // The arguments of a layer, or their gradients or tangents, in which batch_sizes, reset and cell
@@ -36,7 +37,7 @@ struct LayerArguments {
   CellKind cell = {};
   int64_t groups = 1;  // layer/groups.h
 
-  // The direction of time of direction d: 1 runs backward.
+  // 0 if direction d runs forward in time, 1 if it runs backward.
   int64_t time_direction(int64_t d) const { return d / groups; }
 
   // Whether weights and biases lack the dimension D.

@@ -1,6 +1,7 @@
-// Rows of variable length (`lengths`) of a cell whose c cannot be kept in the padding: a formula's.
+// Runs rows of variable length (`lengths`) for cells whose c cannot be carried through the padding,
+// which are the cells of formulas.
 // Each direction runs on rows that all end at the last step, so the states after that step are the
-// last states. The steps before a row repeat its first step, and results of them are not used.
+// last states. The steps before a row repeat its first step, and their results are not used.
 #pragma once
 
 #include <c10/util/FunctionRef.h>

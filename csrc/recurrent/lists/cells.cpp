@@ -16,8 +16,8 @@ Tensor steps_before(const Tensor& t, const Tensor& first, int64_t direction) {
 
 namespace {
 
-// `other` with replaced values in the marked rows: the direction's part of `states` [D, B, H] or
-// [D, T, B, H], or zeros if `states` is undefined.
+// `other`, in which the marked rows are replaced with the direction's part of `states` [D, B, H] or
+// [D, T, B, H], or with zeros if `states` is undefined.
 Tensor replaced(const Tensor& marks, const Tensor& states, int64_t direction, const Tensor& other) {
   if (!states.defined()) return other.masked_fill(marks, 0);
   return at::where(marks, states.select(0, direction).to(other.scalar_type()), other);

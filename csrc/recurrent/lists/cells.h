@@ -1,7 +1,8 @@
 // c_t of every step (`return_cells=True`), recomputed from input and output. c_t is an affine
 // function of c_{t-1} whose coefficients depend on the gates, which depend on the input and
 // h_{t-1}. So a matrix product and one pass over the steps (run/affine_scan.h) compute every c_t of
-// a direction. Both are differentiable.
+// a direction. The product and the pass are differentiable. layer/layer.h explains the sizes, such
+// as S.
 #pragma once
 
 #include "recurrent/layer/layer.h"

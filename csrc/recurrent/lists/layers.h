@@ -1,4 +1,5 @@
 // lltm, lstm, gru, rnn_tanh and rnn_relu: arguments and results of their ops; layers.cpp runs them.
+// layer/layer.h explains the sizes, such as S. L is the number of layers.
 #pragma once
 
 #include "recurrent/layer/layer.h"
@@ -8,7 +9,7 @@ namespace treadle {
 // The arguments that all overloads of an op share.
 struct Layers {
   CellKind cell;
-  at::TensorList hx;  // for GRU and RNN only h0; empty: zeros
+  at::TensorList hx;  // {h0, c0}, or {h0} for GRU and RNN; if empty, the states are zeros
   at::TensorList params;
   bool has_biases;
   int64_t num_layers;

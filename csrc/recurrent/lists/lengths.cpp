@@ -88,8 +88,8 @@ LayerArguments with_lengths(LayerArguments a, const RowLengths& lengths) {
 
 // ---- the state after the last step
 
-// Much larger than any gate, so that sigmoid gives 0 or 1 to the last bit, but representable in
-// float16.
+// This weight is much larger than any gate, so that sigmoid gives exactly 0 or 1. float16 can
+// represent it.
 static constexpr double kSaturated = 3e4;
 // Rows of input are padded to multiples of this, because products of half types are faster then.
 static constexpr int64_t kColumns = 8;

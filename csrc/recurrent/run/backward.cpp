@@ -1,5 +1,6 @@
 // recurrent_layer_backward on all devices. The steps compute the gradients of all gates. Products
-// and sums over all steps then give the gradients of input, weights and bias. Twin: forward.cpp.
+// and sums over all steps then give the gradients of input, weights and bias. layer/layer.h
+// explains the sizes, such as S. Twin: forward.cpp.
 #include <ATen/Functions.h>
 
 #include "common/flush.h"
@@ -38,7 +39,7 @@ Tensor grad_gates(const BackwardPass& pass, int64_t d, const Tensor& previous_h,
   // Each recomputed gate is overwritten with its gradient.
   const bool in_place = pass.recompute && run.work == g.scalar_type();
   const Tensor result = in_place ? g : at::empty({rows, width}, options);
-  // This may be a copy, which must outlive its readers.
+  // grad_rows may be a copy, which must exist until the steps have read it.
   const Tensor grad_rows = pass.grads.output.defined() ? run.rows(pass.grads.output) : Tensor();
   MatrixView grad;
   if (grad_rows.defined()) {

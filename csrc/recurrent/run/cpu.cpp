@@ -134,7 +134,8 @@ void single_step_backward(const cpu::RowsFunctions& rows, const BackwardDirectio
   Tensor grad_h = direction.grad_h.narrow(0, 0, count);
   const Tensor gates = matrix_at(args.grad_gates, count, cell.gates * hidden, grad_h.options())
                            .narrow(1, cell.state_first * hidden, cell.state_gates * hidden);
-  // W_hh's blocks of rows are in torch's order, which is the order of the gates, rolled.
+  // W_hh's blocks of rows are in torch's order, which is the order of the gates, rotated by
+  // torch_shift blocks.
   const int64_t moved = cell.torch_shift * hidden, rest = cell.state_gates * hidden - moved;
   at::mm_out(grad_h, gates.narrow(1, moved, rest), weight.narrow(0, 0, rest));
   if (moved > 0) grad_h.addmm_(gates.narrow(1, 0, moved), weight.narrow(0, rest, moved));
@@ -191,9 +192,9 @@ struct ParametersCpu {
     if (mask[6]) bias_hh.push_back(run.state_window(mask[5] && whole ? total.clone() : total));
   }
 
-  // The gradient of W_hh, whose blocks are not in the order of those of `of_state`. Two products
-  // write the blocks in W_hh's order: rolling them afterwards would write them twice, which takes
-  // longer than a product of few rows.
+  // The gradient of W_hh, whose blocks are rotated relative to those of `of_state`. Two products
+  // write the blocks directly in W_hh's order. Rotating them afterwards would write them twice,
+  // which takes longer than a product of few rows.
   Tensor of_weight_hh(const Tensor& of_state, const Tensor& h) const {
     const LayerRun& run = pass.run;
     const int64_t rows = of_state.size(1), moved = run.cell.torch_shift * run.sizes.hidden;

@@ -53,7 +53,7 @@ struct LayerRun {
   PlanScope scope;  // launches during this object's lifetime are recorded with the plan
   LayerResets resets;
   StackStates stack;  // set if the layer is one of a stack
-  bool is_cell;       // whether a cell's module makes this call (kCellAlgorithm)
+  bool is_cell;       // whether a cell module, such as LSTMCell, makes the call (kCellAlgorithm)
 
   LayerRun(const RecurrenceBackend& backend, const LayerArguments& a, std::string_view algorithm,
            bool backward, const StackStates& stack = {})
@@ -78,8 +78,8 @@ struct LayerRun {
         stack(stack),
         is_cell(algorithm == kCellAlgorithm) {}
 
-  int64_t width() const { return cell.gates * sizes.hidden; }      // GH
-  int64_t c_width() const { return cell.c_parts * sizes.hidden; }  // of c
+  int64_t width() const { return cell.gates * sizes.hidden; }      // G H
+  int64_t c_width() const { return cell.c_parts * sizes.hidden; }  // the number of columns of c
 
   // The columns of gates [..., GH] to which the product of the input contributes.
   Tensor input_window(const Tensor& gates) const {
@@ -155,8 +155,8 @@ struct ForwardDirection {
 // Memory for the results of a layer; gates are undefined unless `save`.
 LayerSaved new_outputs(const LayerRun& run, bool save);
 
-// Calls f for each direction. With `reads_h0` the first step reads h0 itself, and h is not
-// initialized; the same holds for `reads_c0` and c.
+// Calls f for each direction. With `reads_h0`, the first step reads h0 itself, and h is not
+// initialized. `reads_c0` means the same for c0 and c.
 LayerSaved forward_by_steps(const LayerRun& run, bool save, bool reads_h0, bool reads_c0,
                             const std::function<void(const ForwardDirection&)>& f);
 

@@ -255,7 +255,7 @@ inline void store(char* dst, int64_t stride_bytes, const acc_t* __restrict buf, 
   for (int64_t i = 0; i < n; ++i) write<T>(dst + i * stride_bytes, to_stored<T, acc_t>(buf[i]));
 }
 
-// Loads n elements stored as `dtype`, rounded to common_t where that is narrower.
+// Loads n elements stored as `dtype`. They are rounded to common_t if that type is narrower.
 template <class common_t>
 void load_as(Dtype dtype, const char* src, int64_t stride, acc_t<common_t>* buf, int64_t n) {
   using acc = acc_t<common_t>;

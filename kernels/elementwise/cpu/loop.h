@@ -1,7 +1,7 @@
 // The CPU loop of every elementwise op: any strides, any mixture of dtypes, no copies of operands.
-// Dense rows, and inputs that repeat one element, are computed in place: the compiler vectorises
-// the functor. An input that is dense along the other dimension is transposed tile by tile.
-// Everything else goes through blocks on the stack: load and widen, compute, round, store.
+// Dense rows, and rows that repeat one element, are read in place, and the compiler vectorises the
+// functor. An input that is dense along the other dimension is transposed tile by tile. Everything
+// else goes through blocks on the stack: load and widen, compute, round, store.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ inline constexpr int64_t kBlock = 512;
 template <class F, class T, class... In>
 inline constexpr bool kHasOwnLoop = std::is_invocable_v<F, T*, int64_t, const In*...>;
 
-// T for every I, to repeat T once per input.
+// T, whatever I is. A pack expansion over I thus repeats T once per input.
 template <class T, size_t I>
 using First = T;
 
@@ -51,7 +51,8 @@ void apply_in_memory(const F& f, T* out, int64_t n, const In*... in) {
   apply(f, out, n, in...);
 }
 
-// Computes a part of a dense row of halves at any address: widens, applies f, and rounds.
+// Computes a part of a dense row of half-type numbers, aligned or not: widens them, applies f, and
+// rounds the results.
 template <class common_t, int64_t kSize, class F, size_t... I>
 TREADLE_INLINE void dense_halves(const F& f, char* const* data, int64_t begin, int64_t size,
                                  std::index_sequence<I...>) {

@@ -18,7 +18,7 @@ bool any_beyond(const T* x, int64_t n, T range) {
   return any != 0;
 }
 
-// n <= kBlock; out may be x.
+// Computes n <= kBlock sines or cosines. `out` may be x.
 template <Wave wave, class scalar_t>
 void compute_wave(float* out, int64_t n, const float* x) {
   if (!any_beyond(x, n, math::kNear<scalar_t>)) {

@@ -18,7 +18,7 @@ TREADLE_INLINE void for_waves(const T* t, int64_t n, const F& use) {
   }
 }
 
-// Elements of one channel.
+// Computes elements of one channel.
 template <class scalar_t>
 struct SnakeOfChannel {
   using T = acc_t<scalar_t>;
@@ -46,8 +46,8 @@ struct SnakeOfChannel {
   }
 };
 
-// n <= kBlock elements, each with its own alpha, and the scale and value of its SnakeInverse; out
-// may be x.
+// Computes n <= kBlock elements. Each has its own alpha, and its own SnakeInverse, given by `scale`
+// and `inverse`; `out` may be x.
 template <class scalar_t, class T = acc_t<scalar_t>>
 void block_of_elements(T* out, int64_t n, const T* x, const T* alpha, const T* scale,
                        const T* inverse) {
@@ -66,7 +66,7 @@ void block_of_elements(T* out, int64_t n, const T* x, const T* alpha, const T* s
   }
 }
 
-// Elements that each have their own alpha and beta.
+// Computes elements that each have their own alpha and beta.
 template <class scalar_t>
 struct SnakeOfElements {
   using T = acc_t<scalar_t>;
@@ -114,7 +114,7 @@ SnakeChannel<T> channel_of(const char* alpha, Dtype alpha_dtype, const char* bet
   return {stored[0], stored[1], form};
 }
 
-// Rows in which the parameters do not change.
+// Computes rows in which the parameters do not change.
 template <class scalar_t>
 void long_rows(const Tile2d& tile, const SnakeForm& form) {
   const int64_t* next = tile.strides + 4;
@@ -130,8 +130,9 @@ void long_rows(const Tile2d& tile, const SnakeForm& form) {
   }
 }
 
-// Computes blocks of several rows, or of a part of one row. Each element has its own factors, which
-// depend only on the channel: they are computed once per row, or once per column for all rows.
+// Computes blocks of several rows, or of a part of one row. Each element has its own copy of the
+// factors of its channel. If the channel depends on the row, factors are computed once per row,
+// otherwise once per column for all rows.
 template <class scalar_t>
 class SnakeBlocks {
  public:
@@ -303,7 +304,8 @@ void snake(const Tile2d& tile, const SnakeForm& form) {
   });
 }
 
-// begin and end count chunks of single channels; the channel changes fastest.
+// Runs the tasks begin to end. A task is one channel of one chunk; consecutive tasks belong to
+// consecutive channels.
 void snake_backward(const SnakeBackwardArgs& args, int64_t begin, int64_t end) {
   const SnakeCpuChunks chunks(args);
   visit_floating(args.dtype, [&](auto type) {

@@ -1,10 +1,11 @@
-/* treadle's kernels for any program: C99, without torch and without Python. The library is
- * libtreadle_kernels.so; docs/interop.md has recipes for NumPy, CuPy, PyCUDA, Numba and JAX.
+/* treadle's kernels for any program, as a C99 interface that needs neither torch nor Python. The
+ * library is libtreadle_kernels.so; docs/interop.md has recipes for NumPy, CuPy, PyCUDA, Numba and
+ * JAX.
  *
- * Every function returns a status. If it is not TREADLE_OK, treadle_error_text() gives the reason
- * in one sentence. A call that returns TREADLE_INVALID or TREADLE_UNSUPPORTED has written and
- * launched nothing; after any other error the outputs are undefined. All functions may be called
- * from any thread. The library copies no array and keeps no pointer: arrays, workspaces and
+ * Functions that can fail return a status. If it is not TREADLE_OK, treadle_error_text() gives the
+ * reason in one sentence. A call that returns TREADLE_INVALID or TREADLE_UNSUPPORTED has written
+ * and launched nothing; after any other error the outputs are undefined. All functions may be
+ * called from any thread. The library copies no array and keeps no pointer: arrays, workspaces and
  * streams belong to the caller. A call on CUDA returns when its kernels are in the stream.
  */
 #ifndef TREADLE_KERNELS_H
@@ -32,7 +33,7 @@ extern "C" {
 enum {
   TREADLE_OK = 0,
   TREADLE_INVALID = 1,     /* an argument breaks a rule of this header */
-  TREADLE_UNSUPPORTED = 2, /* these arguments, on this device or in this build, have no kernel */
+  TREADLE_UNSUPPORTED = 2, /* there is no kernel for these arguments, device and build */
   TREADLE_CUDA_ERROR = 3,  /* CUDA reported an error */
   TREADLE_NO_MEMORY = 4
 };
@@ -68,8 +69,8 @@ TREADLE_API const char* treadle_kernels_info(void);
 
 typedef struct treadle_array {
   size_t struct_size;     /* sizeof(treadle_array), set by the caller, as in every struct here */
-  void* data;             /* of element [0, 0, ...]; may be NULL where a size is 0 */
-  const int64_t* sizes;   /* [ndim], slowest dimension first; may be NULL where ndim is 0 */
+  void* data;             /* address of element [0, 0, ...]; may be NULL if a size is 0 */
+  const int64_t* sizes;   /* [ndim], slowest dimension first; may be NULL if ndim is 0 */
   const int64_t* strides; /* [ndim], in elements; may be 0 or negative; NULL: contiguous */
   int32_t ndim;           /* at most TREADLE_MAX_DIMS */
   uint32_t dtype;
@@ -77,20 +78,21 @@ typedef struct treadle_array {
 
 enum { TREADLE_CPU = 1, TREADLE_CUDA = 2 }; /* DLPack's numbers */
 
-/* Where all arrays of a call are, and how it runs. */
+/* The device that holds all arrays of a call, and how the call runs. */
 typedef struct treadle_device {
   size_t struct_size;
   int32_t type;    /* TREADLE_CPU or TREADLE_CUDA */
   int32_t index;   /* CUDA: the GPU's index in CUDA's runtime; CPU: 0 */
-  void* stream;    /* CUDA: the cudaStream_t that kernels go into; NULL is the default one. It must
-                      belong to that GPU, which the library checks from CUDA 12.8 on, except during
-                      graph capture. Passing a destroyed stream is undefined behaviour */
+  void* stream;    /* CUDA: the cudaStream_t in which the kernels run; NULL: the default stream. The
+                      stream must belong to that GPU. From CUDA 12.8 on the library checks this,
+                      except during graph capture. To pass a destroyed stream is undefined
+                      behaviour */
   int32_t threads; /* CPU: the maximum number of threads of a call; 0: one for each core */
 } treadle_device;
 
-/* A number, passed without loss of bits: `integer` if is_integer is not 0, else `real`. When it is
- * converted to a dtype that cannot represent it, an integer dtype wraps around and a floating-point
- * dtype becomes infinite. */
+/* A number: `integer` if is_integer is not 0, else `real`. So both kinds are passed without loss of
+ * bits. A number outside the range of the dtype to which it is converted wraps around in an integer
+ * dtype, and becomes infinite in a floating-point dtype. */
 typedef struct treadle_number {
   double real;
   int64_t integer;
@@ -103,7 +105,8 @@ typedef struct treadle_number {
  * type); they are then rounded once. Inputs of another dtype are converted first: integers may
  * become floats, but floats may not become integers. Inputs are broadcast to the sizes of `out`, as
  * in NumPy. `out` may be one of the inputs (same data, sizes, strides and dtype). Otherwise its
- * memory, from its first to its last byte, must not overlap an input's. Only `out` is written.
+ * memory, from its first to its last byte, must not overlap the memory of an input. Only `out` is
+ * written.
  */
 
 /* out = a + alpha * b. `out` has an integer or floating-point dtype; alpha must be an integer if
@@ -112,20 +115,20 @@ TREADLE_API int treadle_vector_add(const treadle_device* device, const treadle_a
                                    const treadle_array* b, treadle_number alpha,
                                    const treadle_array* out);
 
-/* out = x * factor. The dtypes follow the same rules as in treadle_vector_add, where `factor` takes
- * the place of `alpha`. */
+/* out = x * factor. The rules for dtypes are those of treadle_vector_add, with `factor` instead of
+ * `alpha`. */
 TREADLE_API int treadle_scale(const treadle_device* device, const treadle_array* x,
                               treadle_number factor, const treadle_array* out);
 
-/* out = sin(x), and out = cos(x), in radians, with errors of at most 1.6 ulp in float32 and 2 in
- * float64. `out` has a floating-point dtype. */
+/* out = sin(x) or out = cos(x), where x is in radians. Errors are at most 1.6 ulp in float32 and 2
+ * ulp in float64. `out` has a floating-point dtype. */
 TREADLE_API int treadle_sine(const treadle_device* device, const treadle_array* x,
                              const treadle_array* out);
 TREADLE_API int treadle_cosine(const treadle_device* device, const treadle_array* x,
                                const treadle_array* out);
 
-/* out = grad * cos(x), and out = grad * -sin(x). If `grad` is the gradient of the result of the
- * functions above, `out` is the gradient of x. */
+/* out = grad * cos(x) or out = -grad * sin(x). If `grad` is the gradient of the result of
+ * treadle_sine or treadle_cosine, `out` is the gradient of x. */
 TREADLE_API int treadle_sine_backward(const treadle_device* device, const treadle_array* grad,
                                       const treadle_array* x, const treadle_array* out);
 TREADLE_API int treadle_cosine_backward(const treadle_device* device, const treadle_array* grad,
@@ -136,7 +139,7 @@ TREADLE_API int treadle_cosine_backward(const treadle_device* device, const trea
  * B rows, H units:
  *   gates [B, 3H]              the matrix product, columns i, o, z
  *   bias [3H]                  or NULL
- *   old_cell, new_cell [B, H]  in the dtype of gates; may be float32 if that is a half type
+ *   old_cell, new_cell [B, H]  in the dtype of gates, or in float32 if gates have a half type
  *   new_h [B, H]               in the dtype of gates
  * Inputs may have any strides; outputs are contiguous. An output may be an input (same data, sizes,
  * strides and dtype); otherwise it must not share memory with any other array.
@@ -145,8 +148,8 @@ TREADLE_API int treadle_lltm_cell(const treadle_device* device, const treadle_ar
                                   const treadle_array* bias, const treadle_array* old_cell,
                                   const treadle_array* new_h, const treadle_array* new_cell);
 
-/* grad_h and grad_cell are the gradients of new_h and new_cell; one may be NULL, for zeros.
- * grad_gates [B, 3H] and grad_old_cell [B, H] (NULL: not wanted) are written. */
+/* grad_h and grad_cell are the gradients of new_h and new_cell; one may be NULL, which means zeros.
+ * The results are grad_gates [B, 3H] and grad_old_cell [B, H] (NULL: not wanted). */
 TREADLE_API int treadle_lltm_cell_backward(const treadle_device* device, const treadle_array* gates,
                                            const treadle_array* bias, const treadle_array* new_cell,
                                            const treadle_array* grad_h,
@@ -159,15 +162,15 @@ TREADLE_API int treadle_lltm_cell_backward(const treadle_device* device, const t
  * R rows, O columns. All arrays are contiguous, and have output's dtype unless stated otherwise:
  *   product [R, O]  x W^T, in float32 if output has a half type
  *   bias [O]        or NULL
- *   phase [R, O]    written for the backward call, which reads it and output: int16, but float64 if
- *                   output is float64; NULL: not wanted
+ *   phase [R, O]    written for the backward call, which reads it together with output. Its dtype
+ *                   is int16, or float64 if output is float64. NULL: not wanted
  */
 TREADLE_API int treadle_sine_linear(const treadle_device* device, const treadle_array* product,
                                     const treadle_array* bias, double omega,
                                     const treadle_array* output, const treadle_array* phase);
 
-/* grad_z = grad omega cos(omega (product + bias)), the gradient of product + bias. grad_z may be
- * `grad` itself, just as `output` above may be `product`. */
+/* grad_z = grad * omega * cos(omega (product + bias)), the gradient of product + bias. grad_z may
+ * be `grad` itself, just as `output` above may be `product`. */
 TREADLE_API int treadle_sine_linear_backward(const treadle_device* device,
                                              const treadle_array* grad, const treadle_array* output,
                                              const treadle_array* phase, double omega,
@@ -188,14 +191,14 @@ TREADLE_API int treadle_sine_linear_backward(const treadle_device* device,
  *
  * The caller computes the products over all steps, with any BLAS. Before the forward call:
  *   products = input W_ih^T
- * After the backward call, where h_before [D, T, B, H] is the h before each step:
+ * After the backward call, with h_before [D, T, B, H], the h before each step:
  *   grad_input = grad_gates[last Gi] W_ih     grad_W_ih = grad_gates[last Gi]^T input
  *   grad_W_hh = grad_gates[first Gh]^T h_before, for GRU in the order n r z
  *   and the gradients of the biases are sums of grad_gates over T and B
  *
- * CPU: float32 and float64. CUDA: float16, bfloat16 and float32 on GPUs of sm_90 and later, H a
- * multiple of 8, if the weights fit on the chip (docs/recurrent.md). For any other layer all these
- * functions, including treadle_recurrent_workspace(), return TREADLE_UNSUPPORTED.
+ * CPU: float32 and float64. CUDA: float16, bfloat16 and float32 on GPUs of sm_90 and later, if H is
+ * a multiple of 8 and the weights fit on the chip (docs/recurrent.md). For any other layer all
+ * these functions, including treadle_recurrent_workspace(), return TREADLE_UNSUPPORTED.
  */
 
 enum {
@@ -227,16 +230,16 @@ typedef struct treadle_recurrent_inputs {
   const void* products;  /* [D, T, B, Gi H] */
   const void* weight_hh; /* [D, Gh H, H] */
   const void* bias_ih;   /* [D, Gi H] or NULL */
-  const void* bias_hh;   /* [D, Gh H] or NULL; LLTM has none: NULL */
+  const void* bias_hh;   /* [D, Gh H] or NULL; must be NULL for LLTM */
   const void* h0;        /* [D, B, H] */
-  const void* c0;        /* [D, B, H] in c_dtype; for GRU and RNN a copy of h0 */
+  const void* c0;        /* [D, B, H] in c_dtype; for GRU and RNN it must be a copy of h0 */
 } treadle_recurrent_inputs;
 
 typedef struct treadle_recurrent_outputs {
   size_t struct_size;
   void* output; /* [T, B, D H] */
   void* h_n;    /* [D, B, H] */
-  void* c_n;    /* [D, B, H] in c_dtype; for GRU and RNN h_n in c_dtype */
+  void* c_n;    /* [D, B, H] in c_dtype; for GRU and RNN it is h_n in c_dtype */
   void* gates;  /* [D, T, B, G H], which the backward call reads; NULL: not wanted */
 } treadle_recurrent_outputs;
 
@@ -283,13 +286,15 @@ typedef struct treadle_launch {
   uint64_t shared_bytes;       /* per block, static and dynamic */
   uint64_t local_bytes;        /* per thread; more than 0 means spills or indexed arrays */
   double occupancy;            /* resident warps / maximum number of warps of a multiprocessor */
-  /* For recurrent layers: the planned family of kernels, its algorithm, and why it ran. Else "". */
+  /* For recurrent layers: the planned family of kernels, its algorithm, and the reason for the
+   * choice. For other launches they are "". */
   const char* family;
   const char* algorithm;
   const char* reason;
 } treadle_launch;
 
-/* While on, all CUDA launches of this thread are recorded. They still happen. */
+/* If `on` is not 0, the library records this thread's CUDA launches from now on; 0 ends this. The
+ * kernels run as usual. */
 TREADLE_API void treadle_record_launches(int on);
 TREADLE_API int64_t treadle_launch_count(void);
 TREADLE_API int treadle_get_launch(int64_t index, treadle_launch* launch);

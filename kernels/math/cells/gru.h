@@ -18,7 +18,7 @@ struct GruRecurrence {
   static constexpr int kGates = 4, kInputGates = 3, kStateGates = 3;
   static constexpr int kCParts = 1;
   static constexpr HBound kHBound = HBound::kFirst;
-  // The order in torch's W_hh is r, z, n.
+  // The order of torch's W_hh is r, z, n.
   static constexpr TREADLE_HD int weight_block(int gate) { return (gate + 2) % 3; }
 
   struct State {
@@ -82,7 +82,7 @@ struct GruRecurrence {
 };
 
 // Forward for states that are rounded to a half type. The sigmoids are cheaper, but tanh is the
-// accurate one, because its errors would accumulate in h.
+// accurate one, because the errors of a cheaper tanh would accumulate in h.
 template <class acc>
 struct GruRecurrenceOfHalves : GruRecurrence<acc> {
   static TREADLE_HD auto forward(const acc (&g)[4], acc old_cell) {

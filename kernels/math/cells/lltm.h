@@ -2,10 +2,10 @@
 //   i = sigmoid(g0), o = sigmoid(g1), z = elu(g2); new_cell = old_cell + z i,
 //   new_h = tanh(new_cell) o
 // Twin in plain PyTorch: treadle.reference.lltm_cell. The composition computes the state in
-// state_t, the dtype of old_cell. This code uses acc_t, which is at least float. With a half state,
-// the composition rounds some gates to exactly 0 or 1, and 0 * inf is NaN. So where a factor is
-// infinite, this code rounds gates in the same way, and NaN appears in the same places. Where all
-// factors are finite, gates are not rounded.
+// state_t, the dtype of old_cell. This code uses acc_t, which is at least float. If the state has a
+// half type, the composition rounds some gates to exactly 0 or 1, and 0 * inf is NaN. So where a
+// factor is infinite, this code rounds gates in the same way, and NaN appears in the same places.
+// Where all factors are finite, gates are not rounded.
 #pragma once
 
 #include "kernels/math/activations.h"
@@ -190,7 +190,7 @@ struct LltmRecurrenceOfHalves : LltmRecurrence<acc> {
 struct Lltm {
   template <class acc>
   using Cell = LltmRecurrence<acc>;
-  // Forward, where h is stored in a half type.
+  // The cell of the forward pass if h is stored in a half type.
   template <class acc>
   using HalfCell = LltmRecurrenceOfHalves<acc>;
 };

@@ -100,7 +100,7 @@ struct LstmRecurrenceOfHalves : LstmRecurrence<acc> {
 struct Lstm {
   template <class acc>
   using Cell = LstmRecurrence<acc>;
-  // Forward, where h is stored in a half type.
+  // The cell of the forward pass if h is stored in a half type.
   template <class acc>
   using HalfCell = LstmRecurrenceOfHalves<acc>;
 };

@@ -9,7 +9,7 @@ namespace treadle::math {
 struct RnnRelu {
   template <class acc>
   using Cell = RnnRecurrence<acc, ReluActivation>;
-  // Forward, where h is stored in a half type.
+  // The cell of the forward pass if h is stored in a half type.
   template <class acc>
   using HalfCell = RnnRecurrenceOfHalves<acc, ReluActivation>;
 };

@@ -1,10 +1,12 @@
-// Shared by the forward and backward kernels of a single block (IEEE fma, no tensor cores). They
-// run layers that are so small that the registers of one block hold all weights as floats. Blocks
-// exchange nothing, so a step takes as long as its chain of dependent instructions. Two lanes share
-// a unit. Each sums half of K for all gates of the unit and up to two rows; a shuffle adds the
-// other half, and then each lane computes the unit for one row. The state stays in registers. Only
-// the operands of the next product go through shared memory, as floats, with one barrier per step.
-// For a half type T, the operands are first rounded to T, like everything that is stored.
+// Shared by the forward and backward kernels of single blocks. These kernels run layers that are so
+// small that the registers of one block hold all weights as floats. Every block computes one or two
+// rows of the batch by itself, without exchanging data with other blocks. So the time of a step is
+// the latency of its chain of dependent instructions. Products use IEEE fma, not tensor cores. Two
+// lanes share a unit. Each sums half of K (the dimension over which a product sums) for all gates
+// of the unit and up to two rows. A shuffle adds the two halves, and then each lane computes the
+// unit for one row. The state stays in registers. Only the operands of the next product go through
+// shared memory, as floats, with one barrier per step. For a half type T, the operands are first
+// rounded to T, like everything that is stored.
 #pragma once
 
 #include "kernels/recurrent/block/word_halves.h"
@@ -17,7 +19,7 @@ constexpr bool block_has_code(bool sm90, bool half, int units) {
   return !sm90 || !half || units <= kHalfBlockUnits;
 }
 
-// The layout of a block. `all_k` is K of the product, and `sums` is its number of outputs per unit.
+// The layout of a block. `all_k` is the size of K, and `sums` is the number of sums per unit.
 // `arrays` is how many numbers each thread prefetches per step.
 template <int units, int sums, int all_k, int arrays>
 struct Block {
@@ -66,10 +68,10 @@ __device__ __forceinline__ float rounded_to(float x) {
 }
 
 // A thread's prefetches from an array of T. Each number occupies a 4-byte word of a stage. In half
-// types the word includes a neighbouring number. This thread ignores it, but no thread may write to
-// it at the same time, so results must not overwrite inputs. cp.async reads whole words regardless
-// of its src-size, so the memory of an array with an odd number of elements must include the whole
-// last word.
+// types the word also contains a neighbouring number. This thread ignores it, but no thread may
+// write to it at the same time, so results must not overwrite inputs. cp.async reads whole words
+// regardless of its src-size, so the memory of an array with an odd number of elements must include
+// the whole last word.
 template <class T, int ahead>
 struct Prefetched {
   WordHalves<ahead> halves;
@@ -83,7 +85,7 @@ struct Prefetched {
     }
   }
 
-  // Must be called once per step, whether or not the step was copied.
+  // Must be called once per step, whether or not the step's numbers were copied.
   __device__ __forceinline__ void note(const T* at) {
     if constexpr (is_half_type<T>) halves.note(reinterpret_cast<uintptr_t>(at));
   }
@@ -102,7 +104,7 @@ struct Prefetched {
 struct BlockRow {
   bool backward;      // whether time runs backward
   int first, length;  // the first step, and the number of steps
-  int64_t begin;      // the index in S of the row at step 0
+  int64_t begin;      // the index of the row at step 0 among the rows of all steps
 
   __device__ __forceinline__ BlockRow(const GroupRows& rows, int row, int steps, bool real,
                                       bool backward_)
@@ -115,7 +117,8 @@ struct BlockRow {
   }
 };
 
-// The address of a row's element in an array over S, advanced from step to step.
+// The address of one of a row's elements in an array that has the rows of all steps. It advances
+// from step to step.
 template <class T>
 struct RowIterator {
   T* at;

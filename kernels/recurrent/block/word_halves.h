@@ -2,7 +2,7 @@
 // (block/block.cuh). cp.async copies at least 4 aligned bytes, so each number arrives together with
 // its predecessor or its successor in memory. The number's address determines which half of the
 // word contains it. The half alternates from gate to gate if gates are an odd number of elements
-// apart, and from step to step if steps are.
+// apart, and from step to step if steps are an odd number of elements apart.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ TREADLE_HD uintptr_t word_of(uintptr_t at) { return at & ~uintptr_t{3}; }
 
 template <int ahead>
 struct WordHalves {
-  uint32_t odd = 0;  // one bit per step, the highest for the last step
+  uint32_t odd = 0;  // one bit per step; the highest is for the latest step
 
   // Records the address of the next step's first gate.
   TREADLE_HD void note(uintptr_t at) { odd = odd >> 1 | static_cast<uint32_t>(at >> 1) << 31; }

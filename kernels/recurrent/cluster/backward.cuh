@@ -99,8 +99,8 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
     return;
   }
 
-  // ---- this thread's sends: 16-byte chunks by st.async, the same ones to each block. This code is
-  // not shared with the forward pass, because that would change the machine code.
+  // ---- this thread's sends: 16-byte chunks by st.async, with the same chunks for every block.
+  // This code is not shared with the forward pass, because that would change the machine code.
   uint32_t send_to[Layout::kSends], send_barrier[Layout::kSends];
   int send_from[Layout::kSends];  // in the outgoing state; -1: nothing to send
   const int chunks16 = kStateGates * units * stride / 8;

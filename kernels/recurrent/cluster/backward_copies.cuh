@@ -1,7 +1,7 @@
-// Copies of the backward cluster kernel. It prefetches gates, c and grad_output some steps ahead
-// (cp.async, kDepth stages), and stores grad_gates after they are computed. The copying threads are
-// those of the copy warp or, without one, all threads of the block. Each of them has a
-// BackwardCopies object.
+// The copies that the backward cluster kernel makes between global and shared memory. It prefetches
+// gates, c and grad_output some steps ahead (cp.async, kDepth stages), and stores grad_gates after
+// they are computed. The copying threads are those of the copy warp or, without one, all threads of
+// the block. Each of them has a BackwardCopies object.
 #pragma once
 
 #include "kernels/recurrent/cluster/cluster.cuh"

@@ -110,8 +110,8 @@ inline Candidate cluster_candidate(const RecurrenceSizes& sizes, const Recurrenc
       const int64_t waves =
           std::max<int64_t>(ceil_div(count, clusters_at_once(shape.blocks, device)), 1);
       // In half types, single blocks that would need several waves are skipped in favour of
-      // clusters of several blocks. In float32 they are kept, although several waves of them took
-      // longer than waves * time when measured.
+      // clusters of several blocks. In float32 they are not skipped, although measurements showed
+      // that several waves take longer than waves * time.
       if (half && shape.blocks == 1 && any_clusters && (waves > 1 || (backward && !alone))) {
         continue;
       }

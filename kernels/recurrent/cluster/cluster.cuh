@@ -5,8 +5,8 @@
 //
 // The exchanged state is stored in the order of the B operand of mma.sync: [chunk of 16 units]
 // [lane & 3][row] x 4 units. Lane q of a quad owns k = 2q, 2q+1, 2q+8, 2q+9 of a product; k is
-// permuted so that these are units 4q .. 4q+3, which are one 8-byte load. The weights have the same
-// permutation, so the sum over k is the same.
+// permuted so that these are units 4q .. 4q+3, which one 8-byte load reads. The weights have the
+// same permutation, so the sum over k is the same.
 #pragma once
 
 #include "kernels/recurrent/engine/resets.cuh"

@@ -1,7 +1,8 @@
-// Shared by the forward and backward dense cluster kernels (cluster/dense.h; cluster/cluster.cuh
-// explains the exchange of states). A block may have fewer rows or units than its layout. The lanes
-// of missing rows and units compute like all others, which avoids branches, but store no results.
-// This is harmless, because rows are independent of each other and missing units send zeros.
+// Shared by the forward and backward dense cluster kernels. cluster/dense.h defines their layouts,
+// and cluster/cluster.cuh explains how blocks exchange states. A block may have fewer rows or units
+// than its layout. The lanes of missing rows and units compute like all others, which avoids
+// branches, but store no results. Their computations are harmless, because rows are independent of
+// each other and missing units send zeros.
 #pragma once
 
 #include "kernels/recurrent/cluster/cluster.cuh"
@@ -9,10 +10,10 @@
 
 namespace treadle {
 
-// The B operands that a warp multiplies, for `columns` tiles of the batch's rows. Each of `turns`
-// turns loads 16 elements of K; after `chunks` turns, loading starts again with the first elements.
-// Up to four turns are in registers, and later ones are loaded while products run. `state` is the
-// address of this lane's part of the first operand.
+// The B operands that a warp multiplies, for `columns` tiles of the batch's rows. They are loaded
+// in `turns` turns of 16 elements of K; after `chunks` turns, loading starts again with the first
+// elements. Registers hold the operands of up to four turns. Those of later turns are loaded while
+// products run. `state` is the address of this lane's part of the first operand.
 template <class Layout, int columns, int chunks, int turns>
 struct Operands {
   static constexpr int kRing = turns < 4 ? turns : 4;
@@ -155,7 +156,8 @@ struct DenseSends {
 };
 
 // The bits of a lane's part of an accumulator tile of 16 units and 8 rows. The lane has units g and
-// g + 8 of rows 2q and 2q + 1. If a tile has fewer rows, only lanes with q < kPairs have any.
+// g + 8 of rows 2q and 2q + 1. If a tile has fewer than 8 rows, only lanes with q < kPairs have
+// rows.
 __device__ __forceinline__ uint4 words_of(const float (&sum)[4]) {
   return {__float_as_uint(sum[0]), __float_as_uint(sum[1]), __float_as_uint(sum[2]),
           __float_as_uint(sum[3])};
@@ -179,8 +181,8 @@ struct SlotPlace {
 };
 
 // Calls f(Constant<int, n>), where n is the warp's number of slots: `most` or, unless `all`, one
-// fewer. It does not call f for no slots. f computes its slots together, so that the instructions
-// of one slot hide the latency of another's.
+// fewer. If the warp has no slots, f is not called. f computes its slots together, so that the
+// instructions of one slot hide the latency of another's.
 template <int most, class F>
 __device__ __forceinline__ void with_slots(bool all, bool any, const F& f) {
   if (all) {

@@ -32,14 +32,14 @@ struct DenseForward {
   static constexpr int kGroups = units / 16, kSplits = units >= 64 ? 2 : 4;
   static constexpr int kWarps = kGroups * kSplits, kThreads = kWarp * kWarps;
   static constexpr int kChunks = kHidden / 16 / kSplits;  // per warp; 16 elements of K each
-  // Partial sums are stored as the mma accumulators of the lanes hold them: 16 bytes have the sums
-  // of units g and g + 8 (g is lane / 4) for a pair of rows. A tile has kPairs pairs. A slot is 32
-  // consecutive sums. One warp computes the cell from them, one sum per lane. A warp has at most
-  // kItems slots.
+  // Partial sums are stored in the order in which the mma accumulators of the lanes hold them: 16
+  // bytes contain the sums of units g and g + 8 (g is lane / 4) for a pair of rows. A tile has
+  // kPairs pairs. A slot is 32 consecutive sums. One warp computes the cell from them, one sum per
+  // lane. A warp has at most kItems slots.
   static constexpr int kPairs = (stride + 1) / 2, kSumBytes = 8 * kPairs * 16;
   static constexpr int kSlots = tiles * kPairs, kItems = shapes::ceil_div(kSlots, kSplits);
-  // Counts per block and step: 16-byte pieces of h to send; 16-byte pieces of input products to
-  // prefetch, which is also the number of pieces of gates to store; and 8-byte stores of h.
+  // Counts per block and step. kSends: 16-byte pieces of h to send. kFetches: 16-byte pieces of
+  // input products to prefetch, and as many pieces of gates to store. kQuads: 8-byte stores of h.
   static constexpr int kSends = kHidden * kRows / 8;
   static constexpr int kFetches = gates * kRows * units / 8;
   static constexpr int kQuads = kRows * units / 4;
@@ -70,8 +70,8 @@ struct DenseForward {
 
 // The backward kernel. A block multiplies the gradients of its own gates by its rows of W_hh. The
 // result is a partial sum for every unit of the layer, and each block is sent the partial sums of
-// its own units. These have fewer bytes than the gradients. A warp computes such a sum by itself,
-// so the block's warps need not combine sums in shared memory before they send.
+// its own units. The partial sums have fewer bytes than the gradients. A warp computes such a sum
+// by itself, so the block's warps need not combine sums in shared memory before they send.
 template <int gates, int state_gates, int units, int blocks, int tiles, int stride>
 struct DenseBackward {
   static constexpr int kUnits = units, kBlocks = blocks, kTiles = tiles, kStride = stride;

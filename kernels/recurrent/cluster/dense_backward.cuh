@@ -1,9 +1,9 @@
 // The backward dense cluster kernel (cluster/dense.cuh): grad_h_{t-1} = grad_gates_t W_hh. A block
-// multiplies its own gradients of gates by its rows of W_hh, which gives a part of grad_h of every
-// unit. It sends these sums from the accumulators to the blocks that own the units, which add the
-// parts in the order of blocks. A step has one barrier of all threads, after which the block's own
-// gradients are complete. All threads copy while sums travel. `rows_each` is the number of rows per
-// cluster. Twin: kernels/recurrent/cpu/rows_backward.h.
+// multiplies the gradients of its own gates by its rows of W_hh, which gives a part of grad_h of
+// every unit. It sends these partial sums from the accumulators to the blocks that own the units.
+// Each of those adds the parts in the order of the sending blocks. A step has one barrier of all
+// threads, after which the block's own gradients are complete. All threads copy while sums travel.
+// `rows_each` is the number of rows per cluster. Twin: kernels/recurrent/cpu/rows_backward.h.
 //
 // The sums for step s + 2 overwrite those for step s. Two such buffers of sums are enough, because
 // a block sends sums for step s + 2 only after it has received those for step s + 1 from all
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(
       prepare(i);
       ptx::store4(base + L::kUnread, bits_of_all(slopes[i]));
     }
-    // Rows in `ended` discard their gradients here, and ignore those that arrive.
+    // Rows in `ended` discard their gradients here, and ignore the gradients that arrive.
     bool receives[kItems];
     float product[kItems];
     if constexpr (any_resets) {

@@ -107,9 +107,9 @@ struct WeightTurn {
   __device__ __forceinline__ WeightTurn(uint32_t base, int lane, const uint16_t* weight,
                                         int64_t hidden, int columns)
       : to(base + lane / kEach * L::kTurnRow + lane % kEach * 16),
-        // ldmatrix loads four matrices. A lane gives the address of row lane % 8 of matrix lane /
-        // 8. Matrices 1 and 3 begin 8 columns later; matrices 2 and 3 begin at k + 2. Rows 2q and
-        // 2q + 1 of a matrix are k = 4q and 4q + 1.
+        // ldmatrix loads four matrices. A lane gives the address of row lane % 8 of
+        // matrix lane / 8. Matrices 1 and 3 begin 8 columns later; matrices 2 and 3 begin at k + 2.
+        // Rows 2q and 2q + 1 of a matrix are k = 4q and 4q + 1.
         from(base + (lane % 8 / 2 * 4 + lane % 2 + lane / 16 * 2) * L::kTurnRow +
              lane / 8 % 2 * 16),
         at(weight + lane % kEach * 8),

@@ -1,7 +1,7 @@
 // This file determines which rows of a group reset before a step of the dense cluster kernels. A
 // step reads this from a word of shared memory that was written many steps before. So resets add
-// only one select to the chain of instructions between the arrival of h and the sends of the next
-// h.
+// only one select instruction to the chain of instructions between the arrival of h and the sends
+// of the next h.
 #pragma once
 
 #include "kernels/recurrent/cluster/dense.cuh"
@@ -11,10 +11,10 @@ namespace treadle {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-// A ring of words in shared memory: one word for each step, with a bit for each row's mark, which
-// says whether the row resets. The ring has two halves of kWarp steps. During the steps of one
-// half, one warp fills the other half: each lane collects the marks of one step there, and loads
-// the mark of one row in each step that runs. So no step waits for these loads, and a lane needs
+// A ring buffer of words in shared memory. It has one word for each step, with a bit for each row's
+// mark, which says whether the row resets. The ring has two halves of kWarp steps. During the steps
+// of one half, one warp fills the other half: each lane collects the marks of one of its steps, and
+// loads the mark of one row during each step. So no step waits for these loads, and a lane needs
 // only two registers for marks. p counts steps as in PassMarks. The addresses of the marks are in
 // shared memory too, because registers are needed for weights.
 template <class L, bool any, bool backward>
@@ -92,9 +92,9 @@ __device__ __forceinline__ float given_c(const GroupResets<true>& resets, int t,
   return __ldg(static_cast<const float*>(resets.resets.c) + at);
 }
 
-// For the forward pass, if rows reset to given states: overwrites their h before W_hh multiplies
-// it. Each warp writes the slice of K that it will read itself. Warps that read the same slice
-// write the same values.
+// Used in the forward pass if rows reset to given states. Overwrites the h of these rows before it
+// is multiplied by W_hh. Each warp writes the slice of K that it will read itself. Warps that read
+// the same slice write the same values.
 template <class L>
 __device__ __forceinline__ void replace_rows(const GroupResets<true>& resets, uint32_t rows, int t,
                                              uint32_t state, int split) {

@@ -1,5 +1,5 @@
 // Shared by the forward and backward cluster kernels in float32. They work like those of
-// cluster/cluster.cuh, but multiply by IEEE float32 fma on CUDA cores, with the weights in
+// cluster/cluster.cuh, but the products use IEEE float32 fma on CUDA cores, and the weights are in
 // registers. Weights that do not fit there are in shared memory, which then has room for fewer
 // rows. Threads divide the block's outputs (kEach per thread) and K among themselves. Their partial
 // sums are added by shuffles within a warp, then through shared memory. The exchanged state is
@@ -59,7 +59,7 @@ struct Fp32Weights {
       *address(output, k) = weight;
     }
   }
-  // Adds the weights of k times x to `sum`.
+  // Adds to `sum` the weights of element k of K, multiplied by x.
   __device__ __forceinline__ void multiply(int k, float x, float (&sum)[Layout::kEach]) const {
     if (k < Layout::kHeld) {
 #pragma unroll

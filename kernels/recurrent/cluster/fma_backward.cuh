@@ -1,6 +1,6 @@
-// The backward cluster kernel for any cell in float32 (cluster/fma.cuh): the cell's backward, then
-// grad_h_{t-1} = grad_gates_t W_hh. Thread e of the block computes unit e % units of row e / units.
-// All threads multiply, prefetch, send and store.
+// The backward cluster kernel for any cell in float32 (cluster/fma.cuh): the cell's backward pass,
+// then grad_h_{t-1} = grad_gates_t W_hh. Thread e of the block computes unit e % units of
+// row e / units. All threads multiply, prefetch, send and store.
 #pragma once
 
 #include "kernels/recurrent/cluster/fma.cuh"

@@ -1,6 +1,6 @@
-// The forward cluster kernel for any cell in float32 (cluster/fma.cuh): gates_t = products_t + bias
-// + h_{t-1} W_hh^T, then the cell. Thread e of the block computes unit e % units of row e / units.
-// All threads multiply, prefetch, send and store.
+// The forward cluster kernel for any cell in float32 (cluster/fma.cuh):
+// gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. Thread e of the block computes unit
+// e % units of row e / units. All threads multiply, prefetch, send and store.
 #pragma once
 
 #include "kernels/recurrent/cluster/fma.cuh"
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   const int steps = static_cast<int>(args.sizes.steps), first_unit = rank * units;
   const bool save = args.gates != nullptr, vector = hidden % 4 == 0;
 
-  // Rows of W_hh. An output is a gate of a unit. Weights beyond H are zero, so that padded units
+  // Rows of W_hh. An output is a gate of a unit. Weights beyond H are zero, so that padding units
   // stay zero.
   float in_registers[Layout::kEach][Layout::kHeld];
   const Fp32Weights<Layout> weights{in_registers,

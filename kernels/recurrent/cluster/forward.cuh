@@ -35,8 +35,8 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
   const int steps = static_cast<int>(args.sizes.steps);
   const int first_unit = rank * units;
   const bool save = args.gates != nullptr;
-  // The number of rows per tile that are exchanged, because fewer than 8 rows need fewer bytes.
-  // Lanes of missing rows read an existing row, and their sums are not stored.
+  // How many rows of a tile are exchanged. If there are fewer than 8, fewer bytes are sent. Lanes
+  // of missing rows read an existing row, and their sums are not stored.
   const int stride = tiles > 1 ? 8 : rows_each;
   const int tile_bytes = 32 * stride;
   const int g = lane / 4, q = lane % 4;
@@ -111,8 +111,8 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
     return;
   }
 
-  // ---- this thread's sends: 16-byte chunks by st.async, the same ones to each block. This code is
-  // not shared with the backward pass, because that would change the machine code.
+  // ---- this thread's sends: 16-byte chunks by st.async, with the same chunks for every block.
+  // This code is not shared with the backward pass, because that would change the machine code.
   uint32_t send_to[Layout::kSends], send_barrier[Layout::kSends];
   int send_from[Layout::kSends];  // in the outgoing state; -1: nothing to send
   const int chunks16 = units * tiles * stride / 8;
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
     const int64_t at = (state_row + row[i]) * hidden + first_unit + unit[i];
     c[i] = real ? load_c<T>(args.c0, at, args.sizes.half_c) : 0.0f;
     if (real) c[i] = resets.first_c(first_anew >> row[i] & 1, c[i], row[i], first_unit + unit[i]);
-    // Padded units and rows get row kRows, which is active in no step.
+    // Padding units and rows get row number kRows, which is active in no step.
     if (!real) row[i] = kRows;
   }
   const ForwardStarts<any_resets, kItems> starts{resets, first_unit, unit, row, place};

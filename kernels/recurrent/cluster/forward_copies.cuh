@@ -1,7 +1,7 @@
-// Copies of the forward cluster kernel. It prefetches the input products [D, S, G, H] some steps
-// ahead (cp.async, kDepth stages), and stores output and gates after they are computed. The copying
-// threads are those of the copy warp or, without one, all threads of the block. Each of them has a
-// ForwardCopies object.
+// The copies that the forward cluster kernel makes between global and shared memory. It prefetches
+// the input products [D, S, G, H] some steps ahead (cp.async, kDepth stages), and stores output and
+// gates after they are computed. The copying threads are those of the copy warp or, without one,
+// all threads of the block. Each of them has a ForwardCopies object.
 #pragma once
 
 #include "kernels/recurrent/cluster/cluster.cuh"
@@ -118,8 +118,8 @@ struct ForwardCopies {
 };
 
 // Resets the items (unit, row) of a computing thread. `anew` is the word of step s (SharedMarks).
-// This happens while the product of the step runs, so it delays neither the send after h arrives,
-// nor the next step after the send.
+// This happens while the product of the step runs, so it delays neither the sending of h nor the
+// beginning of the next step.
 template <bool any, int items>
 struct ForwardStarts {
   const GroupResets<any>& resets;

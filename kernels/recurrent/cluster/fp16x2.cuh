@@ -1,5 +1,5 @@
-// Parts of the float32 cluster kernels on tensor cores: the operands, the products, and the sums
-// that need fma. cluster/fp16x2.h describes the layout and the tiles, cluster/cluster.cuh the
+// Parts of the cluster kernels for float32 on tensor cores: the operands, the products, and the
+// sums that need fma. cluster/fp16x2.h describes the layout and the tiles, cluster/cluster.cuh the
 // exchange of h, and engine/fp16x2.cuh the two float16 terms of a float.
 #pragma once
 
@@ -9,9 +9,10 @@
 
 namespace treadle {
 
-// The B operands that a warp multiplies for a chunk of 16 elements of K: the highs and the lows of
-// the large tile; then highs and lows of the small tile together, and its highs only. Up to three
-// chunks are in registers, and later ones are loaded while products run.
+// The four B operands that a warp multiplies for a chunk of 16 elements of K. They contain the
+// highs of the large tile; the lows of the large tile; highs and lows of the small tile together;
+// and the highs of the small tile. Up to three chunks are in registers, and later ones are loaded
+// while products run.
 template <class L>
 struct SplitOperands {
   static constexpr int kRing = L::kChunks < 3 ? L::kChunks : 3;
@@ -89,7 +90,7 @@ struct SplitSums {
   }
 
   // This lane's sums. In the large tile they are those of units g and g + 8 in rows 2q and 2q + 1;
-  // in the small tile, of the same units in row q.
+  // in the small tile they are those of the same units in row q.
   __device__ __forceinline__ uint4 wide(int m) const {
     const float (&t)[4] = total[m][0];
     const float (&l)[4] = low[m][0];
@@ -141,10 +142,11 @@ __device__ __forceinline__ void put_state(uint32_t state, int row, int k, float 
   ptx::store2(at + L::kHalfBytes + k % 16 * 2, split.low);
 }
 
-// Uses fma for the sums that tensor cores cannot compute: the products of all rows of W_hh with the
-// rows `rows` of the batch, and of the rows of W_hh that are outside the range of fp16x2 with all
-// rows of the batch. The warps of a group of units divide its sums among themselves. The new sums
-// replace those of the first slice of K, and zeros replace the sums of the other slices.
+// Computes by fma the sums that tensor cores cannot compute. For the rows `rows` of the batch these
+// are the products with all rows of W_hh. For the other rows of the batch these are the products
+// with the rows of W_hh that are outside the range of fp16x2. The warps of a group of units divide
+// its sums among themselves. The new sums replace those of the first slice of K, and zeros replace
+// the sums of the other slices.
 template <class Cell, class L>
 __device__ __forceinline__ void multiply_exactly(const float* weight, int64_t hidden,
                                                  int first_unit, uint32_t base, uint32_t parity,

@@ -5,7 +5,7 @@
 // An instruction multiplies eight columns, which come from rows of the batch. Each number of a row
 // has two float16 terms, a high and a low. Five to eight rows form a large tile, which is eight
 // columns of highs and eight columns of lows. Up to four rows form a small tile, in which column 2r
-// has the highs of row r, and column 2r + 1 has its lows. More than eight rows are a large and a
+// has the highs of row r, and column 2r + 1 has its lows. More than eight rows form a large and a
 // small tile.
 #pragma once
 
@@ -22,7 +22,7 @@ struct SplitForward {
   static constexpr int kWarps = kGroups * kParts, kThreads = kWarp * kWarps;
   static constexpr int kChunks = kHidden / 16 / kParts;  // per warp; 16 elements of K each
   static constexpr int kFragments = 2 * kChunks * state_gates;
-  // The rows of the large tile, and of the small one.
+  // How many rows are in the large tile and in the small one.
   static constexpr int kWide = rows <= 4 ? 0 : rows < 8 ? rows : 8, kNarrow = rows - kWide;
   static_assert(kNarrow <= 4 && kWarps == 8 && blocks % 8 == 0);
 

@@ -1,7 +1,7 @@
-// The forward cluster kernel for float32 on tensor cores (cluster/fp16x2.h): gates_t = products_t +
-// bias + h_{t-1} W_hh^T, then the cell. Barriers and the exchange of h are the same as in
-// cluster/dense_forward.cuh. A lane fetches the input products of its own (unit, row) pairs, and
-// stores their output and gates. Twin: kernels/recurrent/cpu/rows_forward.h.
+// The forward cluster kernel for float32 on tensor cores (cluster/fp16x2.h):
+// gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. Barriers and the exchange of h are
+// the same as in cluster/dense_forward.cuh. A lane fetches the input products of its own
+// (unit, row) pairs, and stores their output and gates. Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
 #include "kernels/math/h_bound.h"

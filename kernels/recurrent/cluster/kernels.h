@@ -69,7 +69,7 @@ struct ShapeKernels {
   bool fp32 = false;                                 // in float32, for any batch, both passes
   // Kernels for dense batches without resets. `dense_forward` and `dense_backward` are for half
   // types if H is a multiple of 8, and count the rows of a tile (cluster/dense.h). `split` is for
-  // float32 forward, and counts the rows of a cluster (cluster/fp16x2.h).
+  // the forward pass in float32, and counts the rows of a cluster (cluster/fp16x2.h).
   RowCounts dense_forward = {}, dense_backward = {}, split = {};
   // The same for dense batches with resets, in half types, if takes_dense_resets() is true.
   RowCounts resets_forward = {}, resets_backward = {};
@@ -81,12 +81,13 @@ struct ShapeKernels {
 };
 
 // Whether dense kernels with resets are compiled for a cell with this many gates: only for LSTM and
-// GRU, which have four. LLTM has three. Torch has no LLTM layer to compare with, so for its resets
-// the kernels for any batch are enough.
+// GRU, which have four. LLTM has three. LLTM layers with resets use the kernels for any batch. That
+// is enough, because torch has no LLTM layer to be compared with.
 constexpr bool takes_dense_resets(int gates) { return gates == 4; }
 
-// The kernels of a shape for cells with one, two or three, and four gates that have a product with
-// h. RNN has one, LLTM and GRU three, LSTM four.
+// The kernels of a shape. `one` is for cells in which one gate has a product with h, `three` for
+// cells with two or three such gates, and `four` for cells with four. RNN has one, LLTM and GRU
+// three, LSTM four.
 struct ClusterKernels {
   ClusterShape shape;
   ShapeKernels one, three, four;

@@ -52,12 +52,13 @@ TREADLE_INLINE V fused(V a, V b, V c) {
 }
 
 // The number of independent partial sums of a product, if each has this many vectors. With fewer
-// partial sums, an addition would wait for the previous one to the same register.
+// partial sums, an addition would have to wait for the previous addition to the same register.
 constexpr int sums_of(int vectors) { return vectors >= 8 ? 1 : vectors >= 4 ? 2 : 4; }
 
-// `rows` rows of x, each K long, times panel [K, units * kColumns] -> out [rows, units * kColumns].
-// A row's bits do not depend on other rows: K is divided into as many parts as a single row has
-// independent sums, and calls with several rows compute these parts one after another.
+// Multiplies `rows` rows of x, each with K elements, by panel [K, units * kColumns]. The result is
+// out [rows, units * kColumns]. A row's bits do not depend on other rows: K is divided into as many
+// parts as a single row has independent sums, and calls with several rows compute these parts one
+// after another.
 template <int rows, int units, class acc>
 inline void multiply(const acc* panel, const acc* const* x, int64_t k_size, acc* out) {
   using V = VectorType<acc>;
@@ -116,9 +117,9 @@ inline constexpr int kMostRows = kVectorBytes == 64   ? (units > 3 ? 6 : 8)
                                  : kVectorBytes == 32 ? (units > 3 ? 1 : 2)
                                                       : 1;
 
-// Multiplies any number of rows, in calls of 8 or 6, 4, 2 and 1 rows. Calls before(first row,
-// count) before each product and f(first row, count, results of these rows) after it. Every call
-// reads the whole panel, so 8 rows are divided into 4 and 4, not 6 and 2.
+// Multiplies any number of rows, in calls of 8, 6, 4, 2 or 1 rows. Calls before(first row, count)
+// before each product and f(first row, count, results of these rows) after it. Every call reads the
+// whole panel, so calls with few rows are avoided: 8 rows are divided into 4 and 4, not 6 and 2.
 template <int units, class acc, class Before, class F>
 inline void multiply_rows(const acc* panel, const acc* x, int64_t x_stride, int64_t rows,
                           int64_t k_size, const Before& before, const F& f) {

@@ -257,9 +257,9 @@ class ForwardRows {
   using Gates = acc[kGates][kN];
 
   // Computes the gates and the new state of kN units of some rows. A cell is a long chain of
-  // dependent instructions, so the processor starts the next row before one row has finished. With
-  // several rows, c and h have separate loops. Each chain is then half as long, so more rows
-  // overlap.
+  // dependent instructions, so the processor starts the next row before the current one has
+  // finished. With several rows, c and h have separate loops. Each chain is then half as long, so
+  // more rows overlap.
   TREADLE_INLINE void finish(int64_t first_row, int64_t first, int64_t count, int64_t group,
                              const acc* products) {
     constexpr int kMost = kMostRows<kStateGates>;

@@ -1,7 +1,7 @@
 // Float32 products on tensor cores. A float is represented by two float16 numbers, high and low, as
-// (high + 2^-11 low) times a power of two. The product of two floats is computed as high high +
-// 2^-11 (high low + low high), without low low. Tensor cores do not round products of float16
-// numbers.
+// (high + 2^-11 low) times a power of two. The product of two floats is computed as
+// high high + 2^-11 (high low + low high), without low low. Tensor cores do not round products of
+// float16 numbers.
 #pragma once
 
 #include "kernels/recurrent/engine/persistent.cuh"
@@ -9,9 +9,9 @@
 namespace treadle {
 
 // The weights of a row of W_hh are multiplied by the power of two that brings the largest magnitude
-// between 2^14 and 2^15. Then the float16 rounding of lows loses at most 2^-50 of the largest
-// weight. If the exponent of the largest weight is not between kSplitLeast and kSplitMost, or the
-// weight is not finite, the row is multiplied by fma.
+// into the range from 2^14 to 2^15. Then the float16 rounding of lows loses at most 2^-50 of the
+// largest weight. If the exponent of the largest weight is not between kSplitLeast and kSplitMost,
+// or the weight is not finite, the row is multiplied by fma.
 inline constexpr int kSplitTop = 14, kSplitLeast = -60, kSplitMost = 15;
 
 // h is multiplied by 2^kSplitState. If its magnitude exceeds kSplitLargest, fma is used instead.
@@ -33,8 +33,8 @@ struct SplitFloat {
   }
 };
 
-// The fp16x2 scale of a row of W_hh, from the exponent of its largest magnitude. `exact`: the row
-// is outside the range of fp16x2, so fma computes its sums.
+// The fp16x2 scale of a row of W_hh, from the exponent of its largest magnitude. `exact` means that
+// the row is outside the range of fp16x2, so fma computes its sums.
 struct SplitRow {
   float scale;  // sums of products with 2^kSplitState h are multiplied by it
   bool exact;
@@ -52,7 +52,7 @@ struct SplitRow {
   }
 };
 
-// The larger magnitude; NaN counts as larger than inf.
+// The bits of the larger magnitude; NaN counts as larger than inf.
 __device__ __forceinline__ uint32_t larger(uint32_t most, float x) {
   const uint32_t magnitude = __float_as_uint(x) & 0x7fffffffu;
   return magnitude > most ? magnitude : most;
@@ -74,7 +74,8 @@ struct SplitFour {
   }
 };
 
-// Return W_hh of a direction, and whether its rows can be loaded four floats at a time.
+// weight_hh_of() returns W_hh of a direction. in_fours() tells whether its rows can be loaded four
+// floats at a time.
 template <class Cell>
 __device__ __forceinline__ const float* weight_hh_of(const PersistentForward& args, int64_t d) {
   return static_cast<const float*>(args.weight_hh) +

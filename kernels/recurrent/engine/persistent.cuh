@@ -1,7 +1,7 @@
 // Shared by all persistent kernels, which run all steps of a layer in one launch and keep its
-// weights on the chip (cluster and grid, in half types and float32). This file defines the rows of
-// the batch that a group of blocks computes, loads and stores of rows that may be ragged or
-// unaligned, and, for cluster in half types, the product with W_hh on tensor cores.
+// weights on the chip (cluster and grid, in half types and float32). This file defines which rows
+// of the batch a group of blocks computes. It also contains functions that load and store rows of
+// any size and alignment and, for cluster in half types, the product with W_hh on tensor cores.
 #pragma once
 
 #ifndef __CUDACC_RTC__
@@ -26,7 +26,7 @@ struct GroupRows {
   int64_t first;
   int count;
 
-  // The index in S of the first row of step t.
+  // The index of the first row of step t among the rows of all steps.
   __device__ __forceinline__ int64_t start(int t) const {
     return starts == nullptr ? int64_t{t} * batch : __ldg(starts + t);
   }
@@ -69,8 +69,8 @@ struct Group {
             static_cast<int>(rest < rows_each ? rest : rows_each)};
   }
 
-  // The time t of the s-th step. Direction 1 runs backward in time, and the backward pass of either
-  // direction reverses its order.
+  // The time t of the s-th step. Direction 1 runs backward in time. The backward pass computes the
+  // steps of each direction in reverse order.
   __device__ __forceinline__ int forward_time(int s, int steps) const {
     return reverse == 0 ? s : steps - 1 - s;
   }

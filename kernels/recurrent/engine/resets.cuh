@@ -1,5 +1,5 @@
-// Resets of a group's rows (RecurrenceResets), for the persistent kernels. Each kernel is compiled
-// with and without resets; without them, this code compiles to nothing and uses no registers.
+// How persistent kernels reset the rows of a group (RecurrenceResets). Each kernel is compiled with
+// and without resets; without them, this code compiles to nothing and uses no registers.
 #pragma once
 
 #include "kernels/recurrent/engine/persistent.cuh"
@@ -12,16 +12,16 @@ struct RowStates {
   C c;
 };
 
-// The resets of one group. In its functions t is the time of a step. It may also be -1 or `steps`,
-// where no row resets.
+// The resets of one group. In its functions, t is the time of a step. It may also be -1 or the
+// number of steps; then no row resets.
 template <bool any>
 struct GroupResets {
   const RecurrenceResets& resets;
   const PersistentSizes& sizes;
   const Group& group;
 
-  // The mark that resets a row before the step at t. In direction 1 it belongs to the step at t +
-  // 1, if the row has that step.
+  // The mark (element of `reset`) that tells whether a row resets before the step at t. In
+  // direction 1 this is the mark at t + 1, if the row has that step.
   __device__ __forceinline__ uint32_t mark(int t, int row) const {
     const int steps = static_cast<int>(sizes.steps), marked = t + group.reverse;
     if (!any || t < 0 || marked >= steps || row >= group.rows.active(marked)) return 0;
@@ -85,9 +85,9 @@ struct GroupResets {
     }
   }
 
-  // Stores one of these two gradients, which arrived in step p of the backward pass. The indices
-  // are hidden from the compiler. Otherwise it would compute addresses in every step, or keep them
-  // in registers, although few steps need them.
+  // Stores one of the two gradients, that of h or that of c. It arrived in step p of the backward
+  // pass. The indices are hidden from the compiler. Otherwise it would compute addresses in every
+  // step, or keep them in registers, although few steps need them.
   __device__ __forceinline__ void hand_over(void* grads, int p, int row, int unit,
                                             float grad) const {
     uint32_t s = p, r = row, u = unit;
@@ -97,7 +97,7 @@ struct GroupResets {
     static_cast<float*>(grads)[at * sizes.hidden + u] = grad;
   }
 
-  // Stores the requested gradients, and clears both.
+  // Stores the requested gradients, and sets both to zero.
   template <class C>
   __device__ __forceinline__ void take(int t, int row, int64_t unit, float& grad_h,
                                        C& grad_c) const {
@@ -118,7 +118,7 @@ struct GroupResets {
     return group.forward_time(0, static_cast<int>(sizes.steps));
   }
 
-  // The index of a row at step t in an array over D and S.
+  // The index of a row at step t in an array over directions and the rows of all steps.
   __device__ __forceinline__ int64_t in_steps(int t, int row) const {
     const int64_t all_rows = group.rows.start(static_cast<int>(sizes.steps));
     return group.direction * all_rows + group.rows.start(t) + group.rows.first + row;
@@ -234,7 +234,7 @@ struct PassMarks {
 };
 
 // The marks for all threads of a block. One warp loads them, two steps ahead, and writes a word for
-// each step to shared memory. So each step needs only one load from shared memory for them, and
+// each step to shared memory. So in each step a thread needs only one load from shared memory, and
 // does not wait for it. More work between a step's send and its wait would make the step longer.
 // The lower half of a word has a bit for each row that resets before the step, and the upper half
 // has one for each row that resets before the next step.

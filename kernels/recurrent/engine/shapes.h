@@ -49,9 +49,9 @@ struct ClusterForward {
   static constexpr int kSends = shapes::ceil_div(kHidden * tiles, kComputing);
   static constexpr int kChunks16 = shapes::ceil_div(gates * kRows * units / 8, kCopying);
   static constexpr int kQuads = shapes::ceil_div(kRows * units / 4, kCopying);
-  // The chunks whose weights stay in registers. Addresses take 44 or 64 registers (found by trial);
-  // sums, items and sends take others, and weights get the rest. The other chunks are in shared
-  // memory.
+  // How many chunks have their weights in registers. Addresses take 44 or 64 registers of a thread
+  // (found by trial); sums, items and sends also take some, and weights get the rest. The weights
+  // of the other chunks are in shared memory.
   static constexpr int kFree = (registers_of(kThreads) - (kCopyWarp ? 44 : 64) -
                                 4 * state_gates * tiles - 5 * kItems - 3 * kSends) /
                                (4 * state_gates);
@@ -78,14 +78,14 @@ struct ClusterForward {
   static constexpr int kResetsBytes = kUnsent + 2 * kOutgoingBytes;
 };
 
-// The half-type backward kernel. K consists of the state gates of all units, and is divided among
-// all warps.
+// The half-type backward kernel. K runs over the state gates of all units, and is divided among all
+// warps.
 template <int gates, int state_gates, int units, int blocks>
 struct ClusterBackward {
   static constexpr int kGates = gates, kStateGates = state_gates, kUnits = units,
                        kHidden = units * blocks, kRows = 8;
   static constexpr int kGroups = units / 16;                             // of 16 units
-  static constexpr int kWarps = units == 16 ? 4 : units == 48 ? 12 : 8;  // and slices of K
+  static constexpr int kWarps = units == 16 ? 4 : units == 48 ? 12 : 8;  // one slice of K each
   static constexpr int kComputing = kWarp * kWarps;
   static constexpr int kChunks = state_gates * kHidden / 16 / kWarps;            // 16 elements each
   static constexpr bool kCopyWarp = units <= 32 && kChunks * 4 * kGroups <= 96;  // as in forward
@@ -98,7 +98,7 @@ struct ClusterBackward {
   static constexpr int kChunks16 = shapes::ceil_div((gates + 1) * kRows * units / 8, kCopying);
   static constexpr int kCChunks16 = shapes::ceil_div(kRows * units / 4, kCopying);
   static constexpr int kQuads = shapes::ceil_div(gates * kRows * units / 4, kCopying);
-  // As in ClusterForward, the chunks whose weights fit in registers.
+  // How many chunks have their weights in registers, as in ClusterForward.
   static constexpr int kFree =
       (registers_of(kThreads) - (kCopyWarp ? 40 : 50) - 16 * kItems - 3 * kSends) / (4 * kGroups);
   static constexpr int kInRegisters = kChunks < kFree ? kChunks : kFree;
@@ -125,10 +125,10 @@ struct ClusterBackward {
   static_assert(units / 4 % kWarps == 0 && state_gates * kHidden / 16 % kWarps == 0);
 };
 
-// In float32, the most weights per thread in registers, and in shared memory. In a single block
-// each unit has two threads, and each of them has half of K. A block of a cluster has 256 threads.
-// Each of them computes 2 * state_gates outputs, or 4 in the backward pass. If some weights are in
-// shared memory, it has room for fewer rows.
+// The largest numbers of float32 weights that a thread has in registers and in shared memory. In a
+// single block each unit has two threads, and each of them has half of K. A block of a cluster has
+// 256 threads. Each of them computes 2 * state_gates outputs, or 4 in the backward pass. If some
+// weights are in shared memory, less of it is left for rows.
 inline constexpr int kFp32Weights = 192, kFp32SharedWeights = 64;
 
 constexpr int fp32_cluster_rows(int weights) { return weights <= kFp32Weights ? 8 : 4; }

@@ -1,8 +1,8 @@
 // The cells that this process has registered as formulas, for treadle.Cell. A formula is the text
-// of a program. Its inputs are values 0, 1, 2 and so on. Each line computes the next value: an
-// operation and the numbers of its operands, or `const` and a number. The last line is `out` and
-// the numbers of the results. treadle/_formula/ writes programs and generates C++ kernels from
-// them; csrc/recurrent/formula/ evaluates them with tensors.
+// of a program. Its inputs are values 0, 1, 2 and so on. Each line computes the next value. It
+// consists of an operation and the numbers of its operands, or of `const` and a number. The last
+// line is `out` and the numbers of the results. treadle/_formula/ writes programs and generates C++
+// kernels from them; csrc/recurrent/formula/ evaluates them with tensors.
 #pragma once
 
 #include <string>
@@ -13,9 +13,9 @@
 
 namespace treadle {
 
-// `forward` maps the gates and parts of c to new h and parts of new c. In a cell without c, the
-// previous h and new h stand for c and new c. `backward` maps the same inputs and the gradients of
-// the results to the gradients of the gates and of parts of c. The two tangent programs take
+// `forward` maps the gates and parts of c to new h and parts of new c. In a cell without c, the old
+// h and the new h take the places of c and new c. `backward` maps the same inputs and the gradients
+// of the results to the gradients of the gates and of parts of c. The two tangent programs take
 // these inputs and then their tangents, in the same order, and return the tangents of the results.
 struct FormulaPrograms {
   std::string forward, backward, forward_tangent, backward_tangent;

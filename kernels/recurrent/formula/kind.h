@@ -1,6 +1,6 @@
-// The functors of a cell that a formula defines, as far as the host needs them: the numbers of
-// gates and of parts of c, which determine the layouts of the kernels. The kernels are compiled at
-// run time. There functors.h declares the same functors, and generated code defines them with the
+// What the host must know about the functors of a cell that a formula defines: the numbers of gates
+// and of parts of c, which determine the layouts of the kernels. The kernels are compiled at run
+// time. There functors.h declares the same functors, and generated code defines them with the
 // user's formula.
 #pragma once
 

@@ -28,8 +28,9 @@ struct PadRows {
   void* to;
 };
 
-// Where the sums of `count` columns from `first` on are stored. They are rotated: column `shift` of
-// these is stored first, and the columns before it last. If `data` is null, they are not stored.
+// Where the sums of `count` columns, from column `first` on, are stored. Sums are rotated by
+// `shift`: the sum of column `first` + `shift` is stored first, and the sums of the `shift` columns
+// before it are stored at the end. If `data` is null, no sums are stored.
 struct BiasTarget {
   void* data = nullptr;
   int64_t first = 0, count = 0, shift = 0;

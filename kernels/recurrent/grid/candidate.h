@@ -78,9 +78,9 @@ inline Candidate grid_candidate(const RecurrenceSizes& sizes, const RecurrenceDe
   plan.groups = row_groups(sizes, device, backward);
   plan.setmaxnreg = device.setmaxnreg();
   plan.group_bytes = group_bytes(grid_shape_of(sizes, device, backward), plan.rows, backward);
-  // For small H, clusters are preferred whatever the grid's time, because their modelled times are
-  // more accurate. The exception is float32 in the backward pass and for ragged batches. There
-  // clusters multiply by fma, and are slower than the grid.
+  // For small H, clusters are preferred whatever the estimated time of the grid is, because the
+  // estimates for clusters are more accurate. The exception is float32 in the backward pass and for
+  // ragged batches. There clusters multiply by fma, and are slower than the grid.
   const bool small = device.clusters() && sizes.hidden <= kGridFromHidden && one_c(sizes);
   const bool by_fma = !is_half(sizes.dtype) && (backward || sizes.ragged());
   if (!small || by_fma) {

@@ -1,6 +1,6 @@
 // The backward grid kernel for any cell in float32 (grid/grid.cuh; engine/fp16x2.cuh explains the
-// products): the cell's backward, then grad_h_{t-1} = grad_gates_t W_hh. `rows_each` is the number
-// of rows per group. The half-type version is grid/half_backward.cuh.
+// products): the cell's backward pass, then grad_h_{t-1} = grad_gates_t W_hh. `rows_each` is the
+// number of rows per group. The half-type version is grid/half_backward.cuh.
 #pragma once
 
 #include "kernels/recurrent/grid/fp16x2_backward_mma.cuh"

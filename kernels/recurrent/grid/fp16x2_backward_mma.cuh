@@ -1,6 +1,7 @@
 // MMA warps of grid/fp16x2_backward.cuh: they wait for a tile's packets, multiply, and write
 // partial sums for the epilogue warps. Registers cannot hold the weights and all packets of a tile,
-// so only a window of packets is in flight. The half-type version is grid/half_backward_mma.cuh.
+// so only kWindow chunks of packets are in flight at a time. The half-type version is
+// grid/half_backward_mma.cuh.
 #pragma once
 
 #include "kernels/recurrent/grid/fp16x2_columns.cuh"
@@ -112,7 +113,7 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
   }
 
   // Called when chunk n is not needed again. The first chunk after the window, of this tile or the
-  // next one, replaces it. After the last tile, the packets loaded are not used.
+  // next one, replaces it. After the last tile, the loaded packets are not used.
   __device__ __forceinline__ void used(const char* here, int n) {
     if (n + kWindow < kChunks) {
       words[n % kWindow] = load_words16(here + (n + kWindow) * 512);

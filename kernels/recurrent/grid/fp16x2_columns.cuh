@@ -50,16 +50,16 @@ __device__ __forceinline__ void describe_columns(const PersistentBackward& args,
 struct SplitSpan {
   int exponent;
 
-  // `most` is the bits of the largest magnitude.
+  // `most` has the bits of the largest magnitude.
   __device__ __forceinline__ explicit SplitSpan(uint32_t most)
       : exponent(min(max(static_cast<int>(most >> 23), kSplitGradLeast), kSplitGradMost)) {}
 
-  // Scales the largest gradient to less than 2^(kSplitTop + 1).
+  // The factor that makes the largest gradient less than 2^(kSplitTop + 1).
   __device__ __forceinline__ float factor() const {
     return __int_as_float((254 + kSplitTop - exponent) << 23);
   }
-  // The exponent byte of 2^kSplitState / factor(). SplitRow's scale divides by 2^kSplitState, by
-  // which h is multiplied. Gradients are not, so this byte cancels the division.
+  // The exponent byte of 2^kSplitState / factor(). SplitRow's scale divides by 2^kSplitState,
+  // because h is multiplied by that. Gradients are not, so this byte cancels the division.
   __device__ __forceinline__ uint32_t byte() const {
     return static_cast<uint32_t>(exponent - kSplitTop + kSplitState);
   }

@@ -10,7 +10,7 @@
 
 namespace treadle {
 
-// Two NaNs that rounding never produces.
+// A packet of two NaNs that rounding never produces.
 inline constexpr uint32_t kLargePair = 0x7e007e00;
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -19,7 +19,7 @@ __device__ __forceinline__ bool is_large(const float (&h)[2]) {
   return fabsf(h[0]) > kSplitLargest || fabsf(h[1]) > kSplitLargest;
 }
 
-// Sends a pair of units. A NaN is sent as a NaN that is not all ones.
+// Sends the h of a pair of units. A NaN is sent as a NaN that is not all ones.
 template <class Layout>
 __device__ __forceinline__ void send_split(char* at, const float (&h)[2]) {
   const SplitFloat a(h[0] * power_of_two(kSplitState)), b(h[1] * power_of_two(kSplitState));

@@ -6,26 +6,28 @@
 // next tile is multiplied, and the packets of a third tile are in flight.
 //
 // A packet is 32 bits that one store writes: two half-type numbers of a pair of units in one row.
-// Packets travel through a ring in global memory, in which the host sets all bits to one before the
-// launch. A reader polls the data itself until it changes, so no flag is needed. No packet is all
-// ones, because rounding to a half type never produces that NaN. The launch is cooperative, so
-// every block that another block waits for is running.
+// Packets travel through a ring buffer in global memory. Before the launch, the host sets all bits
+// of this buffer to one. A reader polls the data itself until it changes, so no flag is needed. No
+// packet has all bits set, because rounding to a half type never produces a NaN with all bits set.
+// The launch is cooperative, so every block that another block waits for is running.
 #pragma once
 
 #include "kernels/recurrent/engine/resets.cuh"
 
 namespace treadle {
 
-// Named barriers of a block. Each of the two buffers of sums has a kSumsFull and a kSumsEmpty, with
-// consecutive numbers. kFinishers is for all epilogue threads.
+// Named barriers of a block. Each of the two buffers of sums has a barrier kSumsFull and a barrier
+// kSumsEmpty. The barriers of the second buffer have the next numbers. kFinishers is for all
+// epilogue threads.
 enum GridBarrier { kSumsFull = 1, kSumsEmpty = 3, kFinishers = 5 };
 
-// Iterates over the visits of a pass, in the order in which all warps of a group compute them. A
-// visit is one tile in one step. Tiles of which no row has the step are skipped.
+// Iterates over the visits of a pass. A visit is the computation of one tile in one step, and all
+// warps of a group make their visits in this order. Tiles in which no row has the step are skipped.
 template <bool backward>
 struct GridVisits {
   const Group& group;
-  // Tile j in step s; then how many rows have steps s, s - 1 and s + 1.
+  // The visit is tile j in step s. `active`, `before` and `ahead` count the rows that have steps s,
+  // s - 1 and s + 1.
   int steps, s = -1, j = 0, active = 0, before = 0, ahead;
 
   __device__ __forceinline__ GridVisits(const Group& group, int steps)
@@ -51,8 +53,8 @@ struct GridVisits {
   }
 };
 
-// Whether any of four packets is missing. Other blocks may be writing them, but one store writes a
-// packet, so each packet is either complete or missing.
+// Whether any of four packets is missing. Another block may be writing them at this moment. But a
+// packet is written by a single store, so it is either complete or missing.
 __device__ __forceinline__ bool missing(const uint4& v) {
   return (v.x == ~0u) | (v.y == ~0u) | (v.z == ~0u) | (v.w == ~0u);
 }
@@ -76,8 +78,8 @@ __device__ __forceinline__ void store_word4(char* at, uint32_t x) {
   asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(at), "r"(x) : "memory");
 }
 
-// Stores those units of a pair that are `real`, which means that they exist. If `even`, H is even
-// and one aligned store writes both.
+// Stores the numbers of those units of a pair that exist (`real`). If H is even (`even`), one
+// aligned store writes both.
 __device__ __forceinline__ void store_pair(char* at, uint32_t bits, bool even,
                                            const bool (&real)[2]) {
   if (even) {
@@ -88,8 +90,8 @@ __device__ __forceinline__ void store_pair(char* at, uint32_t bits, bool even,
   if (real[1]) reinterpret_cast<uint16_t*>(at)[1] = static_cast<uint16_t>(bits >> 16);
 }
 
-// Whether one of the warp's packets is missing. All ones is the largest number, so a maximum finds
-// it, with one instruction per packet.
+// Whether one of the warp's packets is missing. A missing packet is all ones, the largest unsigned
+// number. So a maximum finds it, with one instruction per packet.
 template <int n>
 __device__ __forceinline__ bool any_missing(const uint4 (&v)[n]) {
   uint32_t most = 0;
@@ -142,10 +144,10 @@ __device__ __forceinline__ void poll(uint4 (&v)[n], const char* at, int stride =
 //   tile of step s - 2.
 // - No reader mistakes an old packet for a new one. The block that clears a packet writes the next
 //   one to the same address some steps later. If different threads of that block clear and write,
-//   the barrier of each step orders them. Fences (order_exchange()) keep a reader, which is always
-//   the same thread for a packet, from seeing stale data when the ring wraps. The sending block has
-//   a fence between clearing a packet and sending another; the reader has one between receiving
-//   that other packet and polling the slot.
+//   the barrier of each step orders them. A packet's address is always read by the same thread.
+//   Fences (order_exchange()) keep this thread from seeing stale data when the ring wraps. The
+//   sending block has a fence between clearing a packet and sending another; the reader has one
+//   between receiving that other packet and polling the slot.
 struct GridRing {
   int step_bytes;
 
@@ -156,16 +158,18 @@ struct GridRing {
 };
 
 // Called in step s, after its sends and reads. If a packet is cleared in step s, its reader polls
-// the slot again in step s + kGridRing - 2. In between there are, in this order, a barrier of the
-// block that cleared the packet; that block's fence, at most 8 steps after s; a packet that the
-// block sends in the step after its fence, and that is read one step later; and a fence of the
-// reader, at most 16 steps after s.
+// the slot again in step s + kGridRing - 2. In between, the following happen in this order:
+// - a barrier of the block that cleared the packet;
+// - a fence of that block, at most 8 steps after s;
+// - a packet that this block sends in the step after its fence, and that the reader receives one
+//   step later;
+// - a fence of the reader, at most 16 steps after s.
 __device__ __forceinline__ void order_exchange(int s) {
   if (s % 8 == 7) asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
 
 // The offset of partial sums in a buffer: [warp][gate][8 pairs of units g][4 pairs of rows] x 16
-// bytes. The order of the pairs of rows spreads eight lanes over all banks.
+// bytes. The order of the pairs of rows spreads the accesses of eight lanes over all banks.
 __device__ __forceinline__ uint32_t sums_place(int g, int row_pair) {
   return (g * 4 + (row_pair ^ (g >> 1 & 1) << 1)) * 16;
 }

@@ -1,5 +1,5 @@
-// MMA warps of grid/half_forward.cuh if a layout is `kWide`, and of grid/fp16x2_forward.cuh. In
-// these kernels, registers cannot hold all weights and the packets of two tiles.
+// The MMA warps of grid/half_forward.cuh, for layouts with `kWide`, and of grid/fp16x2_forward.cuh.
+// In these kernels, registers cannot hold all weights and the packets of two tiles.
 // grid/half_forward_mma.cuh is the version with all weights in registers.
 #pragma once
 
@@ -100,19 +100,19 @@ struct GridWideMultiplier {
     at = from + source();
   }
 
-  // The offset of the visit's tile from the previous step.
+  // The offset of the visit's tile, as sent in the previous step.
   __device__ __forceinline__ int source() const {
     const int step = visit.before > visit.j * 8 ? ring.place(visit.s - 1) : ring.before_first();
     return step + visit.j * Layout::kTileBytes;
   }
 
   // Multiplies the packets at `here`, whose loads have been issued before. As soon as the packets
-  // of a 16-byte load have been used, that load is issued for the next visit, and arrives while
-  // others are multiplied. The warp waits for two loads at a time. After the last visit, the
-  // packets loaded are not used.
+  // of a 16-byte load have been used, that load is issued for the next visit; it arrives while
+  // other packets are multiplied. The warp waits for two loads at a time. After the last visit, the
+  // loaded packets are not used.
   __device__ __forceinline__ void multiply(Words& words, const char*& here) {
-    // If the tile has not arrived, this waits for all loads at once. Two at a time would cost a
-    // memory round trip per pair.
+    // If the tile has not arrived, this waits for all loads at once. Waiting for two at a time
+    // would cost a memory round trip per pair.
     const uint4 first[1] = {words[0]};
     if (kWhole || any_missing(first)) poll(words, here);
     const auto await = [&](int i, int j) {

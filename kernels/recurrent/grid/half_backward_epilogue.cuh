@@ -137,7 +137,8 @@ struct GridBackwardFinishing {
     }
   }
 
-  // c, or its gradients, of a pair of units, from shared memory with parts `plane` bytes apart.
+  // Loads c of a pair of units, or its gradients, from shared memory, where parts are `plane` bytes
+  // apart.
   static __device__ __forceinline__ void staged_c(uint32_t at, int plane, C (&c)[2]) {
 #pragma unroll
     for (int p = 0; p < kCParts; ++p) {
@@ -162,7 +163,7 @@ struct GridBackwardFinishing {
       if (kTeams == 1 || b == team) ptx::arrive_threads(kSumsEmpty + b, kMeeting);
     }
     begin();
-    // The number of tiles summed so far, and of rows in the previous step.
+    // The number of tiles summed so far, and the number of rows that had the previous step.
     int sums = 0, before = 0;
     // There is one more iteration than steps, for grad_h0.
 #pragma unroll 1

@@ -96,7 +96,7 @@ struct GridBackwardMultiplier {
   }
 
   // Multiplies the packets at `here`, whose loads have been issued before, and replaces them by the
-  // packets of the next visit. After the last visit, the packets loaded are not used.
+  // packets of the next visit. After the last visit, the loaded packets are not used.
   __device__ __forceinline__ void multiply(Words& words, const char*& here) {
     poll(words, here);
     float sum[kTiles][4] = {};

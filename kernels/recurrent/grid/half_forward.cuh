@@ -1,6 +1,6 @@
-// The forward grid kernel for any cell in half types (grid/grid.cuh): gates_t = products_t + bias +
-// h_{t-1} W_hh^T, then the cell. `rows_each` is the number of rows per group. Twin:
-// kernels/recurrent/cpu/rows_forward.h.
+// The forward grid kernel for any cell in half types (grid/grid.cuh):
+// gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. `rows_each` is the number of rows
+// per group. Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
 #include "kernels/recurrent/grid/h1024_mma.cuh"

@@ -33,8 +33,9 @@ __device__ __forceinline__ void load_forward_weights(const PersistentForward& ar
 
 // An MMA warp computes the products of all units of the block over an eighth of K. `late` says when
 // it loads the packets of the next visit (a tile in a step). With 0 it does so while it multiplies,
-// and with 2 after it has stored its sums. 2 is for groups with one tile, whose next packets cannot
-// arrive before its epilogue. With 1 it alternates between the two, for groups with two tiles.
+// and with 2 after it has stored its sums; with 1 it alternates between the two. 2 is for groups
+// with one tile, where the next packets cannot arrive before the tile's epilogue. 1 is for groups
+// with two tiles.
 template <class Cell, class T, class Layout, int late>
 struct GridMultiplier {
   static constexpr int kStateGates = Cell::kStateGates;
@@ -66,14 +67,14 @@ struct GridMultiplier {
     at = from + source();
   }
 
-  // The offset of the visit's tile from the previous step.
+  // The offset of the visit's tile, as sent in the previous step.
   __device__ __forceinline__ int source() const {
     const int step = visit.before > visit.j * 8 ? ring.place(visit.s - 1) : ring.before_first();
     return step + visit.j * Layout::kTileBytes;
   }
 
   // Multiplies the packets `now`, whose loads from `here` have been issued before, and issues the
-  // loads of the next visit. After the last visit, the packets loaded are not used.
+  // loads of the next visit. After the last visit, the loaded packets are not used.
   template <bool early>
   __device__ __forceinline__ void multiply(Words& now, Words& next, const char*& here) {
     poll(now, here);

@@ -1,4 +1,5 @@
-// The layouts of a block's shared memory in the grid kernels (engine/shapes.h).
+// The layouts of a block's shared memory in the grid kernels, for engine/shapes.h. grid.cuh
+// explains tiles, packets, MMA warps and epilogue warps.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,9 @@ namespace treadle {
 inline constexpr int kWarp = 32;
 inline constexpr int kMostSharedBytes = 227 * 1024;  // per block, on sm_90
 
-// There are layouts for H up to each of these. h256 exists only without setmaxnreg, because sm_90
-// uses clusters for such layers. h2048 exists only for the forward pass in half types.
+// Each layout supports every H up to one of these limits. The layout for 256 (h256) exists only
+// without setmaxnreg (see below), because sm_90 uses clusters for such layers. The layout for 2048
+// (h2048) exists only for the forward pass in half types.
 inline constexpr int kGrid256 = 256, kGridNarrowHidden = 512, kGridHidden = 1024,
                      kGridWideHidden = 2048;
 inline constexpr int kGridWidths = 4;
@@ -29,25 +31,26 @@ constexpr int registers_of_warps(int warps) {
   return each < 255 ? each : 255;
 }
 
-// The registers left for each epilogue thread if each of the `multiplying` MMA threads uses `each`.
+// How many registers are left for each epilogue thread if each of the `multiplying` MMA threads
+// uses `each` registers.
 constexpr int finishing_registers(int threads, int multiplying, int each) {
   const int begins_with = 65536 / threads / 8 * 8 * threads;
   return (begins_with - multiplying * each) / (threads - multiplying) / 8 * 8;
 }
 
-// If `setmaxnreg`, MMA warps take registers from the epilogue warps with that instruction, which
-// only sm_90 has. Otherwise all threads have the same number of registers, and more weights are in
-// shared memory.
+// If `setmaxnreg` is true, MMA warps take registers from the epilogue warps with the instruction
+// setmaxnreg, which only sm_90 has. Otherwise all threads have the same number of registers, and
+// more weights are in shared memory.
 
 template <int gates, int state_gates, int hidden, bool setmaxnreg, int c_parts>
 struct GridForward {
   static constexpr bool kSetmaxnreg = setmaxnreg;
   // A block has few units, so that registers can hold all or most of its weights.
   static constexpr int kUnits = 16, kBlocks = hidden / kUnits;
-  // Whether registers are too few for all weights and the packets of two tiles.
+  // Whether there are too few registers for all weights and the packets of two tiles.
   static constexpr bool kWide =
       hidden > kGridHidden || (!setmaxnreg && hidden > kGridNarrowHidden && state_gates == 4);
-  static constexpr int kTileBytes = hidden * 8 * 2;  // h of all units of a tile
+  static constexpr int kTileBytes = hidden * 8 * 2;  // h of all units in 8 rows
   static constexpr int kMostRows = 128;
   static constexpr int kMultiplyingWarps = 8, kMultiplying = kMultiplyingWarps * kWarp;
   // Two teams of epilogue threads alternate between tiles. A thread computes a pair of units of one
@@ -59,7 +62,8 @@ struct GridForward {
                                                                            : 176;
   static constexpr int kFinishingRegisters =
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
-  // The chunks of 32 elements of K that a warp multiplies.
+  // How many chunks of 32 elements of K, the dimension over which a product sums, a warp
+  // multiplies.
   static constexpr int kChunks = hidden / 32 / kMultiplyingWarps;
   // How many half-chunks of weights fit in registers next to packets, sums and addresses. The
   // others are in shared memory.
@@ -80,8 +84,9 @@ struct GridForward {
   static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
 };
 
-// Forward in float32 on tensor cores (engine/fp16x2.cuh). A tile has two packets for a pair of
-// units, so it is as large as a half-type tile with twice as many units.
+// Forward in float32 on tensor cores (engine/fp16x2.cuh). Each number is stored as two float16
+// terms, a high and a low. A pair of units has two packets, one with both highs and one with both
+// lows. So a tile is as large as a half-type tile with twice as many units.
 template <int gates, int state_gates, int hidden, bool setmaxnreg, int c_parts>
 struct GridSplit {
   static constexpr bool kSetmaxnreg = setmaxnreg;
@@ -98,9 +103,10 @@ struct GridSplit {
   static constexpr int kFinishingRegisters =
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
   // A warp has kChunks chunks of 32 elements of K: first the highs, then the lows. It multiplies
-  // kGatesTogether gates at a time. Registers hold kInRegisters of its kFragments fragments of
-  // weights: all of them up to h512. Above that, registers hold more of them for cells with four
-  // gates, because more weights in shared memory would leave less of it for rows.
+  // kGatesTogether gates at a time. kInRegisters of its kFragments fragments of weights are in
+  // registers: up to h512 these are all fragments. In h1024, cells with four gates keep more
+  // fragments in registers than other cells, because in shared memory they would take the space of
+  // rows.
   static constexpr int kChunks = 2 * kHidden / 32 / kMultiplyingWarps;
   static constexpr int kGatesTogether = state_gates % 2 == 0 ? 2 : state_gates;
   static constexpr int kFragments = 2 * kChunks * state_gates;
@@ -124,7 +130,7 @@ struct GridSplit {
   static constexpr int kSumBytes = kMultiplyingWarps * state_gates * 512;  // per buffer
   static constexpr int kWeights = 2 * kSumBytes;
   static constexpr int kBias = kWeights + kMultiplyingWarps * kInShared * 512;  // biases, scales
-  static constexpr int kExact = kBias + gates * kUnits * 8;                     // rows for fma
+  static constexpr int kExact = kBias + gates * kUnits * 8;                     // rows that use fma
   static constexpr int kStages = kExact + 16;
   // Bytes per row: c and h of 8 pairs, and the stages of input products.
   static constexpr int kStateBytes = 8 + 8 * c_parts;  // of a pair
@@ -178,22 +184,22 @@ struct GridBackward {
   static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
 };
 
-// Backward in float32 on tensor cores. Every float of the exchange and of W_hh becomes two float16
-// numbers (engine/fp16x2.cuh), or one if TF32 is allowed (`words`). A warp multiplies spans of 16
-// units. The gradients of a row in a span share a scale.
+// Backward in float32 on tensor cores. Every float of the exchange and of W_hh becomes `words`
+// float16 numbers: two (engine/fp16x2.cuh), or one if TF32 is allowed. A span is 16 units. The
+// gradients of all their gates in one row share a scale. A warp multiplies several spans.
 template <int gates, int state_gates, int hidden, int words, bool setmaxnreg, int c_parts>
 struct GridSplitBackward {
   static constexpr bool kSetmaxnreg = setmaxnreg;
   static constexpr int kGates = gates, kStateGates = state_gates, kHidden = hidden, kWords = words;
-  // Blocks have 32 units only where shared memory then has room for rows and weights.
+  // Blocks have 32 units only if shared memory then has room for rows and weights.
   static constexpr int kUnits = setmaxnreg && hidden * words == kGridNarrowHidden ? 32 : 16;
   static constexpr int kBlocks = hidden / kUnits;
   static constexpr int kMostRows = 64;
   // A warp has at least four spans, because it loads the scales of four spans at a time.
   static constexpr int kMultiplyingWarps = hidden > kGrid256 ? 8 : 4;
   static constexpr int kMultiplying = kMultiplyingWarps * kWarp;
-  // A team computes a tile, and each of its threads a pair of units of one row. There are two teams
-  // if a block has 16 units.
+  // A team computes a tile; each of its threads computes a pair of units of one row. There are two
+  // teams if a block has 16 units.
   static constexpr int kFinishing = 128, kTeam = kUnits / 2 * 8, kTeams = kFinishing / kTeam;
   static constexpr int kThreads = kMultiplying + kFinishing;
   static constexpr int kMultiplyingRegisters =
@@ -202,12 +208,13 @@ struct GridSplitBackward {
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
   static constexpr int kTiles = kUnits / 16;
   static constexpr int kSpans = hidden / 16 / kMultiplyingWarps;  // per warp
-  // A chunk has 16 bytes per lane: a gate's highs and lows of one span, or its highs of two spans.
-  // kWindow chunks are in flight at a time.
+  // A chunk has 16 bytes per lane: the highs and lows of one gate in one span or, with one float16
+  // number for each float, the highs of one gate in two spans. kWindow chunks are in flight at a
+  // time.
   static constexpr int kChunks = kSpans * state_gates * words / 2;
   static constexpr int kWindow = kChunks % 12 == 0 ? 12 : kChunks % 8 == 0 ? 8 : kChunks;
-  // Fragments of weights. Those that do not fit in registers next to packets, sums, scales and
-  // addresses are in shared memory.
+  // A warp has kFragments fragments of weights. Those that do not fit in registers, next to
+  // packets, sums, scales and addresses, are in shared memory.
   static constexpr int kFragments = 2 * kChunks * kTiles;
   static constexpr int kFree = (kMultiplyingRegisters - 52 - 4 * kWindow - 12 * kTiles) / 8 * 2;
   static constexpr int kInRegisters = kFragments < kFree ? kFragments : kFree;
@@ -216,9 +223,9 @@ struct GridSplitBackward {
   static constexpr int kStageRow = kUnits * 4 + (state_gates == 4 ? 16 : 32);  // bytes
   static constexpr int kCRow = kStageRow;
 
-  // A tile has packets, then scales, which are [warp][half of the rows][span], with one byte for
-  // each of four rows. word_of() is the offset of the first packet of a pair of units in the first
-  // row.
+  // A tile consists of packets followed by scales. The scales are ordered
+  // [warp][half of the rows][span], with one byte for each of four rows. word_of() is the offset of
+  // the first packet of a pair of units in the first row.
   static constexpr int kScales = kMultiplyingWarps * kChunks * 512;
   static constexpr int kTileBytes = kScales + kMultiplyingWarps * 2 * kSpans * 4;
   static constexpr int word_of(int pair) {
@@ -247,10 +254,10 @@ struct GridSplitBackward {
 // The resources that a group of blocks needs.
 struct GridShape {
   int blocks;      // per group
-  int tile_bytes;  // bytes of a group's exchange per step of eight rows
+  int tile_bytes;  // bytes that a group exchanges for one tile in one step
   int most_rows, stages, row_bytes;
 
-  // The most rows, in whole tiles, that fit in a block's shared memory, or 0 if no tile fits.
+  // The number of rows, a multiple of 8, that fit in a block's shared memory, or 0 if no tile fits.
   constexpr int rows(int64_t shared_bytes) const {
     const int64_t room = (shared_bytes - stages) / row_bytes / 8 * 8;
     return room < 8 ? 0 : room < most_rows ? static_cast<int>(room) : most_rows;
@@ -263,14 +270,16 @@ constexpr GridShape grid_shape() {
           Layout::kRowBytes};
 }
 
-// The layouts of a cell's grid kernels, indexed by grid_width(): for half types, and for float32,
-// whose backward layouts also depend on whether TF32 is allowed.
+// The layouts of a cell's grid kernels, indexed by grid_width(). The first two arrays are for half
+// types. The other two are for float32, where backward layouts also depend on whether TF32 is
+// allowed.
 struct GridShapes {
   GridShape forward[kGridWidths], backward[kGridWidths - 1];
   GridShape split[kGridWidths - 1], split_backward[kGridWidths - 1][2];
 };
 
-// With setmaxnreg the planner never uses the layouts of h256. Those of h512 stand in for them.
+// With setmaxnreg the planner never uses the layouts of h256, so their entries repeat those of
+// h512.
 template <int gates, int state_gates, bool setmaxnreg, int c_parts,
           int h256 = setmaxnreg ? 512 : 256>
 inline constexpr GridShapes kGridShapes{
@@ -293,7 +302,7 @@ inline constexpr GridShapes kGridShapes{
      {grid_shape<GridSplitBackward<gates, state_gates, kGridHidden, 2, setmaxnreg, c_parts>>(),
       grid_shape<GridSplitBackward<gates, state_gates, kGridHidden, 1, setmaxnreg, c_parts>>()}}};
 
-// The grid layouts for the passes of a cell.
+// The grid layouts of a cell, without and with setmaxnreg.
 struct CellShapes {
   const GridShapes &without_setmaxnreg, &with_setmaxnreg;
 

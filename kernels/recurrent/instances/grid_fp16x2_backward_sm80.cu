@@ -1,4 +1,5 @@
-// Instances of kernels/recurrent/grid/fp16x2_backward.cuh for other GPUs of sm_80 and later.
+// Instances of kernels/recurrent/grid/fp16x2_backward.cuh for GPUs of sm_80 and later, except
+// sm_90.
 #include "kernels/recurrent/grid/fp16x2_backward_launch.cuh"
 #include "kernels/recurrent/instances/cell.h"
 

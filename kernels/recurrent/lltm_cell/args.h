@@ -37,7 +37,7 @@ struct LltmBackward {
   void* grad_old_cell;             // [N, B, H] contiguous, or null
 };
 
-// The whole forward pass of few rows, including the product. cell.gates is not read. The other
+// The whole forward pass for few rows, including the product. cell.gates is not read. The other
 // arguments have a column stride of 1.
 struct LltmFewForward {
   LltmForward cell;

@@ -155,8 +155,8 @@ bool vectorisable(const LltmView& view, size_t element_size) {
 }
 
 // With fewer units than this the GPU is not full, and more threads are faster than wider accesses.
-// With more units, these widths were the fastest of 1, 2, 4 and 8 on an H200, where registers are
-// the limit, not memory.
+// With more units, the values of kWidth below were the fastest of 1, 2, 4 and 8 on an H200, where
+// registers are the limit, not memory.
 constexpr int64_t kWideFrom = int64_t{1} << 17;
 
 LaunchShape launch_shape(const Locate& locate, int width) {

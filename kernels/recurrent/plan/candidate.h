@@ -27,7 +27,7 @@ struct Candidate {
 inline constexpr int64_t kBatch = int64_t{1} << 26;  // B * 2 * 16 blocks are fewer than 2^31
 inline constexpr int64_t kSteps = int64_t{1} << 30;  // 32-bit counters go a few steps beyond T
 
-// Whether c is one number per unit. The kernels of clusters of several blocks support no others.
+// Whether c is one number per unit. Kernels for clusters of several blocks support only such cells.
 inline bool one_c(const RecurrenceSizes& sizes) { return cell_info(sizes.cell).c_parts == 1; }
 
 // Whether an algorithm that supports H up to `most_hidden` can run a layer of these sizes.

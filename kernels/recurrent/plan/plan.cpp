@@ -10,9 +10,9 @@ namespace {
 
 using namespace plans;
 
-// Input products are computed for a chunk of steps at once. They fit in half of the cache, so that
-// each step reads its part from there. But a chunk has at least kProductRows rows, because smaller
-// products would not fill the GPU.
+// Input products are computed for a chunk of steps at once. The products of a chunk fit in half of
+// the cache, so that each step reads its part from there. But a chunk always has at least
+// kProductRows rows, because smaller products would not fill the GPU.
 constexpr int64_t kProductRows = 1024;
 
 int64_t steps_per_chunk(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {

@@ -73,7 +73,8 @@ struct RecurrenceSizes {
   bool resets = false;  // rows may reset
   int groups = 1;       // as in PersistentSizes
 
-  // Whether rows may lack steps, or start a step from a state other than the previous step's.
+  // Whether rows may lack steps, or begin a step in a state other than that after the previous
+  // step.
   bool ragged() const { return packed || resets; }
 
   // Compares all members, so equal sizes have the same plan.
@@ -88,7 +89,7 @@ struct RecurrenceSizes {
 
 inline constexpr int kHopperMhz = 1980;  // the clock of the GPU on which times were measured
 
-// Bytes of acc_t: products of half types are floats.
+// The size of acc_t in bytes. Products of half types are floats.
 inline int64_t acc_bytes(Dtype dtype) { return dtype == Dtype::kDouble ? 8 : 4; }
 
 struct RecurrenceDevice {
@@ -126,7 +127,7 @@ struct RecurrencePlan {
 
   // Only for rows and step:
   int64_t steps_per_chunk = 0;     // steps whose input products are computed at once
-  bool transposed = false;         // products [GH, S] instead of [S, GH]
+  bool transposed = false;         // products are [GH, S], not [S, GH] (step_args.h)
   bool weight_by_columns = false;  // forward: multiply by a column-major copy of W_hh
 
   Algorithm algorithm() const { return kernel_info(kernel).algorithm; }

@@ -21,10 +21,10 @@ inline int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 :
 // with h (backward).
 inline double cluster_time(const ClusterShape& shape, int rows, int state_gates, bool backward,
                            bool exact) {
-  // Relative to three gates: the multiplications, and the bytes exchanged.
+  // The multiplications and the bytes exchanged, relative to those of three gates.
   const double work = state_gates / 3.0, sent = backward ? work : 1;
   const auto hidden = static_cast<double>(shape.hidden());
-  // A single block exchanges nothing.
+  // With a single block there is no exchange.
   if (shape.blocks == 1) {
     return (exact ? 0.25 : 0.2) + work * 1.8e-5 * shape.units * hidden * rows;
   }
@@ -45,9 +45,9 @@ inline double cluster_time(const ClusterShape& shape, int rows, int state_gates,
          sent * (backward ? 1.4e-4 : 7e-5) * hidden * rows;
 }
 
-// The dense kernels in half types, with `stride` rows per tile. The time depends on the products,
-// on the rows sent (in pairs in the backward pass), and on how many slots of 32 sums a warp
-// computes one after the other (cluster/dense.h).
+// The time of the dense kernels in half types, with `stride` rows per tile. It depends on the
+// products, on how many rows are sent (in pairs in the backward pass), and on how many slots of 32
+// sums a warp computes one after the other (cluster/dense.h).
 inline double dense_time(const ClusterShape& shape, int stride, int state_gates, bool backward) {
   const int pairs = (stride + 1) / 2, turns = pairs * shape.tiles;
   const double products =
@@ -64,15 +64,15 @@ inline double dense_time(const ClusterShape& shape, int stride, int state_gates,
   return 0.33 + each * products + 0.8 * sent * stride + 0.11 * more;
 }
 
-// The factor for a cell's gates. Times are for three gates; a fourth adds the fraction `each`. A
-// cell with one gate has a third of the products, but its chain of dependent instructions is as
-// long, so its factor is more than a third.
+// The factor by which a cell with another number of gates is slower than one with three. A fourth
+// gate adds the fraction `each`. A cell with one gate has a third of the products, but its chain of
+// dependent instructions is as long, so its factor is more than a third.
 inline double factor_of_gates(double each, int state_gates) {
   return state_gates == 1 ? 1 / (1 + each) : 1 + each * (state_gates - 3);
 }
 
-// Float32 on tensor cores. Compared with the dense kernels in half types, there are two to five
-// products instead of one, twice as many bytes to send, and slower activation functions.
+// The time of float32 on tensor cores. Compared with the dense kernels in half types, there are two
+// to five products instead of one, twice as many bytes to send, and slower activation functions.
 inline double split_time(const ClusterShape& shape, int rows, int state_gates) {
   const int wide = rows <= 4 ? 0 : 3, narrow = rows <= 4 || rows > 8 ? 2 : 0;
   const auto hidden = static_cast<double>(shape.hidden());
@@ -89,10 +89,10 @@ struct GridTime {
 };
 
 // In the backward pass, the exchange takes most of the time; in float32, the time depends on the
-// layout of GridSplitBackward. `equal`: the GPU uses the layouts without setmaxnreg, in which every
-// warp has the same number of registers. The entries for `equal` were fitted to sm_80 code on an
-// H200 limited to 108 multiprocessors and to an A100's shared-memory size. Layouts of H 256 and
-// 2048 that have no entry of their own use those of 512 and 1024.
+// layout of GridSplitBackward. `equal` means that the GPU uses the layouts without setmaxnreg, in
+// which every warp has the same number of registers. The entries for `equal` were fitted to sm_80
+// code on an H200 limited to 108 multiprocessors and to an A100's shared-memory size. Layouts of H
+// 256 and 2048 that have no entry of their own use those of 512 and 1024.
 inline GridTime grid_times(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                            bool backward) {
   const bool h512 = sizes.hidden <= kGridNarrowHidden, half = is_half(sizes.dtype);
@@ -170,8 +170,8 @@ inline double launched_time(const RecurrenceSizes& sizes, const RecurrenceDevice
   return static_cast<double>(sizes.directions) * time;
 }
 
-// `tiles` includes the input GEMM, which the estimates of other algorithms omit. Its time (assuming
-// I = H) is subtracted, so that the estimates can be compared.
+// `tiles` includes the input GEMM, which the estimates of other algorithms omit. The time of this
+// GEMM, assuming an input with H features, is subtracted, so that the estimates can be compared.
 inline double tiles_time(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
   const CellInfo& cell = cell_info(sizes.cell);
   const int words = is_half(sizes.dtype) ? 1 : 2;

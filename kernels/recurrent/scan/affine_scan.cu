@@ -1,7 +1,7 @@
 // affine_scan on CUDA, in one launch: a chunked scan over time, like scan/c_states.cuh. Each warp
-// composes the maps of its own steps. The block applies the maps of all warps in order, which gives
-// each warp the result before its own steps, and then each warp runs its steps. A block has 32
-// units (lanes) and up to 16 warps, which compute consecutive parts of the steps.
+// composes the maps of its own steps. Then every warp applies the maps of all warps in order, which
+// gives it the result before its own steps. Finally it computes its own steps. A block has 32 units
+// (lanes) and up to 16 warps, which compute consecutive parts of the steps.
 #include "kernels/common/launch.cuh"
 #include "kernels/recurrent/launchers.h"
 #include "kernels/recurrent/scan/affine_scan.h"

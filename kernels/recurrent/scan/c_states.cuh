@@ -2,9 +2,9 @@
 // launch. It is a chunked exclusive scan over time. A step is an affine map c -> keep * c + add;
 // each warp composes the maps of its own steps, and applies them once it knows c before its first
 // step. A block has 32 units (lanes) and up to 16 warps, which compute consecutive parts of the
-// steps. Where a row resets (step_args.h), the map is a constant. But if there are enough units to
-// fill the GPU, or if steps are not affine, each thread computes all steps of its units in
-// sequence.
+// steps. Where a row resets (step_args.h), the map is a constant. If there are enough units to fill
+// the GPU, or if steps are not affine, there is no scan: each thread computes all steps of its
+// units in sequence.
 #pragma once
 
 #include "kernels/common/convert.cuh"
@@ -62,7 +62,8 @@ __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
   const auto* gates =
       static_cast<const T*>(args.gates) + d * start(steps) * Cell::kGates * sizes.hidden + u;
   auto* c_states = static_cast<acc*>(args.c_states) + d * args.c_direction + u;
-  // This does not use GroupResets, because a block here has units of any rows and directions.
+  // This does not use GroupResets, because a block here can have units of several rows and
+  // directions.
   const RecurrenceResets& resets = args.resets;
   const int64_t backward = d + args.direction >= sizes.groups ? 1 : 0;  // in time
   const auto starts_anew = [&](int64_t t) {
@@ -134,7 +135,7 @@ __global__ void __launch_bounds__(kScanWarps* kScanUnits, 2)
 
 // With at least kManyUnits units, a thread computes kTurnWide adjacent units and has the loads of
 // kTurnSteps steps in flight. With at least kMoreUnits, it computes twice as many units, with half
-// as many steps in flight. Both were the fastest on an H200.
+// as many steps in flight. These numbers were the fastest on an H200.
 inline constexpr int64_t kManyUnits = int64_t{1} << 16, kMoreUnits = int64_t{1} << 18;
 template <class T>
 inline constexpr int kTurnWide = sizeof(T) == 2 ? 2 : 1;

@@ -1,7 +1,8 @@
 // The pointwise part of one step of a recurrent layer on CUDA, for any cell, after cuBLAS has
 // computed the products. A thread computes one unit (b, u) of the step's rows, or some units of a
-// row. Defines the step functions of cell_launchers.h. Twin: kernels/recurrent/cpu/rows_forward.h.
-// kernels/math/cells/lltm.h describes the interface of a Cell.
+// row. This file defines the step functions of cell_launchers.h. Twin:
+// kernels/recurrent/cpu/rows_forward.h. kernels/math/cells/lltm.h describes the interface of a
+// Cell.
 #pragma once
 
 #include "kernels/common/convert.cuh"
@@ -267,7 +268,8 @@ inline bool in_vectors(const MatrixView& view, int n) {
 }
 
 // The units per thread, unless it computes only one. In half types two are fastest. With eight, a
-// lane writes its floats in two accesses, and half-filled sectors take twice as long.
+// lane writes its floats in two accesses; each fills only half of a sector, so they take twice as
+// long.
 template <class T>
 inline constexpr int kUnits = sizeof(T) == 2 ? 2 : 16 / sizeof(T);
 

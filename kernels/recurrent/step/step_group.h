@@ -20,14 +20,15 @@ struct StepGroup {
 };
 
 #ifndef __CUDACC_RTC__
-// The forward pass has args.state_products for every cell, so args.products is only read.
+// In the forward pass, args.state_products must be given for every cell, so args.products is only
+// read.
 
 cudaError_t launch_grouped_forward(const RecurrenceForward& args, const StepGroup& group,
                                    cudaStream_t stream) TREADLE_EXPORTED(launch_grouped_forward);
 cudaError_t launch_grouped_backward(const RecurrenceBackward& args, const StepGroup& group,
                                     cudaStream_t stream) TREADLE_EXPORTED(launch_grouped_backward);
 
-// For one cell.
+// The same functions for one cell.
 template <class Kind>
 cudaError_t launch_grouped_forward(const RecurrenceForward& args, const StepGroup& group,
                                    cudaStream_t stream);
@@ -35,7 +36,7 @@ template <class Kind>
 cudaError_t launch_grouped_backward(const RecurrenceBackward& args, const StepGroup& group,
                                     cudaStream_t stream);
 
-// Sets a group's base.
+// Writes the two numbers of a StepGroup's `base`.
 cudaError_t launch_step_base(int64_t row, int64_t product, int64_t* device, cudaStream_t stream)
     TREADLE_EXPORTED(launch_step_base);
 

@@ -1,5 +1,6 @@
-// Uploads an int64 table, the first row of each step, through kernel parameters. So the upload is
-// in stream order, can be captured in a graph, and the host's memory may be freed immediately.
+// Uploads an int64 table, which has the first row of each step, through kernel parameters. So the
+// upload runs in stream order and can be captured in a graph, and the host's memory may be freed
+// immediately.
 #include "kernels/common/launch.cuh"
 #include "kernels/recurrent/launchers.h"
 #include "kernels/recurrent/step/step_group.h"

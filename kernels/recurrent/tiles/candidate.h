@@ -9,7 +9,7 @@ namespace treadle::plans {
 
 inline constexpr int64_t kTilesHidden = int64_t{1} << 20;
 inline constexpr int64_t kTilesLeastRows = 64;  // with fewer, most of a tile would be empty
-inline constexpr int64_t kTilesRows = int64_t{1} << 30;  // T * B, because TMA counts in 32 bits
+inline constexpr int64_t kTilesRows = int64_t{1} << 30;  // largest T * B; TMA counts in 32 bits
 
 inline bool in_tiles(const RecurrenceSizes& sizes, const RecurrenceDevice& device) {
   const bool rounded = sizes.dtype == Dtype::kFloat && device.tf32;

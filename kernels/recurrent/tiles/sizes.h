@@ -19,9 +19,9 @@ struct TilePlan {
 // wave computes a matrix product and the cell. If the clusters of two launches fit on the chip
 // together, the next step's input product runs during this step and adds no time. A block with 32
 // units takes more than half of the time of one with 64 units. But if there are few tiles, 32 units
-// per block leave less of the chip idle. The numbers were fitted to times on an H200 with I = H.
-// `words` is the number of 16-bit words per element: 1 for half types, 2 for float32, whose
-// products run at half the speed.
+// per block leave less of the chip idle. The numbers were fitted to times on an H200, with as many
+// inputs as units. `words` is the number of 16-bit words per element: 1 for half types, and 2 for
+// float32, whose products take twice as long.
 constexpr TilePlan plan_tiles_of(int units, int gates, int words, int64_t rows, int64_t hidden,
                                  int processors) {
   const int64_t each = int64_t{kTileRows} * kTileBlocks;

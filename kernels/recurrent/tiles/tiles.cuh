@@ -70,11 +70,11 @@ struct TileMemory {
   __device__ uint32_t empty(int stage) const { return full(stage) + 8; }
 };
 
-// The producer's part of one of a tile's two products. It loads `rows` from `row` on and the
-// weights of this cluster's tile, stage by stage. If `any` is false, the tile has no rows, and its
-// sums are not stored. Then only weights are loaded, because TMA would take longer to fill the rows
-// with zeros. block_of(g) is the index of the block of `columns` rows of the weights that belongs
-// to group g.
+// What the producer does for one of a tile's two products. Stage by stage, it loads the tile's
+// rows, beginning with `row`, and the weights of this cluster's tile. If `any` is false, the tile
+// has no rows, and its sums are not stored. Then only weights are loaded, because TMA would take
+// longer to fill the rows with zeros. block_of(g) is the index of the block of `columns` rows of
+// the weights that belongs to group g.
 template <class Stages, class BlockOf>
 __device__ __forceinline__ void load_stages(const TileMemory<Stages>& memory,
                                             ptx::Ring<Stages::kCount>& turn,
@@ -104,7 +104,7 @@ __device__ __forceinline__ void load_stages(const TileMemory<Stages>& memory,
   }
 }
 
-// A consumer's position in the stages. `last` is the stage that is still being read, if any.
+// A consumer's position in the stages. `last` is the stage that is still being read, or -1.
 template <class Stages>
 struct TileReader {
   const TileMemory<Stages>& memory;
@@ -112,7 +112,8 @@ struct TileReader {
   ptx::Ring<Stages::kCount> turn;
   int last = -1;
 
-  // Releases the stage to the producers of both blocks, because each writes to both blocks.
+  // Releases the stage to the producers of both blocks, because each producer writes to both
+  // blocks.
   __device__ __forceinline__ void release() {
     const uint32_t lane = threadIdx.x % kWarp;
     if (last >= 0 && lane < kTileBlocks) ptx::arrive_at(memory.empty(last), lane);
@@ -129,8 +130,8 @@ struct TileReader {
 
   // Adds a product of this warpgroup's 64 rows to the sums of the groups from `first` on. The sums
   // are valid after finish(). The first `apart` groups of the stage are multiplied separately from
-  // the others, so that any two wgmma have either the same registers or none in common. With partly
-  // overlapping registers they would wait for each other.
+  // the others, so that any two wgmma instructions have either the same accumulator registers or
+  // none in common. With partly overlapping registers they would wait for each other.
   template <int first, int apart, int registers>
   __device__ __forceinline__ void multiply(int count, float (&sums)[registers]) {
     for (int i = 0; i < count; ++i) {
@@ -172,7 +173,8 @@ __device__ __forceinline__ void init_tile_barriers(const TileMemory<Stages>& mem
   ptx::publish_barriers();
 }
 
-// A thread's piece: eight columns of one half of each group, in one of the thread's two rows.
+// A thread's sums are divided into pieces. A piece is eight columns of one half of a group, in one
+// of the thread's two rows. This is the piece's row, relative to the first of these two rows.
 template <class Stages>
 constexpr __device__ int piece_row(int piece) {
   return piece / Stages::kHalves * 8;
@@ -181,7 +183,7 @@ template <class Stages>
 __device__ __forceinline__ int piece_column(int piece) {
   return piece % Stages::kHalves * kBoxColumns + threadIdx.x % 4 * kLoaded;
 }
-// The index of the sum of a piece's column e.
+// The index, among a thread's sums, of the sum of a piece's column e.
 template <class Stages>
 constexpr __device__ int piece_sum(int group, int piece, int e) {
   return Stages::kSums * group + 16 * (piece % Stages::kHalves) + e / 2 * 4 + e % 2 +
@@ -202,8 +204,8 @@ __device__ __forceinline__ void store_chunk(void* at, const uint4& chunk) {
 // Stores eight floats of each of four adjacent lanes, 64 bytes at a time; only `lanes` take part.
 // Stores that skipped every other 16 bytes were found to take as long as everything else in a step.
 // At first the four lanes have the chunks (of four floats) 0 1, 2 3, 4 5 and 6 7. In each of two
-// rounds a lane sends one chunk and receives one from the lane given below. Then lane l has chunks
-// l and 4 + l.
+// rounds a lane sends one chunk and receives one from another lane, which the comments below name
+// for lanes 0 to 3. Then lane l has chunks l and 4 + l.
 template <bool once>
 __device__ __forceinline__ void store_by_quads(void* data, int64_t at, unsigned lanes,
                                                const float (&from)[kLoaded]) {

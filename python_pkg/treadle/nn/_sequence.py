@@ -292,7 +292,7 @@ def load(
     # state_dict is a copy made by load_state_dict, so it may be changed.
     with hooks_run(layer, state_dict, prefix, metadata, *args):
         why = None
-        if getattr(layer, "groups", 1) == 1:  # otherwise shapes do not tell gates from groups
+        if getattr(layer, "groups", 1) == 1:  # with groups, shapes do not show the gates
             why = wrong_cell(front.name, front.name, state_dict, prefix, metadata)
         why = why or front.rename_entries(layer, state_dict, prefix)
         if why:

@@ -86,8 +86,8 @@ class Graphs:
         self._autocast = _autocast(self.device)
         self._modules = Modules()
         self._recorder = Recorder(self.device)
-        # The leaves of the captured autograd graph, among them aliases of modules' parameters; the
-        # sums of their gradients; and the tensors that get the sums, with no alias among them.
+        # The leaves of the captured autograd graph (for modules' parameters, their aliases), the
+        # sums of their gradients, and the tensors that get the sums (the parameters themselves).
         self.leaves: list[Tensor] = []
         self.sums: list[Tensor] = []
         self._parameters: list[Tensor] = []

@@ -57,7 +57,7 @@ class CellFront(Front):
 
 
 def _for_op(states: States) -> list[Tensor]:
-    """h and c, which has the other states side by side: [L*D, B, count * H]."""
+    """h and c for the op. c has all states besides h, side by side: [L*D, B, count * H]."""
     return list(states) if len(states) < 3 else [states[0], torch.cat(states[1:], -1)]
 
 
@@ -67,15 +67,16 @@ class Recurrent(SequenceLayers, nn.Module):
     Args:
         cell: the cell.
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
-            dtype: as torch.nn.LSTM.
+            dtype: as in torch.nn.LSTM.
         groups: the number of diagonal blocks of each gate's part of W_hh, a divisor of hidden_size.
-            A hidden unit then only sees the h of its group of H / groups adjacent units.
-        recompute: keep less for the backward pass, which then recomputes it.
+            A hidden unit then reads only the h of its own group of H / groups adjacent units.
+        recompute: save less for the backward pass, which then recomputes the rest.
 
-    Parameters, for each layer and direction, as torch.nn.LSTM names them: ``weight_ih_l0`` [G_i H,
-    I] and ``bias_ih_l0`` [G_i H], a block of H rows for each gate with a product of the input, and
-    ``weight_hh_l0`` [G_h H, H / groups] and ``bias_hh_l0`` [G_h H] for those with a product of h,
-    in the order of ``cell.gates``. Their initial values are uniform in +-1 / sqrt(H).
+    The parameters of each layer and direction have the names of torch.nn.LSTM's. ``weight_ih_l0``
+    [G_i H, I] and ``bias_ih_l0`` [G_i H] have a block of H rows for each of the G_i gates with a
+    product of the input. ``weight_hh_l0`` [G_h H, H / groups] and ``bias_hh_l0`` [G_h H] have one
+    for each of the G_h gates with a product of h. Blocks are in the order of ``cell.gates``.
+    Initial values are drawn from the uniform distribution over ±1/sqrt(H).
 
     A call takes and returns ``h`` or, if the cell has other states, a tuple of h and these states.
     Each is [num_layers * D, B, H], where D is 2 if bidirectional, else 1.
@@ -140,7 +141,7 @@ class Recurrent(SequenceLayers, nn.Module):
         """Do nothing: kernels read each parameter where it is."""
 
     def reset_parameters(self) -> None:
-        """Draw all parameters from the uniform distribution in +-1 / sqrt(H)."""
+        """Draw all parameters again, uniformly over ±1/sqrt(H)."""
         bound = 1 / math.sqrt(self.hidden_size)
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
@@ -153,7 +154,8 @@ class Recurrent(SequenceLayers, nn.Module):
         self._front = CellFront(self.cell)
 
     def _load_from_state_dict(self, *args: Any) -> None:
-        # The other layers refuse weights of another cell, which a formula's may resemble.
+        # The other layers raise if weights look like those of another cell. This one does not,
+        # because a formula's weights may look like those of any cell.
         nn.Module._load_from_state_dict(self, *args)
 
     def extra_repr(self) -> str:

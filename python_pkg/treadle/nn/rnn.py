@@ -112,7 +112,7 @@ class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
             whose recurrent weight is ``weight_hh_l0 @ weight_hr_l0``. Then a product computes h of
             all steps. On a CPU it runs torch.lstm where that is faster.
         groups: the number of diagonal blocks of each gate's part of W_hh, a divisor of hidden_size.
-            A hidden unit then sees only the h of its group of H / groups adjacent units, and
+            A hidden unit then reads only h of its group of H / groups adjacent units, and
             ``weight_hh_l0`` is [4H, H / groups]. It must be 1 with projections.
         recompute: save less for the backward pass, which then recomputes the rest;
             :func:`treadle.lstm` lists the bytes.
@@ -212,7 +212,7 @@ class GRU(_LayersOfH, nn.GRU, metaclass=Replaceable):
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
             dtype: as in torch.nn.GRU.
         groups: the number of diagonal blocks of each gate's part of W_hh, a divisor of hidden_size.
-            A hidden unit then sees only the h of its group of H / groups adjacent units, and
+            A hidden unit then reads only h of its group of H / groups adjacent units, and
             ``weight_hh_l0`` is [3H, H / groups].
         recompute: save less for the backward pass, which then recomputes the rest;
             :func:`treadle.gru` lists the bytes.
@@ -274,7 +274,7 @@ class RNN(_LayersOfH, nn.RNN, metaclass=Replaceable):
         input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout,
             bidirectional, device, dtype: as in torch.nn.RNN.
         groups: the number of diagonal blocks of each gate's part of W_hh, a divisor of hidden_size.
-            A hidden unit then sees only the h of its group of H / groups adjacent units, and
+            A hidden unit then reads only h of its group of H / groups adjacent units, and
             ``weight_hh_l0`` is [H, H / groups].
         recompute: save less for the backward pass, which then recomputes the rest;
             :func:`treadle.rnn_tanh` lists the bytes.

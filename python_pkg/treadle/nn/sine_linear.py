@@ -107,7 +107,7 @@ class SineLinear(NotScripted, nn.Module):
         return sine_linear(input, weight, self.bias, self.omega_0)
 
     def jet(self, jet: Jet) -> Jet:
-        """The jet of the layer's output, from the jet of its input.
+        """Computes the jet of the layer's output from the jet of its input.
 
         Hooks of the module do not run, because they belong to ``forward``.
 

@@ -17,10 +17,10 @@ _lltm_cell = torch.ops.treadle.lltm_cell.default
 def lltm_cell(
     input: Tensor, weights: Tensor, bias: Tensor | None, old_h: Tensor, old_cell: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """One step of the LLTM recurrent cell of PyTorch's C++ extension tutorial, fused.
+    """One fused step of the LLTM, the recurrent cell of PyTorch's C++ extension tutorial.
 
-    ``gates = [old_h, input] @ weights.T + bias``, cut into i, o, z;
-    ``new_cell = old_cell + elu(z) * sigmoid(i)``; ``new_h = tanh(new_cell) * sigmoid(o)``.
+    The gates i, o and z are the three parts of ``[old_h, input] @ weights.T + bias``. Then
+    ``new_cell = old_cell + elu(z) * sigmoid(i)`` and ``new_h = tanh(new_cell) * sigmoid(o)``.
 
     Args:
         input: [B, I], float64, float32, float16 or bfloat16.
@@ -28,8 +28,8 @@ def lltm_cell(
             for input.
         bias: [3H], [1, 3H] or None.
         old_h: [B, H].
-        old_cell: [B, H], of input's dtype, or float32 with half-precision inputs (c accumulates
-            over the steps, for which half types have too few digits).
+        old_cell: [B, H], of input's dtype, or float32 with half-precision inputs. c accumulates
+            over the steps, and half types have too few digits for that.
 
         All arguments may have one more leading dimension N, for N independent cells in one call.
 
@@ -57,21 +57,22 @@ def lltm_cell(
 def lltm(*args: Any, **kwargs: Any) -> Any:
     """Layers of LLTM cells over whole sequences; arguments in the order of ``torch.lstm``.
 
-    ``lltm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)``,
-    or for a packed batch ``lltm(data, batch_sizes, hx, params, has_biases, num_layers, dropout,
-    train, bidirectional)``. Every step is :func:`lltm_cell`. D is 2 if bidirectional, else 1;
-    :class:`treadle.nn.LLTM` holds the parameters and calls this. On GPUs of sm_90 one kernel launch
-    runs all steps of a layer if its weight_hh fits on the chip (half types up to H 1024, forward
-    2048; float32 up to 512, forward 1024); :func:`treadle.launch_info` shows which ``algorithm``
-    ran, and why.
+    Call it as ``lltm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
+    batch_first)``, or for a packed batch as ``lltm(data, batch_sizes, hx, params, has_biases,
+    num_layers, dropout, train, bidirectional)``. :class:`treadle.nn.LLTM` has the parameters and
+    calls this. Every step is :func:`lltm_cell`. D is 2 if bidirectional, else 1.
+
+    On GPUs of sm_90 one kernel launch runs all steps of a layer if its weight_hh fits on the chip.
+    It fits up to H = 1024 in half types (2048 in the forward pass) and up to H = 512 in float32
+    (1024 in the forward pass). :func:`treadle.launch_info` shows which ``algorithm`` ran, and why.
 
     The LLTM has no forget gate: :class:`treadle.nn.LLTM` explains what that means for a model.
 
     Args:
         input: [T, B, I], or [B, T, I] if ``batch_first``; float64, float32, float16 or bfloat16.
         data, batch_sizes: [S, I] and [T], a packed batch, as in :func:`lstm`.
-        hx: (h0, c0), as in :func:`lstm`. c accumulates over the steps, for which half types have
-            too few digits.
+        hx: (h0, c0), as in :func:`lstm`. c accumulates over the steps, and half types have too few
+            digits for that.
         params: for each layer and each of its directions, weight_ih [3H, I] ([3H, D*H] after the
             first layer), weight_hh [3H, H] and, if ``has_biases``, one bias [3H]. Rows are in the
             order i, o (gates), z (candidate); ``[weight_hh | weight_ih]`` is the ``weights`` of
@@ -79,7 +80,7 @@ def lltm(*args: Any, **kwargs: Any) -> Any:
         has_biases, num_layers, dropout, train, bidirectional, batch_first: as in :func:`lstm`.
         recompute: if False, a layer saves its output (H) and the gates (3H) of each direction, step
             and row for the backward pass, in input's dtype: 16H bytes in float32, 8H in half types,
-            32H in float64. If True it saves only the output (4H, 2H, 8H bytes), and the backward
+            32H in float64. If True, it saves only the output (4H, 2H or 8H bytes), and the backward
             pass computes one more matrix product.
         reset, reset_hx, lengths, return_cells: as in :func:`lstm`.
 

@@ -1,5 +1,6 @@
-"""Cells of formulas on a GPU, with each algorithm. The groups are those of the built-in cells
-(tests/recurrent/kernels/test_cuda_persistent.py), in processes that may be killed."""
+"""Cells of formulas on a GPU, with each algorithm. Each test runs a group of cases, as for the
+built-in cells (tests/recurrent/kernels/test_cuda_persistent.py), in a process that may be
+killed."""
 
 from __future__ import annotations
 

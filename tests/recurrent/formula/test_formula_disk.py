@@ -169,8 +169,8 @@ def test_both_ways_agree(folder: Path) -> None:
 
 
 def test_errors_of_warnings_and_no_compiler() -> None:
-    """The compiler is called from C code, into which no exception may propagate. Here the warning
-    about the missing compiler is turned into an exception."""
+    """C code calls the compiler, so no exception may propagate from it. Here the warning about the
+    missing compiler is turned into an exception."""
     code = (
         "import torch, treadle; cell = treadle.Cell('odd', gates=('a',), forward='h = a + h');"
         "print(treadle.nn.Recurrent(cell, 3, 5)(torch.ones(4, 2, 3))[0].shape)"

@@ -64,7 +64,7 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "methods": lambda a, b: a.sigmoid() * b.tanh() + a.abs().sqrt(),
 }
 POINTS = (0.0, 0.5, -0.5, 1.0, -1.0, 1.5, 2.0, -3.0, 3.0, 11.0, -19.0, 40.0, -40.0, 1e3, -1e3)
-# Calls with an infinite derivative at some point. Each needs a formula of its own: a call that
+# Calls with an infinite derivative at some point. Each is tested in a cell of its own: a call that
 # torch.where does not select gets a gradient of 0, and 0 times an infinite derivative is NaN.
 SINGULAR = ("exp", "expm1", "log", "log1p", "sqrt", "div", "powers", "methods")
 GROUPS = ([name for name in CALLS if name not in SINGULAR], *([name] for name in SINGULAR))
@@ -88,20 +88,20 @@ def test_all_functions_are_here() -> None:
 
 
 def derivatives(run: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor) -> list[Tensor]:
-    """The values, the derivatives with respect to a and b, and both derivatives of the weighted sum
-    of these, with weights 1 and 2."""
+    """The values, the derivatives with respect to a and b, and the second derivatives: those of the
+    weighted sum of the two first derivatives, with weights 1 and 2."""
     a, b = a.detach().requires_grad_(), b.detach().requires_grad_()
     y = run(a, b)
     first = torch.autograd.grad(y.sum(), (a, b), create_graph=True, materialize_grads=True)
     total = (first[0] + 2 * first[1]).sum()
     second = [torch.zeros_like(a)] * 2
-    if total.requires_grad and run is not CALLS["hardsigmoid"]:  # torch raises; it is zero
+    if total.requires_grad and run is not CALLS["hardsigmoid"]:  # torch raises; it would be 0
         second = list(torch.autograd.grad(total, (a, b), materialize_grads=True))
     return [t.detach() for t in (y, *first, *second)]
 
 
 def differing(names: list[str], device: str, dtype: torch.dtype) -> list[str]:
-    """The calls whose results differ from torch's, and points where they differ."""
+    """The names of calls whose results differ from torch's, with the points where they differ."""
     layer = treadle.nn.Recurrent(cell_of(names), 3, 1, bias=False, dtype=dtype, device=device)
     with torch.no_grad():
         layer.weight_hh_l0.zero_()
@@ -115,7 +115,8 @@ def differing(names: list[str], device: str, dtype: torch.dtype) -> list[str]:
             return layer(rows.unsqueeze(0))[0].flatten()  # type: ignore[no-any-return]
 
         both = derivatives(ours, *grid), derivatives(CALLS[name], *grid)
-        # If one gradient is infinite, the product with W_ih turns those of the whole row into NaN.
+        # If one gradient is infinite, the product with W_ih turns all gradients of its row into
+        # NaN.
         infinite = torch.stack([~t.isfinite() for t in both[1]]).any(0)
         # At 0, torch's second derivative of elu is not the derivative of its first derivative.
         odd = (grid[0] == 0) & ("elu" in name)

@@ -136,8 +136,8 @@ LENGTHS = (6, 2, 0, 5)
 def with_lengths(
     layer: treadle.nn.Recurrent, form: str, device: str
 ) -> tuple[list[Tensor], dict[str, Any]]:
-    """x, the initial states and the replacement states, which are inf where they must not be used,
-    and options of the call."""
+    """Returns x, the initial states and the replacement states, and the options of the call. Values
+    that must not be read are inf."""
     torch.manual_seed(5)
     empty, beyond = LENGTHS.index(0), torch.arange(6).unsqueeze(1) >= torch.tensor(LENGTHS)
     x = torch.randn(6, 4, 3, **DOUBLE).masked_fill(beyond.unsqueeze(-1), float("inf"))
@@ -175,7 +175,7 @@ def called(layer: treadle.nn.Recurrent, tensors: list[Tensor], options: dict[str
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("form", ["", "zeros", "rows", "steps"])
 def test_lengths(cell: Cell, form: str, bidirectional: bool, device: str) -> None:
-    """As each row alone, values and gradients."""
+    """Values and gradients equal those of each row, run without the others."""
     layer = treadle.nn.Recurrent(cell, 3, 6, bidirectional=bidirectional, groups=2, device=device)
     layer.double()
     tensors, options = with_lengths(layer, form, device)
@@ -348,7 +348,7 @@ def test_constants_and_unused_gates() -> None:
 
 
 def test_recompute_keeps_the_results() -> None:
-    """With recompute, the forward pass saves less, and the backward pass computes it again."""
+    """With recompute, the forward pass saves less, and the backward pass recomputes the rest."""
     layer = treadle.nn.Recurrent(cells.COUPLED, 3, 5, **DOUBLE)
     x = torch.randn(6, 4, 3, **DOUBLE, requires_grad=True)
     leaves = [x, *layer.parameters()]
@@ -394,8 +394,8 @@ def test_layers_of_formulas(name: str, device: str) -> None:
 @EACH_DEVICE
 @pytest.mark.parametrize("heads", [1, 3])
 def test_slstm_as_without_its_stabilizer(heads: int, device: str) -> None:
-    """Compares with the paper's equations (8) to (12), which have no m: it cancels in c / n, and so
-    in all gradients."""
+    """Compares with the paper's equations (8) to (12). They contain no m, because m cancels in c /
+    n, and therefore in all gradients."""
     layer = treadle.nn.SLSTM(3, 12, num_heads=heads, device=device, **DOUBLE)
     x = torch.randn(6, 4, 3, device=device, **DOUBLE, requires_grad=True)
     own, found = 12 // heads, []

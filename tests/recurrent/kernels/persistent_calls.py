@@ -1,4 +1,5 @@
-"""Calls of recurrent_layer on the GPU with a forced algorithm, for tests of persistent kernels."""
+"""Calls of recurrent_layer on the GPU with a forced algorithm, for tests of persistent kernels.
+csrc/recurrent/layer/layer.h explains the sizes, such as T and S."""
 
 from __future__ import annotations
 
@@ -38,8 +39,8 @@ def most_hidden(algorithm: str, dtype: torch.dtype, cell: str = "lltm") -> int:
 
 
 def most_hidden_of_other_gpus(algorithm: str, dtype: torch.dtype, cell: str) -> int:
-    """The largest H at which all cells run both passes with any number of directions. Some cells
-    also support larger H."""
+    """The largest H, on GPUs without clusters of several blocks, at which all cells run both passes
+    with any number of directions. Some cells also support larger H."""
     if dtype == torch.float64 or algorithm == "tiles":
         return 0
     if algorithm == "cluster":  # clusters of one block
@@ -51,7 +52,8 @@ def most_hidden_of_other_gpus(algorithm: str, dtype: torch.dtype, cell: str) -> 
 
 
 def fits(algorithm: str, dtype: torch.dtype, hidden: int, cell: str = "lltm") -> bool:
-    """Whether the algorithm supports a layer of this dtype, H and cell. A tile has 64 units."""
+    """Whether the algorithm supports a layer of this dtype, H and cell. "tiles" needs whole tiles
+    of 64 units."""
     if algorithm == "tiles" and (hidden % 64 != 0 or hidden == 0):
         return False
     if algorithm in ("tiles", "warp") and cell in FORMULAS:
@@ -249,8 +251,8 @@ def forward(one: Given, algorithm: str) -> list[Tensor]:
 
 
 def backward(one: Given, saved: list[Tensor], algorithm: str) -> list[Tensor]:
-    """Gradients in the order of NAMES, without those of missing biases. They are not rounded to
-    TF32: an algorithm that rounds uses the backward pass of "step"."""
+    """Gradients in the order of NAMES, without those of missing biases. They are never computed in
+    TF32: for an algorithm that rounds to TF32, "step" runs the backward pass."""
     output, _, _, gates = saved
     if rounds(algorithm, one.input.dtype):
         algorithm = "step"

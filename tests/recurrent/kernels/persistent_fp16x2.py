@@ -107,9 +107,9 @@ def same_layer(one: Given) -> dict[str, Any]:
 
 
 def states(algorithm: str, cell: str, batch: int, hidden: int) -> None:
-    """One row with a large h0 obeys the rule, and the other rows keep their bits. Because a single
-    row's error depends on how much its sums happen to cancel, the bound is four times that of the
-    rule, with the composition's error over many such rows."""
+    """One row with a large h0 obeys the rule, and the other rows keep their bits. A single row's
+    error depends on how much its sums happen to cancel. So the composition's error is measured over
+    many such rows, and the bound is four times that of the rule."""
     one = drawn("states", cell, batch, hidden)
     many = drawn("many", cell, 400, hidden)
     clean = calls.inference(one, algorithm)

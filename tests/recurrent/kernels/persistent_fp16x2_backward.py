@@ -1,6 +1,7 @@
-"""Tests the float32 backward kernels of recurrent_layer in the grid, which multiply W_hh and
-gradients on tensor cores as two float16 terms (fp16x2) or, if TF32 is allowed, as one: which calls
-use these kernels, and cases in which fp16x2 could lose accuracy."""
+"""Tests the float32 backward kernels of recurrent_layer in the grid. They multiply W_hh and
+gradients on tensor cores, each number as two float16 terms (fp16x2) or, if TF32 is allowed, as one
+term. The cases test which calls use these kernels, and inputs for which fp16x2 could lose
+accuracy."""
 
 from __future__ import annotations
 
@@ -40,9 +41,9 @@ def composition(one: Given, dtype: torch.dtype) -> list[Tensor]:
 
 
 def obeys(one: Given, tf32: bool = False, slack: float = 1) -> None:
-    """Checks all gradients by the rule, with "step" as the composition. Both use the same forward
-    results, because with weights of widely different sizes forward errors would exceed backward
-    errors by far."""
+    """Checks all gradients by the rule, with "step" as the composition. All gradients are computed
+    from the same forward results, because weights of widely different sizes would make forward
+    errors far larger than backward errors."""
     saved = calls.forward(one, "step")
     with rounding(tf32):
         ours = calls.backward(one, saved, "grid")
@@ -89,7 +90,8 @@ def weights(cell: str, hidden: int, tf32: bool) -> None:
 
 
 def long(cell: str, hidden: int, tf32: bool) -> None:
-    """More steps than the exchange's ring has slots, with rows that end at various steps."""
+    """Tests more steps than the ring buffer of the grid has slots, and rows that end at various
+    steps."""
     lengths = (75, 75, 64, 41, 33, 32, 9, 2, *[1] * 12)
     obeys(drawn("long", cell, 20, hidden, lengths=lengths), tf32, slack=4)
 

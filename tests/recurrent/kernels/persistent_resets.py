@@ -21,8 +21,8 @@ from tests.support.compare import same_bits
 from tests.support.inputs import FLOATING, HALVES, Call, Case, Make
 
 # T, B, I, H. They cover every kernel of both passes, with fewer rows than a tile and with several
-# tiles. Some have more than 32 steps, for which a warp reads the marks at once, or more than the 64
-# slots of a ring.
+# tiles. A warp reads the marks of 32 steps at once, and the grid's ring buffer has 64 slots; some
+# of these sizes have more steps.
 SIZES: tuple[tuple[int, int, int, int], ...] = (
     (9, 5, 3, 31),
     (6, 150, 3, 31),  # in half types, more rows than the single-block kernels run
@@ -95,12 +95,12 @@ def splits(algorithm: str, dtype: torch.dtype, hidden: int) -> bool:
 
 
 def no_marks(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:
-    """Marks that are all false give the same bits as a call without marks, except as follows. In
-    "cluster" gradients are only close, because dense batches without marks may run other kernels,
-    which sum in another order. If those kernels multiply float32 on tensor cores, all results are
-    only close. All results of RNNs and formulas in "cluster" are also only close, because half
-    types may run in clusters of another shape. In float32, the gradient of weight_hh takes one
-    product with marks and two without."""
+    """Marks that are all false give the same bits as a call without marks, with these exceptions.
+    In "cluster", gradients are only close, because dense batches without marks may run other
+    kernels, which sum in another order. If those kernels multiply float32 on tensor cores, all
+    results are only close. So are all results of RNNs and formulas in "cluster", because half types
+    may run in clusters of another shape. In float32, the gradient of weight_hh takes one product
+    with marks and two without."""
     one = calls.given("none", dtype, size, cell=cell, features=8)
     found = layer_of(one, algorithm, marked(one, "none"))
     forward = 4 if algorithm == "cluster" and dtype in HALVES else len(found)
@@ -125,10 +125,10 @@ def twice(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> N
 
 
 def contained(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:
-    """NaN and inf do not cross a reset. A bad input before it changes neither the results nor the
-    gradients of later steps, and one after it does not change the gradients of earlier steps. With
-    this many steps the backward pass computes c in parts; the first bad step is the last of a
-    part."""
+    """NaN and inf do not cross a reset. A bad input before the reset changes neither the results
+    nor the gradients of later steps. A bad input after the reset does not change the gradients of
+    earlier steps. With this many steps the backward pass computes c in parts; the first bad step is
+    the last of a part."""
     t = 8
     size = (2 * t + 1, *size[1:])
     one = calls.given("contained", dtype, size, cell=cell, directions=1, features=8)

@@ -32,8 +32,8 @@ PLACES = {"input": True, "h0": False, "c0": False, "grad_output": True, "grad_h_
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the batch: the positions of its steps in a sequence [S], and those of the other
-    rows' steps. They are computed once, so that cases do not wait for the GPU."""
+    """One row of the batch: the positions of its steps among the steps of all rows, and those of
+    the other rows' steps. They are computed once, so that cases do not wait for the GPU."""
 
     index: int
     steps: tuple[int, ...]

@@ -141,7 +141,7 @@ def agreeing(name: str, cell: str, dtype: torch.dtype, size: calls.Sizes, length
             continue
         bound = bounds[torch.float16 if calls.rounds(algorithm, dtype) else dtype]
         same_in_norm(calls.forward(one, algorithm), saved, bound, f"forward {algorithm}")
-        # Both backward passes start from the same h and gates, so forward errors do not count.
+        # This backward pass starts from the h and gates of "step", so forward errors do not count.
         same_in_norm(calls.backward(one, saved, algorithm), grads, bound, f"backward {algorithm}")
 
 

@@ -2,6 +2,7 @@
 result of the previous step. Because all h are known, all steps are checked at once.
 
 Over many steps, results in half types diverge from any reference although each step is correct.
+csrc/recurrent/layer/layer.h explains the sizes, such as T.
 """
 
 from __future__ import annotations
@@ -219,7 +220,7 @@ PACKED: tuple[tuple[tuple[int, ...], int], ...] = (
     ((0, 0), 3),
     (some_lengths(200, 40), 0),
     ((257, 129, 2), 0),
-    ((600, 3), 0),  # one launch uploads the offsets of fewer steps
+    ((600, 3), 0),  # more steps than one launch can upload offsets for
     (tuple(257 - 4 * n for n in range(64)), 0),
 )
 

@@ -117,7 +117,7 @@ def test_gradients_of_parameters(
 
 
 def test_reduced_precision_of_sums_as_torch_says() -> None:
-    """Changing the switch for one call does not affect later calls."""
+    """Changing torch's switch for reduced precision in sums does not affect later calls."""
     call = layer_arguments(Make("reduced", "cuda", torch.bfloat16), (64, 64, 64, 256))
     run, switch = layer(call), torch.backends.cuda.matmul
     before = switch.allow_bf16_reduced_precision_reduction

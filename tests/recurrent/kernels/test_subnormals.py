@@ -75,8 +75,8 @@ def of_processor(step: Step) -> float:
 
 
 def slowest(small: Step, others: list[Step]) -> float:
-    """The largest ratio of a call's time to that of `small`; each ratio is the best of at most
-    ROUNDS.
+    """The largest ratio of a call's time to that of `small`. Each call's ratio is the smallest of
+    at most ROUNDS measurements.
 
     Other processes may use most of the processor for a while, so the CPU times of both are compared
     within a round.

@@ -176,7 +176,7 @@ def test_nothing_is_computed_of_no_tangent(
 
 @CELL
 def test_batched(derivatives: Callable[..., Optionals], cell: str) -> None:
-    """Under vmap, like in torch.func.jacfwd and hessian."""
+    """Runs the op under vmap, as torch.func.jacfwd and torch.func.hessian do."""
     drawn = Drawn(cell, None, 2, True)
     several = [drawn.drawn(drawn.shapes) for _ in range(2)]
 

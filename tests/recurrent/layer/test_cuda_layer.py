@@ -123,8 +123,9 @@ def test_graph_capture_as_the_first_call_of_all(algorithm: str, mode: str) -> No
     assert done.returncode == 0 and "all captured" in done.stdout, done.stderr
 
 
-# Skips Python's shutdown. Autograd starts a thread for each GPU, and if one takes the GIL during
-# shutdown, Python kills it, which ends the process (pytorch issue 38228).
+# This program skips Python's shutdown. Autograd starts a thread for each GPU. If such a thread
+# takes the GIL during shutdown, Python kills the thread, which ends the process (pytorch issue
+# 38228).
 FIRST_BACKWARD = """
 import os, sys, warnings
 import torch, treadle

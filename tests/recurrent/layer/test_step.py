@@ -89,8 +89,8 @@ def test_chunks_of_steps(form: str, device: str) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_a_sequence_is_its_steps_to_the_bit(dtype: torch.dtype) -> None:
-    """A step passes the same states to the next one within a call as between calls: h is rounded, c
-    is not.
+    """Within a call and between calls, a step passes the same states to the next one: h is rounded,
+    c is not.
 
     With a single feature, ATen rounds products the same way in any batch.
     """

@@ -1,5 +1,5 @@
-"""recurrent_layer under vmap (every subset of batched arguments, nested, packed), torch.compile and
-in half types: cases that only sequences and packed batches have."""
+"""recurrent_layer under vmap (every subset of batched arguments, nested, packed), under
+torch.compile, and in half types: cases that only sequences and packed batches have."""
 
 from __future__ import annotations
 

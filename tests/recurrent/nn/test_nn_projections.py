@@ -352,7 +352,7 @@ def calls_of_torchs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return calls
 
 
-LONG = (128, 1, 64, 32)  # T, B, H, P: torch's ops take far more time than products
+LONG = (128, 1, 64, 32)  # T, B, H, P: torch's ops have far more overhead than work
 WIDE = (4, 64, 256, 64)
 
 

@@ -144,8 +144,8 @@ def test_gradients_of_each_sample(kind: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", HALVES)
 def test_autocast(kind: str, dtype: torch.dtype, device: str) -> None:
-    """Results have the bits of a layer in autocast's dtype, or, for a GRU on a CPU whose input or
-    state is float32, of a float32 layer. Gradients are float32."""
+    """Results are bitwise equal to those of a layer in autocast's dtype. If a GRU on a CPU has a
+    float32 input or state, they equal those of a float32 layer. Gradients are float32."""
     layer = made(kind, num_layers=2, device=device, dtype=torch.float32)
     half = copy.deepcopy(layer).to(dtype)
     for inputs in (torch.float32, dtype):

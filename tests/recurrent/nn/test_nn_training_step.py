@@ -1,4 +1,4 @@
-"""treadle.nn.make_training_step: values and gradients equal those of the function.
+"""treadle.nn.make_training_step: values and gradients equal those of the captured function.
 
 Every test runs on the CPU, on the CPU with emulated graphs, and with CUDA graphs.
 """
@@ -124,8 +124,8 @@ def test_gradients_are_new_tensors(device: str) -> None:
 
 
 def test_calls_outside_of_one_chain(device: str) -> None:
-    """The calls do not depend on each other, and the loss uses only two of the three. It also uses
-    a parameter directly."""
+    """The calls do not depend on each other, and the loss uses only two of the three. The loss also
+    uses a parameter directly."""
     net, x, h = made(device)
     step = make_training_step(net, (x[0], h), calls=3)
 
@@ -152,7 +152,8 @@ def test_two_losses_of_two_graphs(device: str) -> None:
 
 
 def test_gradients_of_some(device: str) -> None:
-    """A backward pass for arguments only leaves no gradients behind for the next pass."""
+    """If a backward pass computes only gradients of arguments, it leaves none behind for the next
+    pass."""
     net, x, h = made(device)
     step = make_training_step(net, (x[0], h), calls=T)
     found, expected = (torch.stack(looped(call, x, h)).sin().sum() for call in (step, net))
@@ -258,7 +259,8 @@ def test_an_argument_need_not_be_differentiated(device: str) -> None:
 
 
 def test_slots_return(device: str) -> None:
-    """Slots become free after a backward pass, and when a result is deleted."""
+    """The memory of a call (its slot) becomes free after its backward pass, or when its result is
+    deleted."""
     net, x, h = made(device)
     step = make_training_step(net, (x[0], h), calls=2)
     for _ in range(3):

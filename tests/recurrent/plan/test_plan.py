@@ -63,8 +63,8 @@ def step_bytes(sizes: Sizes) -> int:
 
 
 def bounded(sizes: Sizes, chunk: int, l2_bytes: int) -> None:
-    """Checks that a chunk has at least one step and at most all steps, and that its products of the
-    input fit in half of the cache unless it has a single step or few rows."""
+    """Checks that a chunk has at least one step and at most all steps. Unless it has a single step
+    or few rows, its products of the input must fit in half of the cache."""
     steps, batch, *_ = sizes
     assert 1 <= chunk <= max(steps, 1)
     rows = chunk * batch
@@ -72,7 +72,8 @@ def bounded(sizes: Sizes, chunk: int, l2_bytes: int) -> None:
     assert few or chunk * step_bytes(sizes) <= l2_bytes // 2
 
 
-# LLTM in float32, backward: (H > 512, TF32 allowed) -> (blocks of a RowGroup, its most rows).
+# LLTM in float32, backward: (H > 512, TF32 allowed) -> (blocks, the most rows) of a RowGroup, whose
+# blocks together keep one copy of W_hh.
 FLOAT_GRIDS = {
     (False, False): (32, 64),
     (False, True): (16, 64),
@@ -82,8 +83,8 @@ FLOAT_GRIDS = {
 
 
 def grid_of(sizes: Sizes, tf32: bool, backward: bool, architecture: int) -> tuple[int, int]:
-    """The number of blocks of a RowGroup for LLTM, and its most rows if a block has 227 KB of
-    shared memory."""
+    """The number of blocks of a RowGroup for LLTM, and the largest number of its rows if a block
+    has 227 KB of shared memory."""
     _, _, hidden, element = sizes
     if architecture != 90:  # the kernels use setmaxnreg only on sm_90
         blocks = max(16, 1 << (hidden - 1).bit_length() - 4) if hidden > 1 else 16

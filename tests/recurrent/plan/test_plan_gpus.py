@@ -70,8 +70,8 @@ def test_half_types_up_to_h1024_where_64_multiprocessors_are() -> None:
             assert chosen(gpu, cell, (512, 8, 1024, 2), backward=backward) == "step", gpu
 
 
-# For LSTM, by dtype, H and pass: the blocks of a RowGroup, and its most rows with the shared memory
-# of an A100 and of a GeForce. None: a block has too little shared memory.
+# For LSTM, by dtype, H and pass: the blocks of a RowGroup, and its largest number of rows on an
+# A100 and on a GeForce, whose blocks have less shared memory. None: too little shared memory.
 LSTM_GRIDS = {
     ("half", 256, False): (16, 104, 48),
     ("half", 256, True): (8, 64, 32),
