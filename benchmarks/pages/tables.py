@@ -33,8 +33,8 @@ def read(path: Path) -> Any:
 
 
 def machines() -> list[Machine]:
-    """The files, facts and rows of every machine and device. GPUs come first; among GPUs, and among
-    CPUs, those with more rows come first, then newer ones.
+    """The files, facts and rows of every machine and device. GPUs come before CPUs, then machines
+    with more rows before those with fewer, then newer results before older ones.
 
     If two files of a folder timed the same row, the newer one is used. Quick runs are left out.
     """
@@ -58,8 +58,8 @@ def machines() -> list[Machine]:
 def runs(
     machines: Iterable[Machine], keys: str | tuple[str, ...]
 ) -> list[tuple[list[File], list[Row]]]:
-    """For each machine: the files with rows whose key begins with one of ``keys``, the newest last,
-    and these rows."""
+    """For each machine that has rows whose key begins with one of ``keys``: the files with these
+    rows, the newest last, and the rows."""
     found = []
     for paths, _, rows in machines:
         own = [row for row in rows if row["key"].startswith(keys)]
@@ -79,7 +79,7 @@ def of(rows: list[Row], suite: str) -> list[Row]:
 
 
 def gpu_name(facts: Facts) -> str | None:
-    """The GPU's name and, if layers were planned for another GPU, its name too. None on the CPU."""
+    """The GPU's name, and also that of another GPU if layers were planned for it. None on a CPU."""
     imposed = facts.get("imposed_gpu")
     return f"{facts['gpu']} as {imposed}" if imposed else facts.get("gpu")
 
@@ -123,7 +123,7 @@ def as_prose(text: str) -> list[str]:
 
 
 def filled(page: Path, text: str, blocks: Blocks) -> str:
-    """The text of `page` with each of `blocks` between the two comments of its name."""
+    """The text of `page`, with each block of `blocks` between the two comments with its name."""
     for name, lines in blocks.items():
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
         if text.count(begin) != 1 or text.count(end) != 1:

@@ -121,7 +121,7 @@ def test_the_launches_that_the_page_names() -> None:
     for name, module in (
         ("DAC", Dac()),
         ("BigVGAN", BigVgan(beta=True, logscale=False)),
-        ("BigVGAN's logarithms, Qwen3-TTS", BigVgan(beta=True, logscale=True)),
+        ("BigVGAN with logarithms of alpha and beta; Qwen3-TTS", BigVgan(beta=True, logscale=True)),
     ):
         with torch.no_grad(), Launches(x.numel()) as found:
             module(x)
