@@ -13,8 +13,8 @@ static LayerArguments one_direction(const LayerArguments& a, const RowLengths& l
   LayerArguments own = a;
   if (!a.one_direction()) each_parameter(own, [&](const Tensor& t) { return one_of(t, d); });
   own.input = lengths.at_the_end(lengths.without_padding(a.input), d);
-  own.h0 = one_of(a.h0, d).masked_fill(lengths.empty, 0);
-  own.c0 = one_of(a.c0, d).masked_fill(lengths.empty, 0);
+  own.h0 = lengths.rows(one_of(a.h0, d).masked_fill(lengths.empty, 0));
+  own.c0 = lengths.rows(one_of(a.c0, d).masked_fill(lengths.empty, 0));
   const Tensor begin = lengths.up_to_first();
   if (!a.reset.defined()) {
     own.reset = begin;
@@ -30,10 +30,9 @@ static LayerArguments one_direction(const LayerArguments& a, const RowLengths& l
   own.reset = begin.logical_or(marks);
   // [1, T, B, X]: the state of each step that resets.
   const auto of_resets = [&](const Tensor& first, const Tensor& callers) {
-    Tensor later = of_steps(one_of(callers, d), first);
-    if (callers.defined() && callers.dim() == 4) {
-      later = lengths.at_the_end(later.squeeze(0), d).unsqueeze(0);
-    }
+    Tensor later = of_steps(one_of(callers, d), first);  // [1, 1 or T, B, X]
+    const bool each_step = callers.defined() && callers.dim() == 4;
+    later = each_step ? lengths.at_the_end(later.squeeze(0), d).unsqueeze(0) : lengths.rows(later);
     return at::where(marks, later, first.unsqueeze(1));
   };
   own.reset_h = of_resets(own.h0, a.reset_h);
@@ -43,10 +42,11 @@ static LayerArguments one_direction(const LayerArguments& a, const RowLengths& l
 
 LayersResults run_aligned(const LayerArguments& a, const RowLengths& lengths,
                           c10::function_ref<LayersResults(const LayerArguments&)> run) {
+  const RowLengths full = lengths.without_empty();
   std::vector<Tensor> output, h_n, c_n;
   for (int64_t d = 0; d < a.h0.sym_size(0); ++d) {
-    const LayersResults found = run(one_direction(a, lengths, d));
-    output.push_back(lengths.from_the_end(found.output, d));
+    const LayersResults found = run(one_direction(a, full, d));
+    output.push_back(full.from_the_end(found.output, d));
     h_n.push_back(found.h_n);
     c_n.push_back(found.c_n);
   }

@@ -1,6 +1,6 @@
-// Runs rows of variable length (`lengths`) for cells whose c cannot be carried through the padding,
-// which are the cells of formulas.
-// Each direction runs on rows that all end at the last step, so the states after that step are the
+// Runs rows of variable length (`lengths`) for cells that must not run over the padding: rnn_relu,
+// whose h may grow there until its slopes are NaN, and formulas, which may have infinite slopes at
+// zero. Each direction runs on rows that all end at the last step, so the states after that step are the
 // last states. The steps before a row repeat its first step, and their results are not used.
 #pragma once
 

@@ -47,7 +47,7 @@ LayersResults run_layer(const LayerArguments& given, bool recompute, bool cells,
   if (!autocast_dtype(given.cell, /*packed=*/false, given.c0)) {
     check_layer(layer_op_name(), given);
   }
-  if (is_formula(given.cell) && treadle::has_c(given.cell)) {
+  if (is_formula(given.cell) || given.cell == CellKind::kRnnRelu) {
     return run_aligned(given, lengths,
                        [&](const LayerArguments& a) { return call_layer(a, recompute); });
   }
@@ -155,6 +155,13 @@ LayersResults run_data(const Tensor& data, const Tensor& batch_sizes, const Laye
   return run(data, batch_sizes, a);
 }
 
+LayersResults run_either(const Tensor& input, const OptionalTensor& batch_sizes, bool batch_first,
+                         const Layers& a) {
+  TORCH_CHECK(!(batch_sizes && a.lengths), a.op(),
+              ": lengths must come with a padded input, got batch_sizes");
+  return batch_sizes ? run_data(input, *batch_sizes, a) : run_input(input, batch_first, a);
+}
+
 using OptionalList = std::optional<at::TensorList>;
 
 // ---- the ops. hx is a list for lltm and lstm, and a tensor for the others. With `cells`, the cell
@@ -239,8 +246,7 @@ std::vector<Tensor> layers_from_zeros(const Tensor& input, const OptionalTensor&
                  /*zeros=*/true};
   TORCH_CHECK(!cells || a.has_c(), a.op(), ": cells must be False, got True: this cell has no c");
   TORCH_CHECK(!cells || !is_formula(a.cell), a.op(), ": cells must be False for a Cell, got True");
-  const LayersResults found =
-      batch_sizes ? run_data(input, *batch_sizes, a) : run_input(input, batch_first, a);
+  const LayersResults found = run_either(input, batch_sizes, batch_first, a);
   std::vector<Tensor> results{found.output, found.h_n};
   if (a.has_c()) results.push_back(found.c_n);
   if (cells) results.push_back(found.cells);
@@ -266,8 +272,7 @@ std::vector<Tensor> recurrent_layers(const Tensor& input, const OptionalTensor& 
            reset_hx.value_or(at::TensorList()),
            lengths};
   a.zeros = hx.empty();
-  const LayersResults found =
-      batch_sizes ? run_data(input, *batch_sizes, a) : run_input(input, batch_first, a);
+  const LayersResults found = run_either(input, batch_sizes, batch_first, a);
   std::vector<Tensor> results{found.output, found.h_n};
   if (a.has_c()) results.push_back(found.c_n);
   return results;

@@ -21,10 +21,15 @@ struct RowLengths {
 
   // [T, B, 1] bool: the step after the last, if there is one. Used by a second direction.
   Tensor first_after() const { return t_.eq(stop_).unsqueeze(-1); }
+  // These lengths, except that at_the_end and rows replace each row without steps by the longest
+  // row.
+  RowLengths without_empty() const;
   // [T, B, ...] in the order in which direction d runs, with every row moved so that it ends at the
   // last step. The steps before the row repeat its first one.
   Tensor at_the_end(const Tensor& t, int64_t d) const;
-  // The inverse. The values in the padding are arbitrary.
+  // The same for [..., B, X] without steps, whose rows are dimension -2.
+  Tensor rows(const Tensor& t) const { return t.index_select(-2, row_); }
+  // The inverse of at_the_end. The values in the padding are arbitrary.
   Tensor from_the_end(const Tensor& t, int64_t d) const;
   // [T, B, 1] bool: up to the first step of such a row.
   Tensor up_to_first() const { return t_.le(begin_).unsqueeze(-1); }
@@ -35,10 +40,11 @@ struct RowLengths {
   Tensor at_last(const Tensor& t) const { return t.masked_fill(last.logical_not(), 0).sum(0); }
 
  private:
-  Tensor t_, stop_, begin_;  // [T, 1] steps; [B] lengths, from 0 to T; [B] T - length
+  // [T, 1] steps; [B] lengths, from 0 to T; [B] T - length; [B] the row that at_the_end takes.
+  Tensor t_, stop_, begin_, row_;
 
-  // Step t of row b is step from[t, b] of the argument.
-  Tensor taken(const Tensor& t, const Tensor& from) const;
+  // Step t of row b is step from[t, b] of row row[b] of the argument.
+  static Tensor taken(const Tensor& t, const Tensor& from, const Tensor& row);
 };
 
 // A reset state [D, B, X] or [D, T, B, X], in a shape that broadcasts over steps; zeros like

@@ -83,7 +83,11 @@ class Cell:
         self._module: str = sys._getframe(1).f_globals.get("__name__", "")
         given = _names("gates", gates)
         self.states = _names("states", states)
-        if len(self.states) > 3 or "h" in self.states:
+        if "h" in self.states:
+            raise ValueError(
+                "Cell: states must not name h, which every cell has, got " + str(list(self.states))
+            )
+        if len(self.states) > 3:
             raise ValueError(
                 f"Cell: states must name at most three states besides h, got {list(self.states)}"
             )

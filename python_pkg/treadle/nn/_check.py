@@ -44,10 +44,10 @@ def check_count(module: str, name: str, count: object, least: int = 1) -> int:
     return int(count)
 
 
-def check_groups(module: str, groups: object, hidden_size: int) -> int:
-    found = check_count(module, "groups", groups)
+def check_groups(module: str, groups: object, hidden_size: int, name: str = "groups") -> int:
+    found = check_count(module, name, groups)
     if hidden_size % found != 0:
-        raise ValueError(f"{module}: groups must divide hidden_size, {hidden_size}, got {found}")
+        raise ValueError(f"{module}: {name} must divide hidden_size, {hidden_size}, got {found}")
     return found
 
 

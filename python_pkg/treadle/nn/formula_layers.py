@@ -127,5 +127,9 @@ class SLSTM(Recurrent):
     Source: Beck et al., "xLSTM: Extended long short-term memory", 2024, appendix A.2.
     """
 
+    _groups = "num_heads"
+
     def __init__(self, *args: Any, num_heads: int = 1, **kwargs: Any) -> None:
+        if "groups" in kwargs:
+            raise TypeError("SLSTM: groups must not be given: num_heads is their number")
         super().__init__(SLSTM_CELL, *args, groups=num_heads, **kwargs)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._check.tensors import dtype_name
 from .._formula.cell import Cell
 from ._check import check_bool, check_count, check_dtype, check_groups, check_probability
 from ._sequence import Front, Options, SequenceLayers, States
@@ -41,24 +42,41 @@ class CellFront(Front):
         found = self.op(
             data,
             batch_sizes,
-            _for_op(states or ()),
+            _joined(self.name, "", self.states, states or ()),
             *net,
             *(rest or (False,)),
             cell=self.cell.key,
             recompute=layer.recompute,
             reset=options.reset,
-            reset_hx=_for_op(options.reset_hx) or None,
+            reset_hx=_joined(self.name, "reset_hx: ", self.states, options.reset_hx) or None,
             lengths=options.lengths,
         )
         if len(self.cell.states) < 2:
             return found
         output, h, c = found
-        return (output, h, *c.chunk(len(self.cell.states), -1))
+        # Copies, because torch does not let a caller change views from chunk in place.
+        parts = c.view(*c.shape[:-1], len(self.cell.states), -1).unbind(-2)
+        return (output, h, *(part.clone() for part in parts))
 
 
-def _for_op(states: States) -> list[Tensor]:
-    """h and c for the op. c has all states besides h, side by side: [L*D, B, count * H]."""
-    return list(states) if len(states) < 3 else [states[0], torch.cat(states[1:], -1)]
+def _joined(name: str, label: str, names: tuple[str, ...], states: States) -> list[Tensor]:
+    """h and c, which has the other states side by side: [L*D, B, count * H]."""
+    if len(states) < 3:
+        return list(states)
+    first = states[1]
+    for state, own in zip(states[2:], names[2:], strict=True):
+        if state.shape != first.shape:
+            raise ValueError(
+                f"{name}: {label}{own} must have the shape of {label}{names[1]}, "
+                f"{list(first.shape)}, got {list(state.shape)}"
+            )
+        if state.dtype != first.dtype or state.device != first.device:
+            raise RuntimeError(
+                f"{name}: {label}{own} must have the dtype and device of {label}{names[1]}, "
+                f"{dtype_name(first.dtype)} on {first.device}, got {dtype_name(state.dtype)} on "
+                f"{state.device}"
+            )
+    return [states[0], torch.cat(states[1:], -1)]
 
 
 class Recurrent(SequenceLayers, nn.Module):
@@ -85,6 +103,8 @@ class Recurrent(SequenceLayers, nn.Module):
         TypeError, ValueError: an argument is not as above.
     """
 
+    _groups = "groups"  # what a subclass calls that argument
+
     def __init__(
         self,
         cell: Cell,
@@ -102,19 +122,20 @@ class Recurrent(SequenceLayers, nn.Module):
         recompute: bool = False,
     ) -> None:
         super().__init__()
+        name = type(self).__name__
         if not isinstance(cell, Cell):
-            raise TypeError(f"Recurrent: cell must be a treadle.Cell, got {type(cell).__name__}")
+            raise TypeError(f"{name}: cell must be a treadle.Cell, got {type(cell).__name__}")
         self.cell = cell
-        self.input_size = check_count("Recurrent", "input_size", input_size)
-        self.hidden_size = check_count("Recurrent", "hidden_size", hidden_size)
-        self.num_layers = check_count("Recurrent", "num_layers", num_layers)
-        self.groups = check_groups("Recurrent", groups, self.hidden_size)
-        check_dtype("Recurrent", dtype)
-        self.dropout = check_probability("Recurrent", "dropout", dropout)
-        self.bias = check_bool("Recurrent", "bias", bias)
-        self.batch_first = check_bool("Recurrent", "batch_first", batch_first)
-        self.bidirectional = check_bool("Recurrent", "bidirectional", bidirectional)
-        self.recompute = check_bool("Recurrent", "recompute", recompute)
+        self.input_size = check_count(name, "input_size", input_size)
+        self.hidden_size = check_count(name, "hidden_size", hidden_size)
+        self.num_layers = check_count(name, "num_layers", num_layers)
+        self.groups = check_groups(name, groups, self.hidden_size, self._groups)
+        check_dtype(name, dtype)
+        self.dropout = check_probability(name, "dropout", dropout)
+        self.bias = check_bool(name, "bias", bias)
+        self.batch_first = check_bool(name, "batch_first", batch_first)
+        self.bidirectional = check_bool(name, "bidirectional", bidirectional)
+        self.recompute = check_bool(name, "recompute", recompute)
         self._front = CellFront(cell)
         self._all_weights = []
         directions = 2 if bidirectional else 1

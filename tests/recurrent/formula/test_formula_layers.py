@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import re
 from typing import Any
 
 import pytest
@@ -210,6 +211,32 @@ def test_lengths_of_a_cell_that_divides_by_its_state(device: str) -> None:
     grads = torch.autograd.grad(output.sum(), list(layer.parameters()))
     packed, _ = layer(pack_padded_sequence(x, torch.tensor([6, 2])))
     agree(grads, torch.autograd.grad(packed.data.sum(), list(layer.parameters())), 1e-4)
+
+
+def root(a: Any, h: Any) -> Any:
+    return 0.5 * h + torch.sqrt(torch.abs(a))
+
+
+def root_of_state(a: Any, b: Any, c: Any) -> Any:
+    return torch.tanh(b), 0.5 * c + torch.sqrt(torch.abs(a))
+
+
+@EACH_DEVICE
+@pytest.mark.parametrize("lengths", [(4, 2), (4, 0)])
+def test_lengths_where_slopes_at_zero_are_infinite(lengths: tuple[int, int], device: str) -> None:
+    """Also for the second direction, and with a row without steps."""
+    for cell in (
+        Cell("root", gates=("a",), forward=root),
+        Cell("root_of_state", gates=("a", "b"), states=("c",), forward=root_of_state),
+    ):
+        layer = treadle.nn.Recurrent(cell, 3, 2, bias=False, bidirectional=True, device=device)
+        x, weights = torch.randn(4, 2, 3, device=device), list(layer.parameters())
+        found = layer(x, lengths=torch.tensor(lengths, device=device))[0].sum()
+        rows = [layer(x[:n, row : row + 1])[0].sum() for row, n in enumerate(lengths)]
+        found, expected = (
+            torch.autograd.grad(loss, weights, allow_unused=True) for loss in (found, sum(rows))
+        )
+        agree(found, expected, 1e-4)
 
 
 @EACH_DEVICE
@@ -420,10 +447,35 @@ def test_slstm_as_without_its_stabilizer(heads: int, device: str) -> None:
     agree(gradients(output, leaves), gradients(expected, leaves), 1e-10)
 
 
+def test_errors_name_the_state() -> None:
+    layer, x = treadle.nn.SLSTM(3, 4), torch.randn(5, 2, 3)
+    zero, narrow = torch.zeros(1, 2, 4), torch.zeros(1, 2, 2)
+    marks = torch.ones(5, 2, dtype=torch.bool)
+    for call, message in (
+        (
+            lambda: layer(x, reset=marks, reset_hx=(zero, zero, narrow, torch.zeros(1, 2, 6))),
+            "SLSTM: reset_hx: n0 must have the shape of reset_hx: c0, [1, 2, 4], got [1, 2, 2]",
+        ),
+        (
+            lambda: layer(x, (zero, zero, zero.long(), zero)),
+            "SLSTM: n0 must have the dtype and device of c0, float32 on cpu, got int64 on cpu",
+        ),
+        (lambda: treadle.nn.SLSTM(3, 4, num_heads=3), "SLSTM: num_heads must divide hidden_size"),
+        (lambda: treadle.nn.SLSTM(3, 4, num_heads=2.0), "SLSTM: num_heads must be an integer"),
+        (lambda: treadle.nn.SLSTM(3, 4, groups=2), "SLSTM: groups must not be given: num_heads"),
+        (lambda: treadle.nn.LiGRU(3, 0), "LiGRU: hidden_size must be an integer of at least 1"),
+    ):
+        with pytest.raises((TypeError, ValueError, RuntimeError), match=re.escape(message)):
+            call()
+
+
 def test_four_states_are_one_tuple() -> None:
     layer = treadle.nn.SLSTM(3, 4)
     x = torch.randn(5, 2, 3)
     output, states = layer(x)
+    for state in states:
+        assert state.is_contiguous()
+        state[:, 0] += 0.0  # torch refuses this for views from chunk and unbind
     _, half = layer(x[:2])
     rest, last = layer(x[2:], half)  # in two parts
     agree((rest, last), (output[2:], states), 1e-6)

@@ -88,6 +88,28 @@ def test_by_the_rule(
 
 @EACH_DEVICE
 @BOTH_WAYS
+def test_relu_grows_after_a_row(bidirectional: bool, device: str) -> None:
+    """In 400 steps h becomes inf, whose slope times a zero gradient is NaN."""
+    layer = treadle.nn.RNN(
+        1, 2, bias=False, nonlinearity="relu", bidirectional=bidirectional, device=device
+    )
+    weights = list(layer.parameters())
+    with torch.no_grad():
+        for weight in weights:
+            weight.copy_(1.3 * torch.eye(2)[:, : weight.size(1)].to(device) + 0.01)
+    x = torch.ones(400, 1, 1, device=device)
+    hx = torch.ones(len(weights) // 2, 1, 2, device=device)
+    found = layer(x, hx, lengths=torch.tensor([5], device=device))
+    alone = layer(x[:5], hx)
+    torch.testing.assert_close(found[0][:5], alone[0])
+    torch.testing.assert_close(found[1], alone[1])
+    grads = [torch.autograd.grad(o.sum() + h.sum(), weights) for o, h in (found, alone)]
+    for ours, expected in zip(*grads, strict=True):
+        torch.testing.assert_close(ours, expected)
+
+
+@EACH_DEVICE
+@BOTH_WAYS
 @EACH_CELL
 @pytest.mark.parametrize("bad", [NAN, float("inf")])
 def test_the_padding_is_not_read(bad: float, cell: str, bidirectional: bool, device: str) -> None:
