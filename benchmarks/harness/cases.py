@@ -63,7 +63,7 @@ class Target:
 
 
 def both(one: Target, other: Target) -> Target:
-    """Combines two targets. The limit is the lower of both, and the text contains both texts."""
+    """Combines two targets. The limit is the lower of the two, and the text contains both texts."""
     text = f"{one.text}, and {other.text}"
     return Target(text, lambda medians: min(one.limit(medians), other.limit(medians)))
 
@@ -84,10 +84,10 @@ class Case:
     yardsticks: Mapping[str, Calls] = field(default_factory=dict)
     target: Target | None = None
     bits: bool = False  # whether results must be bitwise equal to torch's
-    # If given, replaces `verify`, which checks a function on the first inputs. It is called with
-    # the function and, if that is treadle's, with poison=True.
+    # Called instead of `verify`, if given, to check a function on the first inputs. The argument is
+    # the function. For treadle's function there is a second argument, poison=True.
     check: Callable[..., float] | None = None
-    # If given, replaces `check` for the baselines in `functions`.
+    # Called instead of `check`, if given, for the baselines in `functions`.
     check_baseline: Callable[..., float] | None = None
     # Checks of yardsticks by name. They raise Refused if the yardstick's results are wrong.
     check_yardsticks: Mapping[str, Callable[[], float]] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class Measured(Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """A case that is built later, because its inputs may be gigabytes."""
+    """A case that is built only when it runs, because its inputs may take gigabytes of memory."""
 
     key: str  # such as "cuda/elementwise/scale/float32"; identifies a row across runs
     build: Callable[[], Measured]
@@ -190,7 +190,7 @@ def _verified(case: Case, row: Row) -> dict[str, Callable[..., Any]]:
     bits = {"bits": True} if case.bits else {}
     try:
         row["error_over_limit"] = check(case.functions[OURS], poison=True, **bits)
-    except RuntimeError as problem:  # refuses this row; the run continues
+    except RuntimeError as problem:  # this row is refused, but the run continues
         raise Refused(first_line(problem)) from problem
     kept = {OURS: case.functions[OURS]}
     for name, function in case.functions.items():
