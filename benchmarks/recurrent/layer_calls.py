@@ -109,7 +109,7 @@ def layer(
     states: int = 2,
     **options: Any,
 ) -> Callable[..., Any]:
-    """Turns `op`, which has the arguments of torch.lstm or torch.gru, into a function of tensors."""
+    """A function of tensors that calls `op`, which has the arguments of torch.lstm or torch.gru."""
 
     def call(x: Tensor, *rest: Tensor) -> Any:
         hx = list(rest[:states]) if states > 1 else rest[0]

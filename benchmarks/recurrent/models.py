@@ -1,8 +1,8 @@
 """Times the recurrent layers of public models: treadle.nn.LSTM and GRU against torch's.
 
-A row is a call of the whole module, with the sizes of a project's own configuration: its batch,
-steps, features, layers and directions. The weights are random, and the same for both modules. In
-float32, TF32 is allowed, which is torch's default for recurrent layers.
+A row times a call of a whole module, with the sizes in a project's own configuration: batch, steps,
+features, layers and directions. The weights are random, and the same for both modules. In float32,
+TF32 is allowed, which is torch's default for recurrent layers.
 
 Results are checked twice: the first steps by the rule of all benchmarks (verify.py), and the whole
 call against torch without cuDNN in float64. The first steps are not enough, because a second
@@ -163,8 +163,8 @@ def case(settings: Settings, kind: Model) -> Case:
 
 
 def modules(settings: Settings, kind: Model) -> tuple[nn.RNNBase, nn.RNNBase]:
-    """Torch's module, whose parameters are flattened for cuDNN, and ours with the same
-    parameters."""
+    """torch's module, whose parameters are in one buffer for cuDNN, and treadle's module with the
+    same parameters."""
     stack, shape = kind.stack, kind.shape
     options = {"device": settings.device, "dtype": kind.dtype}
     sizes = (shape.i, shape.h, stack.layers)
@@ -200,8 +200,8 @@ def called(net: nn.RNNBase) -> Callable[..., tuple[Tensor, ...]]:
 
 
 def plain_stack(kind: Model, rounds: bool = False) -> Callable[..., tuple[Tensor, ...]]:
-    """Torch's op as a function of `arguments`. `rounds`: whether to round float32 operands to TF32
-    here, because libraries round them only at some sizes."""
+    """torch's op as a function of `arguments`. With `rounds`, it gets float32 operands that are
+    already rounded to TF32, because libraries round them only at some sizes."""
     op, stack = getattr(torch, kind.cell), kind.stack
     options = (True, stack.layers, 0.0, kind.backward, stack.both)
     directions = stack.layers * (2 if stack.both else 1)

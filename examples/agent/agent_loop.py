@@ -70,7 +70,7 @@ class Loop:
         scores, value = self.reason(x, begins)
         if self.who == "random":
             scores = torch.zeros_like(scores)
-        # The argmax of scores with Gumbel noise is a sample from their softmax.
+        # The argmax of the scores plus Gumbel noise is a sample from their softmax.
         action = (scores - torch.empty_like(scores).exponential_().log()).argmax(-1)
         chance = scores.log_softmax(-1).gather(-1, action[:, None])[:, 0]
         self.last.copy_(action[:, None] == self.moves)

@@ -282,7 +282,7 @@ class Graph:
 
     def _missing_object(self, missing: cuda.Missing) -> list[Path]:
         """An object that registers, for every op, a CUDA kernel that raises. It is linked last,
-        because it needs the list of the ops that the other objects define."""
+        because the other objects define these ops."""
         source = Path("csrc/cuda_missing.cpp")
         if not source.exists():
             return []
@@ -345,7 +345,7 @@ def cell_flags(header: Path) -> list[str]:
 
 
 def kernels_sources() -> str:
-    """A hash of the headers through which csrc/ calls kernels/. The objects of csrc/ and of kernels/
-    must be compiled with the same headers."""
+    """A hash of the headers through which csrc/ calls kernels/. The objects of both folders must be
+    compiled with the same headers."""
     headers = sorted(Path("kernels").rglob("*.h"))
     return hashlib.sha256(b"".join(header.read_bytes() for header in headers)).hexdigest()[:16]
