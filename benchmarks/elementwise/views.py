@@ -112,7 +112,7 @@ BINARY: dict[str, tuple[Layout, Layout, tuple[torch.dtype, ...]]] = {
     "0-dim": (Maker.dense, Maker.number, ALL),
     "out=": (Maker.dense, Maker.dense, ALL),
 }
-# Two dtypes in one call, or integer dtypes.
+# Calls with two dtypes, or with integer dtypes.
 MIXED: dict[str, tuple[str, Callable[[Maker], Args]]] = {
     "add, bf16 to fp32": ("vector_add", lambda m: (m.dense(FLOAT), m.dense(BFLOAT))),
     "add, fp16 to bf16": ("vector_add", lambda m: (m.dense(HALF), m.dense(BFLOAT))),
@@ -194,8 +194,8 @@ def maker(settings: Settings) -> Maker:
 
 
 def into(function: Callable[..., Any], result: Tensor) -> Callable[..., Tensor]:
-    """A function that calls `function` with its own `out=` and returns that tensor. At first the
-    tensor contains NaN, which shows unwritten elements."""
+    """Returns a function that calls `function` with an `out=` tensor and returns that tensor. At
+    first the tensor contains NaN, to show elements that are not written."""
     out = torch.full_like(result, torch.nan)
 
     def call(*args: Any) -> Tensor:

@@ -73,7 +73,7 @@ def exact(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def pieces(args: tuple[Any, ...], got: list[Tensor]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yields the arguments with their results, in chunks if all tensors are equally long vectors."""
+    """Yields the arguments with their results. Vectors of equal length are yielded in chunks."""
     tensors = [t for t in (*args, *got) if isinstance(t, Tensor)]
     if leaves(args) or any(t.shape != tensors[0].shape or t.dim() != 1 for t in tensors):
         yield args, got

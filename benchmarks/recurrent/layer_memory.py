@@ -1,8 +1,9 @@
-"""Measures the bytes that a layer keeps for its backward pass and, on CUDA, a step's peak.
+"""Measures the bytes that a layer keeps for its backward pass and, on CUDA, the peak of a step.
 
 Kept bytes are those in use between forward and backward, except for inputs, parameters and results,
 which the caller has anyway. On CUDA the allocator reports them. On the CPU they are counted in the
-autograd graph, which does not show all ops' saved tensors: nn.LSTM's are hidden in oneDNN.
+autograd graph. This graph does not show the saved tensors of every op: nn.LSTM's are hidden in
+oneDNN.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def weigh(function: Callable[..., Any], args: Args) -> dict[str, int]:
 
 @dataclass
 class Weighing:
-    """A row with the bytes of several functions. It compares ours with `part` times `against`'s."""
+    """A row with the bytes of several functions. It compares treadle's with `part` times the bytes
+    of the function `against`."""
 
     functions: dict[str, tuple[Callable[..., Any], Args]]
     check: Callable[..., float]

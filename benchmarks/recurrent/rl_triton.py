@@ -34,13 +34,14 @@ except Exception as problem:  # a torchrl for another version of torch may raise
 else:
     VERSION, WHY_NOT = torchrl.__version__, ""
 
-# The only size that is tuned: the one that TorchRL's authors time, in its fastest dtype.
+# The only size and dtype that are tuned: the size that TorchRL's authors time, in the dtype in which
+# their kernels are fastest.
 TUNED = Shape.of((128, 128, 256), False)
 DTYPE = torch.bfloat16
 
 
 def triton(cell: str, marks: Tensor) -> Call:
-    """TorchRL's layer with resets, called as its module does: in float32 with bfloat16 products.
+    """TorchRL's layer with resets, called as in its module: in float32 with bfloat16 products.
 
     It expects [B, T, I], and a state for every step at which an episode may begin. Calls with fewer
     steps are padded, so that only one number of steps is tuned.
@@ -66,7 +67,7 @@ def triton(cell: str, marks: Tensor) -> Call:
 
 
 def warm(part: int, parts: int) -> None:
-    """Compiles one part of the configurations: calls the kernels with only these to choose from."""
+    """Compiles one part of the configurations, by calling kernels that have no others."""
     for kernel in vars(theirs).values():
         if hasattr(kernel, "configs"):
             kernel.configs = kernel.configs[part::parts] or kernel.configs[:1]

@@ -89,7 +89,7 @@ def wide(settings: Settings) -> Iterator[Plan]:
             yield plan("sweep_wide", wide_case, settings, kind)
     for cell in TORCHS:
         for kind in kinds(settings, (ROBOTS, *WIDE), (BF16, FP32), DENSE, cell):
-            # In float32, only TF32 is timed, which torch allows in layers by default.
+            # In float32, only TF32 is timed, because torch allows TF32 in layers by default.
             half = kind.dtype == BF16
             if kind.tf32 or (half and kind.shape.name != NAME_OF_ROBOTS):
                 yield plan("sweep_wide", wide_case, settings, kind)

@@ -1,4 +1,4 @@
-"""Measures training steps of SIRENs (forward, loss, backward): a loss on values or the Laplacian.
+"""Measures training steps of SIRENs, forward and backward, for losses on values or the Laplacian.
 
 The baselines are the same net in plain PyTorch, eager and compiled. torch.compile does not support
 double backward, so the loss on the Laplacian has no compiled baseline. Memory is the peak of a step
@@ -139,7 +139,7 @@ def case(settings: Settings, net: Net, count: int | None = None) -> Case:
 
 
 def weighing(net: Net) -> Weighing:
-    """The peak bytes of a step, ours and plain PyTorch's."""
+    """Compares the peak bytes of a step with those of plain PyTorch."""
     set_tf32(False)
     args, plain = net.arguments("cuda"), net.of(reference.sine_linear)
     return Weighing(

@@ -2,9 +2,11 @@
 
     python docs/figures/split_float32.py      # writes split_float32.json
 
-The fp16x2 product is that of cluster/fp16x2_forward.cuh, with K in four parts. When a tensor core
-adds products, it truncates each of them a number of bits after the first bit of the largest. The
-simulation has that number as a parameter. float32 has 24 bits; GPUs keep a few more.
+In fp16x2, a float32 is a scaled sum of two float16 terms. The order of additions is that of
+cluster/fp16x2_forward.cuh, with K, the length of the dot products, in four parts. When a tensor
+core adds products, it keeps a fixed number of bits, counted from the first bit of the largest
+product, and truncates the rest. This number is a parameter of the simulation. A float32 has 24
+bits; GPUs keep a few more.
 """
 
 from __future__ import annotations
@@ -98,8 +100,7 @@ def cases() -> dict[str, tuple[Array, Array]]:
 
 
 def errors() -> dict[str, dict[str, float]]:
-    """The root mean square of the errors divided by that of the sums of magnitudes, in units of
-    2^-24."""
+    """The root mean square of the errors, divided by that of |h| |W|^T, in units of 2^-24."""
     found: dict[str, dict[str, float]] = {}
     for name, (w, h) in cases().items():
         exact = h @ w.T
