@@ -38,7 +38,7 @@ class Maps:
         return Maps(np.hypot(down - up, right - left) / 2, down + up + right + left - 4 * grey)
 
     def likeness(self, other: Maps) -> tuple[float, float]:
-        """The correlation of each map with that map of another picture, without the border."""
+        """The correlation of each map with that of another picture, without the border."""
         pairs = (self.gradient, other.gradient), (self.laplacian, other.laplacian)
         inner = [[m[2:-2, 2:-2].ravel() for m in pair] for pair in pairs]
         return tuple(float(np.corrcoef(*pair)[0, 1]) for pair in inner)  # type: ignore[return-value]

@@ -24,7 +24,7 @@ SUITE = "jax"
 CELLS = ("gru", "lstm")
 CPU_SIZES = ((1, 100, 64, 128), (8, 200, 16, 64))  # B, T, I, H
 CUDA_SIZES = ((16, 512, 512), (16, 512, 256), (64, 256, 1024))  # B, T, H
-# On the CPU, treadle.jax has no kernels for half types.
+# On the CPU, the layers of treadle.jax have no kernels for half types.
 DTYPES = {"cpu": (torch.float32,), "cuda": (torch.bfloat16, torch.float32)}
 HEADLINE = ("gru", "16,512,512", torch.bfloat16)
 TIMES_AS_FAST = 5

@@ -34,7 +34,7 @@ except Exception as problem:  # a torchrl for another version of torch may raise
 else:
     VERSION, WHY_NOT = torchrl.__version__, ""
 
-# The only size and dtype that are tuned: the size that TorchRL's authors time, in the dtype in which
+# Only this size is tuned, in one dtype: the size that TorchRL's authors time, in the dtype in which
 # their kernels are fastest.
 TUNED = Shape.of((128, 128, 256), False)
 DTYPE = torch.bfloat16
