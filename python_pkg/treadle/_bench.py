@@ -1,7 +1,8 @@
 """Times treadle.nn.LSTM and GRU against torch's on this machine: ``python -m treadle --bench``.
 
-The results show its authors how fast treadle is on GPUs that they do not have. Outputs are first
-compared with those of torch's float32 layer. A row whose error is too large is not timed.
+The results show treadle's authors how fast it is on GPUs that they do not have. Each row of the
+results is for one cell, dtype and shape. Outputs are first compared with those of torch's float32
+layer. If the error is too large, the row has no times.
 """
 
 from __future__ import annotations

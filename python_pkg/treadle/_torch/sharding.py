@@ -62,7 +62,7 @@ def _snake(tensors: Tensors, *results: str) -> list[Way]:
 
 
 def _sine_layer(tensors: Tensors, *results: str) -> list[Way]:
-    """Sharded by rows of the input, columns of the output, or layers of a batch of layers.
+    """Sharded by rows of the input, by columns of the output or, if a call runs N layers, by layer.
     ``results`` names, for each result, the argument or result of the same shape."""
     weight, last = tensors["weight"], tensors["input"].dim() - 1
     many = weight.dim() == 3

@@ -34,9 +34,9 @@ __all__ = [
 def _read_as(torchs: Any, ours: Any) -> Callable[..., Any]:
     """Returns ``ours`` in a form for which TorchScript compiles torch's method ``torchs`` instead.
 
-    TorchScript does not call a method but compiles its source. functools.update_wrapper makes it
-    read the source of ``torchs``. TorchScript looks up names in the function's globals, so the
-    result has the globals of ``torchs``.
+    TorchScript does not call a method but compiles its source. functools.update_wrapper makes
+    TorchScript read the source of ``torchs``. TorchScript looks up names in the globals of a
+    function, so the result has the globals of ``torchs``.
     """
     made = FunctionType(ours.__code__, torchs.__globals__, ours.__name__)
     made.__kwdefaults__, made.__defaults__ = ours.__kwdefaults__, ours.__defaults__

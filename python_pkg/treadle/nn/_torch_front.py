@@ -36,7 +36,7 @@ class TorchFront(Front):
     ) -> None:
         super().__init__(name, states, op)
         # The forward pass of torch's module, saved because some programs later replace
-        # torch.nn.LSTM by our class.
+        # torch.nn.LSTM by treadle's class.
         self.torchs = torchs
 
     def called(self, layer: Any, input: object, hx: object, *options: object) -> tuple[Any, ...]:

@@ -16,7 +16,8 @@ PAD_REASON = (
 )
 
 DEFAULTS = (None, False)
-# Whether torch.jit.trace is running. torch.compile cannot call the function of torch._C for this.
+# Whether torch.jit.trace is running. torch._C also has such a function, but torch.compile cannot
+# call it.
 is_tracing: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defined]
 
 

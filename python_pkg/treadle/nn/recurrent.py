@@ -54,7 +54,7 @@ class CellFront(Front):
 
 
 def _for_op(states: States) -> list[Tensor]:
-    """h and c for the op. c has all states besides h, side by side: [L*D, B, count * H]."""
+    """h and c for the op. c has the K states besides h side by side: [num_layers * D, B, K * H]."""
     return list(states) if len(states) < 3 else [states[0], torch.cat(states[1:], -1)]
 
 
@@ -70,9 +70,10 @@ class Recurrent(SequenceLayers, nn.Module):
         recompute: save less for the backward pass, which then recomputes the rest.
 
     The parameters of each layer and direction have the names of torch.nn.LSTM's. ``weight_ih_l0``
-    [G_i H, I] and ``bias_ih_l0`` [G_i H] have a block of H rows for each of the G_i gates with a
-    product of the input. ``weight_hh_l0`` [G_h H, H / groups] and ``bias_hh_l0`` [G_h H] have one
-    for each of the G_h gates with a product of h. Blocks are in the order of ``cell.gates``.
+    [G_i H, I] and ``bias_ih_l0`` [G_i H] have a block of H rows for each of the G_i gates that are
+    computed from the input. ``weight_hh_l0`` [G_h H, H / groups] and ``bias_hh_l0`` [G_h H] have a
+    block for each of the G_h gates that are computed from h. Blocks are in the order of
+    ``cell.gates``.
     Initial values are drawn from the uniform distribution over ±1/sqrt(H).
 
     A call takes and returns ``h`` or, if the cell has other states, a tuple of h and these states.

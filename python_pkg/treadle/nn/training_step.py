@@ -1,4 +1,4 @@
-"""Runs a function by CUDA graphs, for training loops that call it at every step."""
+"""Runs a function as CUDA graphs, for training loops that call it at every step."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def make_training_step(
         sample_args: the arguments of a call: tensors, or tuples, lists and dicts of tensors, all on
             one device. Later arguments must have the same shapes and dtypes. An argument can be
             differentiated only if its sample requires grad. Warm-up calls use the samples' values.
-        calls: how many calls may wait for their backward pass at the same time. Each has its own
-            memory for activations. If ``fn`` is one step, this is the number of steps.
+        calls: how many calls may wait for their backward pass at the same time. Each of them has
+            its own memory for activations. If ``fn`` is one step, this is the number of steps.
 
     Returns:
         A :class:`TrainingStep`. Like ``fn``, it returns new tensors.
@@ -79,7 +79,7 @@ def make_training_step(
 
 @dataclass(frozen=True)
 class _Sample:
-    """The requirements of the tensor at one position of the arguments."""
+    """What later calls must pass in place of one tensor of ``sample_args``."""
 
     name: str  # "args[0]"
     shape: torch.Size
@@ -98,11 +98,12 @@ class _Sample:
 
 
 class TrainingStep:
-    """Runs a function by CUDA graphs, forward and backward. :func:`make_training_step` makes it.
+    """Runs a function as CUDA graphs, forward and backward. :func:`make_training_step` creates it.
 
     The graphs read the parameters of the function's modules from the memory that they had at the
-    capture, so ``optimizer.step()`` and ``load_state_dict`` take effect. Calls may run on different
-    streams: each waits for the previous one. Second derivatives (``create_graph=True``) raise.
+    capture. So the next call uses the values that ``optimizer.step()`` or ``load_state_dict``
+    wrote there. Calls may run on different streams: each waits for the previous one. Second
+    derivatives (``create_graph=True``) raise.
     """
 
     _captured_on = ("cuda",)
