@@ -37,7 +37,7 @@ DTYPES = (
 
 
 def backward(op: Op, case: Case, dtype: torch.dtype) -> None:
-    """Runs forward and backward, first with dense gradients of the results, then with expanded."""
+    """Runs forward and backward, with dense and then with expanded gradients of the results."""
     if not dtype.is_floating_point:
         return
     for expand in (False, True):

@@ -133,7 +133,7 @@ MIXED: dict[str, tuple[str, Callable[[Maker], Args]]] = {
     "sine, int32": ("sine", lambda m: (m.dense(INT),)),
     "cosine, int32": ("cosine", lambda m: (m.dense(INT),)),
 }
-# Tensors of 2^20 elements, which would fit in the cache, timed with cold caches.
+# Tensors of 2^20 elements. They would fit in the cache, but are timed with cold caches.
 SMALL: dict[str, tuple[str, Callable[[Maker], Args]]] = {
     "add, 2^20 elements": ("vector_add", lambda m: (m.small(FLOAT), m.small(FLOAT))),
     "add, 2^20 elements, bf16 to fp32": (

@@ -56,7 +56,8 @@ class Settings:
 
 @dataclass(frozen=True)
 class Target:
-    """A target: from all medians, `limit` computes the longest time that treadle may take (µs)."""
+    """A target for treadle's median time. `limit` computes the longest time allowed, in µs, from
+    the medians of all candidates."""
 
     text: str
     limit: Callable[[dict[str, float]], float]
@@ -255,7 +256,7 @@ def _figures(case: Case, samples: dict[str, list[float]], baselines: list[str]) 
             "ratio_q25": ratios[0],
             "ratio_q75": ratios[2],
         }
-    # A target without its baseline is dropped, and the row's notes give the reason.
+    # If a target's baseline was left out, the row has no target, and its notes give the reason.
     with suppress(KeyError):
         found |= _judged(case.target, medians)
     return found

@@ -105,8 +105,8 @@ def verify(
     """The largest error divided by its limit; raises Refused if it exceeds 1.
 
     The limit is twice (for gradients three times) the error of the plain PyTorch composition in the
-    same dtype, plus 8 eps of the largest value. With `bits`, results must also equal
-    the composition's exactly. The composition is `plain` or, by default, the function of
+    same dtype, plus 8 eps of the largest value. With `bits`, results must also be bitwise equal to
+    the composition's. The composition is `plain` or, by default, the function of
     `treadle.reference` with the op's name.
     """
     plain = plain or getattr(reference, op)

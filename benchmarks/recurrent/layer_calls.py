@@ -1,4 +1,4 @@
-"""The functions that layer.py times: lltm, nn.LSTM and a loop of cells, as functions of tensors."""
+"""The calls that layer.py times: lltm, nn.LSTM and a loop of cells, as functions of tensors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """TorchRL's Triton kernels for the rows of rl.py; torchrl or a GPU may be missing.
 
-Triton autotunes them at the first call of a size, which takes minutes, mostly in its compiler. To
-fill Triton's cache from several processes in parallel, run this file before the suite:
+Triton autotunes them at the first call with a new size. This takes minutes, mostly in Triton's
+compiler. To fill Triton's cache from several processes in parallel, run this file before the suite:
 
     python benchmarks/recurrent/rl_triton.py --jobs 12
 """
@@ -67,7 +67,7 @@ def triton(cell: str, marks: Tensor) -> Call:
 
 
 def warm(part: int, parts: int) -> None:
-    """Compiles one part of the configurations, by calling kernels that have no others."""
+    """Compiles one part of the configurations, by calling the kernels with only that part."""
     for kernel in vars(theirs).values():
         if hasattr(kernel, "configs"):
             kernel.configs = kernel.configs[part::parts] or kernel.configs[:1]

@@ -129,8 +129,8 @@ SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
 # about 60 us, is negligible, as in a program that keeps the queue full. Tiny calls do not need long
 # samples, because they measure only the host's overhead.
 LONG_SAMPLE, SHORT_SAMPLE = 16e-3, 2e-3
-# Seconds per sample, seconds per candidate, and the least and most rounds. All are small, because
-# there are hundreds of rows, and some calls take 0.1 s.
+# Seconds per sample, seconds per candidate, and the minimum and maximum number of rounds. All are
+# small, because there are hundreds of rows, and some calls take 0.1 s.
 EFFORT = {
     "sweep_targets": (LONG_SAMPLE, 0.12, (5, 51)),
     "sweep_shapes": (LONG_SAMPLE, 0.06, (3, 51)),

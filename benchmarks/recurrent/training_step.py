@@ -1,9 +1,9 @@
-"""Times forward and backward of a recurrent state-space model: a loop over a GRU cell and others.
+"""Times forward and backward of a recurrent state-space model, which loops over a GRU cell.
 
 The model is Dreamer's with a Gaussian state. A step computes the GRU's state from the last action
 and sample, a prior from the state, and a posterior from the state and the observation's features;
 then it draws the next sample from the posterior. Because the next step needs this sample, no GRU
-kernel can run several steps.
+kernel can run several steps in one launch.
 
 The candidates are a loop over torch's cell, the same loop with a compiled step, a loop over
 treadle's cell, and `make_training_step` of the whole loop ("treadle") or of one step. All have the

@@ -124,7 +124,7 @@ def by_func(wanted: Wanted, x: Tensor, params: Params) -> Derivatives:
     return y, torch.cat(slopes, dim=1) if wanted.gradient else None, found
 
 
-# The last traced program, with its first parameter, by which by_torch_jet recognizes it.
+# The last traced program and its first parameter, which shows by_torch_jet whether it fits a call.
 _traced: list[tuple[Tensor, Any]] = []
 
 

@@ -2,8 +2,8 @@
 
     python docs/figures/split_float32.py      # writes split_float32.json
 
-In fp16x2, a float32 is a scaled sum of two float16 terms. The order of additions is that of
-cluster/fp16x2_forward.cuh, with K, the length of the dot products, in four parts. When a tensor
+In fp16x2, each float32 is scaled and becomes a sum of two float16 terms. The order of additions is
+that of cluster/fp16x2_forward.cuh: K, the length of the dot products, has four parts. When a tensor
 core adds products, it keeps a fixed number of bits, counted from the first bit of the largest
 product, and truncates the rest. This number is a parameter of the simulation. A float32 has 24
 bits; GPUs keep a few more.
