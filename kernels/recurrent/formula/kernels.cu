@@ -82,8 +82,8 @@ const void* formula_kernel(const char* kernel, std::initializer_list<const std::
     const auto found = known.find(key);
     if (found != known.end()) return found->second;
   }
-  // The lock is not held here: the compiler may wait for Python's lock, whose owner may wait for
-  // this one.
+  // Do not hold the mutex during load(): it may acquire Python's GIL, and the thread that holds the
+  // GIL may be waiting for this mutex.
   const void* const made = load(cell_info(current).name, kernel, expression, std::get<int>(key));
   const std::lock_guard<std::mutex> lock(mutex);
   return known.emplace(key, made).first->second;
