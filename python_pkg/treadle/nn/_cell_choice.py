@@ -18,8 +18,8 @@ from ._check import HALVES
 _FEW_UNITS = 64
 # But if B * H is less than this, torch's RNN cell (two products and an activation) is faster.
 _SMALL_STEP = 1024
-# On a GPU, treadle runs a step in a single kernel. Up to this H, it is faster for few rows than
-# torch's products.
+# On a GPU, treadle runs a step of few rows in a single kernel. Up to this H, it is faster than
+# torch's matrix products.
 _UNITS_OF_A_LAUNCH = 512
 
 _innermost_transform = torch._C._functorch.peek_interpreter_stack

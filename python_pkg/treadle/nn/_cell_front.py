@@ -74,7 +74,7 @@ def _in_dtype(hx: Any, dtype: torch.dtype) -> Any:
 
 def _parameters_of(cell: Any) -> list[Tensor]:
     # They are read at every call, because nn.utils.parametrize and functional_call replace them.
-    # Reading an attribute of torch.nn.Module takes five times as long as reading a dict.
+    # Reading an attribute of a module takes five times as long as reading this dict.
     own: dict[str, Tensor] = cell._parameters
     return [own[name] if name in own else getattr(cell, name) for name in _NAMES]
 
@@ -193,8 +193,8 @@ class TorchCell(NotScripted):
             if ``c`` (or ``h`` of a GRU) is float32.
 
             Where torch's op is faster, it runs instead of treadle's. On a CPU, these are calls
-            under autocast, calls in half types with H > 64, and most sizes of an RNN. On a GPU,
-            these are calls that record gradients, and calls with H > 512.
+            under autocast, calls in half types with H > 64, and calls of RNN cells for most sizes.
+            On a GPU, these are calls that record gradients, and calls with H > 512.
 
         Raises:
             ValueError, RuntimeError, TypeError, AttributeError: the errors of torch's cell.

@@ -34,7 +34,7 @@ PAD = (
 
 
 class Options(NamedTuple):
-    """Keyword arguments of a call, after their checks."""
+    """The checked keyword arguments of a call."""
 
     reset: Tensor | None
     reset_hx: States
@@ -49,7 +49,7 @@ class Front:
     """
 
     name: str  # the module's name, shown in errors
-    # The names of the states, h0 first. A call takes and returns a tuple of states, or one tensor.
+    # The names of the states, h0 first. If there is only one, calls take and return a plain tensor.
     states: tuple[str, ...]
     op: Callable[..., tuple[Tensor, ...]]  # called like torch.lstm
 
@@ -61,7 +61,7 @@ class Front:
     def parameters(self, layer: Any) -> list[Tensor]:
         """The parameters of each layer and direction, in the order that the op expects."""
         # They are read at every call, because nn.utils.parametrize and functional_call replace
-        # them. Reading an attribute of torch.nn.Module takes five times as long as reading a dict.
+        # them. Reading an attribute of a module takes five times as long as reading this dict.
         own: dict[str, Tensor] = layer._parameters
         return [
             own[name] if name in own else getattr(layer, name)
@@ -84,10 +84,10 @@ class Front:
         """Calls the op. ``net`` has the op's arguments from ``params`` to ``bidirectional``."""
         reset_hx = options.reset_hx
         given: dict[str, Any] = {
-            # A Step still calls this after restore() made its layer torch's, without `recompute`.
+            # After restore(), the layer of a Step is a torch.nn module, which lacks `recompute`.
             "recompute": getattr(layer, "recompute", False),
             "reset": options.reset,
-            # This key must always exist, because guards of an earlier torch.compile may read it.
+            # This key must always exist, because guards that torch.compile made may read it.
             "lengths": options.lengths,
         }
         op: Any = self.op_of(layer)
@@ -292,7 +292,7 @@ def load(
     # state_dict is a copy made by load_state_dict, so it may be changed.
     with hooks_run(layer, state_dict, prefix, metadata, *args):
         why = None
-        if getattr(layer, "groups", 1) == 1:  # with groups, shapes do not show the gates
+        if getattr(layer, "groups", 1) == 1:  # with groups, shapes do not identify the cell
             why = wrong_cell(front.name, front.name, state_dict, prefix, metadata)
         why = why or front.rename_entries(layer, state_dict, prefix)
         if why:
@@ -339,8 +339,8 @@ class SequenceLayers(NotScripted):
                 ([num_layers * D, H] without a batch). D is 2 if ``bidirectional``, else 1. In an
                 LSTM with projections, h has size P instead of H, here and in all results. For a
                 ``PackedSequence``, rows are in the order before packing. With half-precision
-                inputs, ``c0`` may be float32, and c then stays float32. If None, the states start
-                as zeros in the dtype of ``input``, c of an LLTM under autocast in at least float32.
+                inputs, ``c0`` may be float32, and c then stays float32. If ``hx`` is None, states
+                are zeros in the dtype of ``input`` (c of an LLTM under autocast: at least float32).
             reset: bool, [T, B] ([B, T] if ``batch_first``; [T] without a batch). For a
                 ``PackedSequence``, a bool ``PackedSequence``, or one value for each row of its
                 data. Where true, the sequence resets before that step; see :func:`treadle.lstm`.

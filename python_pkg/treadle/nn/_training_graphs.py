@@ -2,10 +2,10 @@
 
 A call of the step runs in a slot, which has a graph for the forward pass, a graph for the backward
 pass, and the memory of the tensors that are saved for the backward pass. So a slot is in use from a
-call to the end of that call's backward pass. The argument ``calls`` is the number of slots.
-Slots run in any order, so each forward graph has its own memory pool: in a shared
-pool, the temporary tensors of one slot could overwrite the saved tensors of another. The backward
-graphs share a pool, because only copies of their results are kept.
+call to the end of that call's backward pass. The argument ``calls`` is the number of slots. Slots
+run in any order, so each forward graph has its own memory pool: in a shared pool, the temporary
+tensors of one slot could overwrite the saved tensors of another. The backward graphs share a pool,
+because only copies of their results are kept.
 
 The backward graphs add the gradients of parameters to sums that all slots share. Autograd must get
 each sum only once, after the backward passes of all calls. So every call also takes an input that
