@@ -6,7 +6,7 @@
   or csrc/, because libtreadle_kernels.so must work with every torch version.
 - Files in kernels/jax include only kernels.h and XLA's headers. No other folder includes XLA's.
 - Every kernel begins with begin_kernel(), which waits for the end of the previous kernel, because
-  launches may overlap. A kernel that follows a launch of its own kind may do independent work
+  launches may overlap. A kernel that follows a launch of the same kernel may do independent work
   before it waits.
 - Kernels are launched only in kernels/common/launch.cuh; csrc/ has no device code.
 - Every launch, and every call of a `cudaError_t launch...` function, passes a stream, and its
@@ -67,7 +67,7 @@ def closing(text: str, start: int) -> int:
 
 
 def statement_before(text: str, position: int) -> str:
-    """The part of the statement before `position`."""
+    """The statement that contains `position`, from its beginning to `position`."""
     return text[max(text.rfind(mark, 0, position) for mark in ";{}") + 1 : position]
 
 

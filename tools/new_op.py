@@ -102,7 +102,7 @@ def sorted_into(text: str, name: str) -> str:
 
 
 def planned(name: str, root: Path) -> dict[str, str]:
-    """The text of every file, new or changed. All are computed before any is written."""
+    """The text of every file, new or changed. All texts exist before the first file is written."""
     files = {filled(path, name): filled(text, name) for path, text in NEW.items()}
     for path, edits in texts.CHANGED.items():
         text = (root / path).read_text()

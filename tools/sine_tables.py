@@ -20,7 +20,7 @@ from pathlib import Path
 import mpmath
 
 HEADER = Path(__file__).resolve().parents[1] / "kernels" / "math" / "sine_tables.h"
-SCALE = 60  # bfloat16 numbers are divided by 2^60, so that their table is in float's range
+SCALE = 60  # bfloat16 numbers are divided by 2^60, to keep their table in the range of float
 BITS = 1400  # more digits than the largest double needs
 
 OPENING = """\
@@ -121,8 +121,8 @@ def inverse_pi_in_two(digits: int, bits: int) -> tuple[Fraction, Fraction]:
 def words() -> Iterator[int]:
     """The binary digits of 1 / (2 pi) in words of 64 bits. The first word is the integer part, 0.
 
-    The largest double is m 2^971 with an integer m. Multiplied by it, the first 971 digits after
-    the point give whole turns, which do not matter, and the next 192 digits suffice.
+    The largest double is m 2^971 with an integer m. In its product with 1 / (2 pi), the first 971
+    digits after the point give whole turns, which do not matter. The next 192 digits suffice.
     """
     for word in range(20):
         yield int(inverse_pi() / 2 * power(64 * word)) & (2**64 - 1)

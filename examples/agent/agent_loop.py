@@ -53,7 +53,7 @@ class Loop:
         return torch.cat([sight, self.last * ~self.world.begins[:, None]], -1)
 
     def reason(self, x: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores of the moves and the value, after one step of the memory."""
+        """Scores of the moves and the value, after one step of the GRU."""
         if self.who == "cue forgotten":
             begins = begins | (self.world.clock == 1)
         if self.one is not None:
@@ -97,8 +97,8 @@ class Loop:
 
 class Captured:
     """A call captured as a CUDA graph. Each replay draws new random numbers, and writes its results
-    to the same tensors. This object refers to the call, so that the tensors of the call, which the
-    graph uses, stay alive."""
+    to the same tensors. This object holds a reference to the call, because the graph uses tensors
+    of the call, which must stay alive."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self.call, self.graph = call, torch.cuda.CUDAGraph()

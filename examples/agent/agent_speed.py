@@ -24,8 +24,8 @@ SLEEP = 1 << 26  # cycles, a few hundredths of a second
 
 
 class HostWorld:
-    """A world on the CPU, as most environments are, for nets on a GPU. Every step copies frames to
-    the GPU and actions back."""
+    """A world on the CPU, where most environments run, for nets on a GPU. Every step copies frames
+    to the GPU and actions back."""
 
     def __init__(self, world: World, device: torch.device) -> None:
         self.world, self.device, self.rows = world, device, world.rows

@@ -73,8 +73,8 @@ def make_sheet(images: Tensor, labels: Tensor, device: torch.device) -> Sheet:
 
 
 class World:
-    """``rows`` rooms, one for each row of the batch. When an episode ends, a new room replaces its
-    room. ``step`` updates the tensors in place."""
+    """``rows`` rooms, one for each row of the batch. When an episode ends, a new room replaces the
+    old one in its row. ``step`` updates the tensors in place."""
 
     def __init__(self, sheet: Sheet, rows: int) -> None:
         self.sheet, self.rows = sheet, rows

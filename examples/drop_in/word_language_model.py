@@ -7,7 +7,7 @@ has 20 columns of text, and each step reads 35 words of every column. SGD has a 
 gradients are clipped at 0.25, and dropout is 0.2 (--percent 20). Only these numbers come from
 pytorch/examples; the script is our own. The text is that of examples/characters.py. A copy of the
 model, in which treadle.nn.replace has replaced the LSTM, trains alongside. On a GPU, losses are
-comparable only with --percent 0, because cuDNN draws other dropout masks than treadle.
+comparable only with --percent 0, because cuDNN and treadle draw different dropout masks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""treadle's kernels, ElementwiseKernel and RawKernel on the same CuPy arrays and stream."""
+"""Runs treadle's kernels and CuPy's ElementwiseKernel and RawKernel on the same CuPy arrays."""
 
 from __future__ import annotations
 

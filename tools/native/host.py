@@ -78,7 +78,7 @@ class Torch:
 
     @classmethod
     def at(cls, folder: Path) -> Torch:
-        """A torch package to build against. It is never imported, so its dependencies may be
+        """The torch package in `folder`. It is never imported, so its dependencies may be
         missing."""
         facts = runpy.run_path(str(folder / "version.py"))
         # Every torch for Linux since 2.6 has the C++11 ABI.
