@@ -1,6 +1,6 @@
 """Tests of nested tensors of layout torch.jagged. Elementwise ops (except snake), the sine layer
-and Siren accept them. Results and gradients must equal those of torch's functions or of a dense batch.
-All other ops raise an error, which may name an alternative."""
+and Siren accept them. Results and gradients must equal those of torch's functions or of a dense
+batch. All other ops raise an error, which may name an alternative."""
 
 from __future__ import annotations
 

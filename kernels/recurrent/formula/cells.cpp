@@ -17,7 +17,7 @@ struct FormulaCell {
   FormulaPrograms programs;
 };
 
-// Cells stay until the process ends, so that references to them are valid without the lock.
+// Cells are never deleted, so references to them stay valid after the mutex is unlocked.
 constexpr int kMost = 4096;
 FormulaCell* cells[kMost];
 std::atomic<int> count{0};

@@ -1,5 +1,5 @@
-// Finds the kernels of formulas. The function that Python has set compiles them. Each is loaded
-// once per process and architecture.
+// Finds the CUDA kernels of a formula's cell. A function that Python has registered compiles them.
+// Each kernel is loaded once per process and GPU architecture.
 #include <cxxabi.h>
 
 #include <cstdlib>
