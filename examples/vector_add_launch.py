@@ -32,7 +32,7 @@ def main() -> list[dict]:
             print("  The grid is smaller than the vector, so each thread loops over several parts.")
         print(
             f"  It needs {launch['registers']} registers a thread and "
-            f"{launch['shared_bytes']} bytes of shared memory a block, so that "
+            f"{launch['shared_bytes']} bytes of shared memory per block, so that "
             f"{launch['blocks_per_sm']} blocks\n  fit on a multiprocessor at once: "
             f"{launch['occupancy']:.0%} of the threads that it can hold."
         )

@@ -61,7 +61,10 @@ def check(name: str, root: Path) -> None:
             "written with it"
         )
     if keyword.iskeyword(name) or name in CPP_WORDS:
-        raise Refused(f"NAME must be no word of Python or C++, got {name!r}; say more, as in my_op")
+        raise Refused(
+            f"NAME must not be a keyword of Python or C++, got {name!r}; choose a longer name, "
+            "as in my_op"
+        )
     if name in MATH:
         raise Refused(
             f"NAME must be no function of <cmath>, which kernels call by that name, got {name!r}; "
@@ -69,7 +72,7 @@ def check(name: str, root: Path) -> None:
         )
     if name in taken(root):
         raise Refused(
-            f"NAME must be new, got {name!r}, which is there already; take another one, or remove "
+            f"NAME must be new, got {name!r}, which already exists; choose another one, or remove "
             "the old op first"
         )
 

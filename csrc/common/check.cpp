@@ -99,7 +99,7 @@ void check_memory(const char* op, const char* argument, const Tensor& out, const
   if (out.is_same(input)) return;
   TORCH_CHECK(at::get_overlap_status(out, input) != at::MemOverlapStatus::Partial, op, ": ",
               argument, " must be ", input_name,
-              " or share no memory with it, got one that overlaps in part");
+              " or share no memory with it, got one that partly overlaps it");
 }
 
 void check_unary_output(const char* op, const Tensor& x, ScalarType compute, const Tensor& out) {

@@ -3,7 +3,7 @@
     python docs/figures/front_page.py                 draw the picture beside this file
     python docs/figures/front_page.py --output DIR    draw it in another folder
 
-Left: times of a training step of treadle.nn.LSTM and GRU and of torch's, over H, from the committed
+Left: training times per time step of treadle.nn.LSTM and GRU and of torch's, over H, from the committed
 results of an H200. Right: the picture that the network of examples/photograph.py has learnt, and
 its gradient. This script trains the network on the CPU in a few minutes.
 """
@@ -67,7 +67,7 @@ def draw_steps(axes: Axes, cell: str) -> None:
         axes.plot(widths, [times[h] for h in widths], marker="o", ms=4, label=label, **style)
     axes.set(yscale="log", ylim=(0.8, 250), xlabel="hidden units H", xticks=widths[::2])
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_title(f"{cell.upper()}, µs a training step", loc="left")
+    axes.set_title(f"{cell.upper()}, training, µs per time step", loc="left")
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -103,8 +103,8 @@ def draw(path: Path, picture: NDArray[np.float32], gradient: NDArray[np.float32]
     # The scale ends at a quantile, so that a few extreme pixels do not make all others pale.
     steep = float(np.quantile(gradient, 0.99))
     images: list[tuple[str, Any, dict[str, Any]]] = [
-        ("A field: a learnt photograph", picture, {}),
-        ("its gradient, exact", gradient, {"cmap": "gray_r", "vmin": 0, "vmax": steep}),
+        ("A photograph as a Siren learnt it", picture, {}),
+        ("The Siren's gradient", gradient, {"cmap": "gray_r", "vmin": 0, "vmax": steep}),
     ]
     for column, (title, values, style) in enumerate(images, start=2):
         axes = figure.add_subplot(grid[0, column])

@@ -188,13 +188,14 @@ void check_data(const treadle_device& device, const char* name, const char* fiel
 }
 
 void check_memory(const NamedArray& out, std::initializer_list<NamedArray> inputs) {
-  require(!may_repeat(*out.array), out.name, " must have no element twice in memory, got sizes ",
+  require(!may_repeat(*out.array), out.name,
+          " must not have two elements at one address, got sizes ",
           listed(out.array->sizes, out.array->ndim), " and strides ",
           listed(strides_of(*out.array).data(), out.array->ndim));
   const Extent written = extent_of(*out.array);
   for (const auto& [name, array] : inputs) {
     require(!written.overlaps(extent_of(*array)) || same_place(*out.array, *array), out.name,
-            " must be ", name, " or share no memory with it, got one that overlaps in part");
+            " must be ", name, " or share no memory with it, got one that partly overlaps it");
   }
 }
 

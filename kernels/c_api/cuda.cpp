@@ -20,8 +20,7 @@ void check(cudaError_t error) {
   const int status = error == cudaErrorNoKernelImageForDevice ? TREADLE_UNSUPPORTED
                      : error == cudaErrorMemoryAllocation     ? TREADLE_NO_MEMORY
                                                               : TREADLE_CUDA_ERROR;
-  raise(status, "CUDA must run the call, got ", cudaGetErrorName(error), ": ",
-        cudaGetErrorString(error));
+  raise(status, "CUDA failed: ", cudaGetErrorName(error), ": ", cudaGetErrorString(error));
 }
 
 void check_index(int index) {

@@ -52,10 +52,10 @@ int guarded(const F& f) noexcept {
     keep_error(failure.text);
     return failure.status;
   } catch (const std::bad_alloc&) {
-    keep_error("memory must suffice for the call, got std::bad_alloc");
+    keep_error("the call must find enough memory, got std::bad_alloc");
     return TREADLE_NO_MEMORY;
   } catch (const std::exception& error) {
-    keep_error(std::string("the call must succeed, got ") + error.what());
+    keep_error(std::string("the call failed: ") + error.what());
     return TREADLE_UNSUPPORTED;
   }
 }

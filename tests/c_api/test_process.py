@@ -251,7 +251,7 @@ except RuntimeError:
 def test_too_little_memory_is_a_status(threads: int) -> None:
     """If a thread of the call runs out of memory, its exception must not end the process."""
     said = in_process(LIMITED + NO_ROOM, str(threads), "40")
-    assert said == f"{native.NO_MEMORY} memory must suffice for the call, got std::bad_alloc"
+    assert said == f"{native.NO_MEMORY} the call must find enough memory, got std::bad_alloc"
 
 
 @LINUX

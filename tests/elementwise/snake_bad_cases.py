@@ -68,7 +68,7 @@ def of_parameters() -> list[Bad]:
 
 
 def snake_bad() -> list[Bad]:
-    apart = "or share no memory with it, got one that overlaps in part"
+    apart = "or share no memory with it, got one that partly overlaps it"
     return [
         *elementwise("snake", call, "x", "x"),
         *writing("snake", call, inplace, "x"),

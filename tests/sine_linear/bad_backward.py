@@ -85,7 +85,8 @@ def inplace_rules() -> list[Bad]:
         Bad(
             f"{op} overlap",
             overlapping,
-            f"{op}: grad must be output or share no memory with it, got one that overlaps in part",
+            f"{op}: grad must be output or share no memory with it, "
+            "got one that partly overlaps it",
         ),
         Bad(
             f"{op} with a derivative",

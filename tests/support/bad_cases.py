@@ -97,7 +97,7 @@ def add_bad() -> list[Bad]:
         Bad(
             "vector_add b overlaps",
             lambda m: add_((pair := halves_of_nine(m))[0], pair[1]),
-            "vector_add_: a must be b or share no memory with it, got one that overlaps in part",
+            "vector_add_: a must be b or share no memory with it, got one that partly overlaps it",
         ),
         Bad(
             "vector_add b storage",

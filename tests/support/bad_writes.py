@@ -66,7 +66,7 @@ def elementwise(op: str, call: Callable[..., Any], first: str, computed: str) ->
 def writing(op: str, call: Callable[..., Any], inplace: Callable[..., Any], x: str) -> list[Bad]:
     """Rules for out= and in-place calls."""
     memory = "must have memory of its own for every element, got shape [4] and strides [0]"
-    apart = "got one that overlaps in part"
+    apart = "got one that partly overlaps it"
     leaf = "a leaf Variable that requires grad is being used in an in-place operation."
     return [
         Bad(

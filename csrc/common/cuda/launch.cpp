@@ -8,7 +8,7 @@ void check_launch(const char* op, cudaError_t error) {
     const auto* device = at::cuda::getCurrentDeviceProperties();
     TORCH_CHECK(false, op, ": treadle must be built for this GPU's architecture, got ",
                 device->name, " (sm_", device->major, device->minor,
-                "), which this build has no code for; rebuild with TORCH_CUDA_ARCH_LIST=",
+                "), for which this build has no code; rebuild with TORCH_CUDA_ARCH_LIST=",
                 device->major, ".", device->minor, " (python -m treadle shows what it has)");
   }
   TORCH_CHECK(false, op, ": kernel launch failed: ", cudaGetErrorName(error), ": ",

@@ -39,7 +39,7 @@ c10::SymDimVector layer_gates_shape(const LayerArguments& a, bool recompute) {
 static void check_kinds(const char* op, const LayerArguments& a) {
   const Tensor &input = a.input, &sizes = a.batch_sizes;
   TORCH_CHECK(input.dim() == (sizes.defined() ? 2 : 3), op, ": input must have shape ",
-              sizes.defined() ? "[S, I] beside batch_sizes" : "[T, B, I]", ", got ",
+              sizes.defined() ? "[S, I] with batch_sizes" : "[T, B, I]", ", got ",
               input.sym_sizes());
   TORCH_CHECK(is_floating_dtype(input.scalar_type()), op,
               ": input must have dtype float16, bfloat16, float32 or float64, got ",
@@ -95,7 +95,8 @@ static void check_resets(const char* op, const LayerArguments& a) {
   TORCH_CHECK(a.reset_h.defined() == a.reset_c.defined(), op,
               ": reset_h and reset_c must both be given or neither, got one");
   if (!reset.defined()) {
-    TORCH_CHECK(!a.reset_h.defined(), op, ": reset_hx must come with reset, got it alone");
+    TORCH_CHECK(!a.reset_h.defined(), op,
+                ": reset_hx must be given together with reset, got only reset_hx");
     return;
   }
   const bool packed = a.batch_sizes.defined();

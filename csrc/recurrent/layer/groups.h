@@ -58,6 +58,7 @@ inline LayerArguments in_groups(const LayerArguments& a, int64_t groups) {
   LayerArguments found = map_units(
       given, cell_info(a.cell),
       [&](const Tensor& t, int64_t k, int64_t dim) { return in_groups(t, groups, k, dim); });
+  found.h0 = found.h0.contiguous();  // otherwise products copy it in each direction
   found.groups = groups;
   return found;
 }

@@ -237,7 +237,8 @@ std::vector<Tensor> layers_from_zeros(const Tensor& input, const OptionalTensor&
                  lengths,
                  cells,
                  /*zeros=*/true};
-  TORCH_CHECK(!cells || a.has_c(), a.op(), ": cells must be False, got True: this cell has none");
+  TORCH_CHECK(!cells || a.has_c(), a.op(), ": cells must be False, got True: this cell has no c");
+  TORCH_CHECK(!cells || !is_formula(a.cell), a.op(), ": cells must be False for a Cell, got True");
   const LayersResults found =
       batch_sizes ? run_data(input, *batch_sizes, a) : run_input(input, batch_first, a);
   std::vector<Tensor> results{found.output, found.h_n};

@@ -38,16 +38,25 @@ void check_lengths(const char* op, const Tensor& lengths, const Tensor& input) {
 RowLengths::RowLengths(const Tensor& lengths, const c10::SymInt& steps) {
   t_ = at::arange(Scalar(steps), lengths.options().dtype(at::kLong)).unsqueeze(1);
   stop_ = lengths.to(at::kLong).clamp_min(0).clamp_max(Scalar(steps));
+  begin_ = stop_.neg().add(Scalar(steps));
   padding = t_.ge(stop_).unsqueeze(-1);
   last = t_.add(1).eq(stop_).unsqueeze(-1);
   empty = stop_.le(0).unsqueeze(-1);
 }
 
-Tensor RowLengths::rolled(const Tensor& t, const Tensor& by) const {
+Tensor RowLengths::taken(const Tensor& t, const Tensor& from) const {
   const c10::SymInt steps = t.sym_size(0), rows = t.sym_size(1);
-  const Tensor row = at::arange(Scalar(rows), by.options());
-  const Tensor from = (t_ + by).remainder(Scalar(steps.max(1))) * Scalar(rows) + row;
-  return t.flatten(0, 1).index_select(0, from.flatten()).unflatten_symint(0, {steps, rows});
+  const Tensor places = from * Scalar(rows) + at::arange(Scalar(rows), from.options());
+  return t.flatten(0, 1).index_select(0, places.flatten()).unflatten_symint(0, {steps, rows});
+}
+
+Tensor RowLengths::at_the_end(const Tensor& t, int64_t d) const {
+  const Tensor step = (t_ - begin_).clamp_min(0);  // of the row, in the direction's order
+  return taken(t, d == 0 ? step : (stop_ - 1 - step).clamp_min(0));
+}
+
+Tensor RowLengths::from_the_end(const Tensor& t, int64_t d) const {
+  return d == 1 ? t.flip(0) : taken(t, (t_ + begin_).clamp_max(Scalar(t.sym_size(0) - 1)));
 }
 
 Tensor of_steps(const Tensor& t, const Tensor& state) {

@@ -21,12 +21,13 @@ struct RowLengths {
 
   // [T, B, 1] bool: the step after the last, if there is one. Used by a second direction.
   Tensor first_after() const { return t_.eq(stop_).unsqueeze(-1); }
-  // [T, 1, 1] bool: the first step.
-  Tensor first() const { return t_.eq(0).unsqueeze(-1); }
-  // at_the_end moves every row of [T, B, ...] so that it ends at the last step, after the padding.
-  // from_the_end is the inverse.
-  Tensor at_the_end(const Tensor& t) const { return rolled(t, stop_); }
-  Tensor from_the_end(const Tensor& t) const { return rolled(t, stop_.neg()); }
+  // [T, B, ...] in the order in which direction d runs, with every row moved so that it ends at the
+  // last step. The steps before the row repeat its first one.
+  Tensor at_the_end(const Tensor& t, int64_t d) const;
+  // The inverse. The values in the padding are arbitrary.
+  Tensor from_the_end(const Tensor& t, int64_t d) const;
+  // [T, B, 1] bool: up to the first step of such a row.
+  Tensor up_to_first() const { return t_.le(begin_).unsqueeze(-1); }
   // Zeros in the padding of [T, B, ...].
   Tensor without_padding(const Tensor& t) const { return t.masked_fill(padding, 0); }
   // [B, ...] from [T, B, ...]: the values at the last steps, 0 for rows without steps. Computed as
@@ -34,10 +35,10 @@ struct RowLengths {
   Tensor at_last(const Tensor& t) const { return t.masked_fill(last.logical_not(), 0).sum(0); }
 
  private:
-  Tensor t_, stop_;  // [T, 1] steps; [B] lengths, from 0 to T
+  Tensor t_, stop_, begin_;  // [T, 1] steps; [B] lengths, from 0 to T; [B] T - length
 
-  // Step t of row b is step (t + by[b]) mod T of the argument.
-  Tensor rolled(const Tensor& t, const Tensor& by) const;
+  // Step t of row b is step from[t, b] of the argument.
+  Tensor taken(const Tensor& t, const Tensor& from) const;
 };
 
 // A reset state [D, B, X] or [D, T, B, X], in a shape that broadcasts over steps; zeros like

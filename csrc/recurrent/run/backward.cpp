@@ -102,8 +102,10 @@ Tensor BackwardPass::recompute_gates(int64_t d, const Tensor& previous_h) const 
     const Tensor bias = plus(work(a.bias_ih), work(a.bias_hh));
     return product(x, w, bias).to(a.input.scalar_type());
   }
-  const Tensor of_h = product(previous_h.to(run.work), work(in_gate_order(a.weight_hh, a)),
-                              work(in_gate_order(a.bias_hh, a)));
+  const auto ordered = [&](const Tensor& t) {
+    return in_gate_order(work(t), a.cell, a.h0.sym_size(-1), /*dim=*/0);
+  };
+  const Tensor of_h = product(previous_h.to(run.work), ordered(a.weight_hh), ordered(a.bias_hh));
   const Tensor gates = at::zeros({of_h.size(0), run.width()}, of_h.options());
   run.state_window(gates).copy_(of_h);
   run.input_window(gates).add_(

@@ -60,7 +60,7 @@ const char* add_formula(const char* name, int gates, int input_gates, int state_
   }
   if (c_parts < 0 || c_parts > kMostCParts) return "a cell has at most 3 states besides h";
   const std::lock_guard<std::mutex> lock(mutex);
-  if (cell_named(name) != nullptr) return "a cell of this name is registered";
+  if (cell_named(name) != nullptr) return "a cell of this name is already registered";
   const int index = count.load(std::memory_order_relaxed);
   if (index == kMost) return "the process has registered too many cells";
   auto* const cell =

@@ -38,7 +38,8 @@ const void* load(const char* cell, const char* kernel, const std::string& expres
   } loaded;
   const FormulaCompiler compile = formula_compiler();
   if (compile == nullptr) {
-    throw std::runtime_error(std::string(cell) + ": only treadle's Python package compiles cells");
+    throw std::runtime_error(std::string(cell) +
+                             ": only treadle's Python package can compile cells");
   }
   // In relaxed mode, kernels can be loaded even while this thread or another one captures a graph.
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;

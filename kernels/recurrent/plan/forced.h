@@ -64,12 +64,12 @@ inline const char* refuse_persistent(const RecurrenceSizes& sizes, const Recurre
   if (cluster) return nullptr;
   const GridShape& shape = grid_shape_of(sizes, device, backward);
   if (row_groups(sizes, device, backward) == 0) {
-    return fail("algorithm grid needs ", shape.blocks, " multiprocessors a direction, got ",
+    return fail("algorithm grid needs ", shape.blocks, " multiprocessors per direction, got ",
                 device.multiprocessors, " for ", sizes.directions);
   }
   if (most_rows(sizes, device, backward) == 0) {
     return fail("algorithm grid needs ", shape.stages + 8 * shape.row_bytes,
-                " bytes of shared memory a block, got ", device.shared_bytes);
+                " bytes of shared memory per block, got ", device.shared_bytes);
   }
   return nullptr;
 }
@@ -96,7 +96,7 @@ inline RecurrencePlan rows_plan(bool free) {
   RecurrencePlan plan;
   plan.kernel = KernelId::kRows;
   plan.reason =
-      free ? "rows do not depend on each other, so that threads need not meet" : "asked for";
+      free ? "rows do not depend on each other, so threads need not synchronise" : "requested";
   return plan;
 }
 
@@ -109,10 +109,10 @@ inline RecurrencePlan forced_plan(const RecurrenceSizes& sizes, const Recurrence
                          : forced == "warp"  ? warp_candidate
                                              : step_candidate;
   Candidate found = candidate(sizes, device, backward);
-  found.plan.reason = "asked for";
+  found.plan.reason = "requested";
   if (found.exists) return found.plan;
   found = step_candidate(sizes, device, backward);
-  found.plan.reason = "there is such a kernel forward alone";
+  found.plan.reason = "the algorithm has only a forward kernel";
   return found.plan;
 }
 

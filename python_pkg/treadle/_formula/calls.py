@@ -184,7 +184,7 @@ def _condition(operator: str, value: Any) -> Value:
 
 def _power(input: Any, exponent: Any) -> Value:
     if not isinstance(input, Value):
-        raise TypeError("a formula's powers have a value of the formula as their base")
+        raise TypeError("the base of a power must be a value of the formula")
     known = _is_number(exponent) and math.isfinite(exponent)
     if known and exponent == 0.5:
         return call("sqrt", input)

@@ -69,7 +69,7 @@ def install(library: Any, sources: Mapping[str, Source]) -> None:
             found[0] = cxx.functions(sources[key].functors, sources[key].counts, key, dtype)
         except BaseException as error:
             reason = str(error) or type(error).__name__
-            text = f"{key} runs as operations of torch, which are slow: {reason}"
+            text = f"{key} runs with torch's operations, which are slow: {reason}"
             try:
                 warnings.warn(text, stacklevel=2)
             except Warning:  # the user's filter turns warnings into errors

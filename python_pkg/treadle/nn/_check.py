@@ -188,7 +188,7 @@ def check_resets(
     if reset_hx is None:
         return reset, ()
     if reset is None:
-        raise TypeError(f"{module}: reset_hx must come with reset, got it alone")
+        raise TypeError(f"{module}: reset_hx must be given together with reset, got only reset_hx")
     states = (reset_hx,) if len(names) == 1 else reset_hx
     if not isinstance(states, (tuple, list)) or len(states) != len(names):
         count = f" of length {len(reset_hx)}" if isinstance(reset_hx, (tuple, list)) else ""

@@ -33,7 +33,10 @@ class CellFront(Front):
         options: Options,
     ) -> tuple[Tensor, ...]:
         if options.return_cells:
-            raise ValueError(f"{self.name}: return_cells must be False, got True: not of a Cell")
+            raise ValueError(
+                f"{self.name}: return_cells must be False, got True: layers of a Cell do not "
+                "support it"
+            )
         data, batch_sizes = input if len(input) == 2 else (*input, None)
         found = self.op(
             data,

@@ -170,9 +170,9 @@ def _why_left(module: nn.Module) -> str | None:
     if kind not in _METHODS:
         name = torchs.__name__
         return (
-            f"{kind.__name__} is a subclass, whose forward pass may be its own; where it goes on "
-            f"to torch.nn.{name}'s, class Ours({kind.__name__}, treadle.nn.{name}) goes on to "
-            "treadle's: make the module of it, or set the module's __class__"
+            f"{kind.__name__} is a subclass and may have its own forward pass; if that calls "
+            f"torch.nn.{name}'s, create the module from class Ours({kind.__name__}, "
+            f"treadle.nn.{name}), or set its __class__ to that class, to call treadle's instead"
         )
     if "forward" in vars(module) and not is_forward_ours(module):
         return "its forward was set on the module: replace the model before that"

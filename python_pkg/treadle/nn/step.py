@@ -167,13 +167,14 @@ class Step:
         self._projection = getattr(layer, "proj_size", 0)
         features = self._projection or layer.hidden_size  # of h
         of_c = self._dtype if self._dtype not in HALVES else torch.float32
-        if len(self._names) == 2 and (self._projection or of_c is not self._dtype):
+        others = len(self._names) - 1
+        if others and (self._projection or of_c is not self._dtype):
             self._memory = [
                 torch.zeros(*shape[:2], features, **kind),
-                torch.zeros(shape, device=self._device, dtype=of_c),
+                torch.zeros(others, *shape, device=self._device, dtype=of_c),
             ]
-            self._states: States = tuple(self._memory)
-        else:  # h and c in one tensor, so that one kernel resets them
+            self._states: States = (self._memory[0], *self._memory[1].unbind())
+        else:  # all states in one tensor, so that one kernel resets them
             self._memory = [torch.zeros(len(self._names), *shape, **kind)]
             self._states = self._memory[0].unbind()
         self._input = torch.zeros(batch, layer.input_size, **kind)

@@ -127,7 +127,9 @@ def test_a_compiler_that_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     try:
         cell = treadle.Cell("slow", gates=("a",), forward=lambda a, h: torch.tanh(a) + 0.5 * h)
         layer = treadle.nn.Recurrent(cell, 2, 3)
-        with pytest.warns(UserWarning, match="slow_.* runs as operations of torch, which are slow"):
+        with pytest.warns(
+            UserWarning, match="slow_.* runs with torch's operations, which are slow"
+        ):
             output, h = layer(torch.ones(4, 2, 2))
     finally:
         cxx._compiler.cache_clear()

@@ -152,5 +152,5 @@ def test_each_function_without_a_compiler() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environment
     )
     assert done.returncode == 0, done.stderr
-    assert "runs as operations of torch" in done.stderr
+    assert "runs with torch's op" in done.stderr
     assert "no C++ compiler was found (no-such-compiler" in done.stderr

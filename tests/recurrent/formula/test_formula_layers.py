@@ -154,7 +154,7 @@ def with_lengths(
                 start[:, beyond] = float("inf")
         given += starts
     for state in given[1 : 1 + len(states)]:
-        state[:, empty] = 0
+        state[:, empty] = float("inf")
     return [t.to(device).requires_grad_() for t in given], options
 
 
@@ -182,12 +182,9 @@ def test_lengths(cell: Cell, form: str, bidirectional: bool, device: str) -> Non
     found = called(layer, tensors, options)
     rows = []
     for row, n in enumerate(LENGTHS):
-        own = [t[:, row : row + 1] for t in tensors]
+        one = slice(row, row + 1)
+        own = [t[:, :n, one] if t.dim() == 4 else t[:, one] for t in tensors]
         own[0] = own[0][:n]
-        own = [t[:, :, row : row + 1][:, :n] if t.dim() == 4 else t for t in own[:1]] + [
-            tensors[k][:, :n, row : row + 1] if tensors[k].dim() == 4 else own[k]
-            for k in range(1, len(own))
-        ]
         alone = {"reset": options["reset"][:n, row : row + 1]} if form else {}
         output, *last = called(layer, own, alone)
         rows.append([torch.nn.functional.pad(output, (0, 0, 0, 0, 0, 6 - n)), *last])
@@ -195,6 +192,24 @@ def test_lengths(cell: Cell, form: str, bidirectional: bool, device: str) -> Non
     agree(found, expected)
     leaves = [*tensors, *layer.parameters()]
     agree(gradients(found, leaves), gradients(expected, leaves))
+
+
+@EACH_DEVICE
+def test_lengths_of_a_cell_that_divides_by_its_state(device: str) -> None:
+    """Its slopes are infinite at zero input and state, which no row has."""
+
+    def divides(f: Any, g: Any, v: Any) -> Any:
+        f = torch.sigmoid(f)
+        v = f * v + (1 - f) * g * g
+        return g / torch.sqrt(v), v
+
+    cell = Cell("divides", gates=("f", "g"), states=("v",), forward=divides)
+    layer = treadle.nn.Recurrent(cell, 3, 4, bias=False, bidirectional=True, device=device)
+    x = torch.randn(6, 2, 3, device=device)
+    output, _ = layer(x, lengths=torch.tensor([6, 2], device=device))
+    grads = torch.autograd.grad(output.sum(), list(layer.parameters()))
+    packed, _ = layer(pack_padded_sequence(x, torch.tensor([6, 2])))
+    agree(grads, torch.autograd.grad(packed.data.sum(), list(layer.parameters())), 1e-4)
 
 
 @EACH_DEVICE

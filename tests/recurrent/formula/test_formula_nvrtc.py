@@ -43,7 +43,7 @@ def only_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     everywhere = nvrtc._toolkit_folders()
     packages = [path for path in everywhere if path.parent.name == "nvidia"]
     if not any(path.glob("lib/libnvrtc.so*") for path in packages):
-        pytest.skip("this torch brings no NVRTC")
+        pytest.skip("this torch does not include NVRTC")
     if not any((path / "include" / "cuda_fp16.h").is_file() for path in packages):
         pytest.skip("this torch's packages have no CUDA headers")
     monkeypatch.setattr(nvrtc, "_toolkit_folders", lambda: packages)

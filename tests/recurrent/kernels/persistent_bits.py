@@ -98,7 +98,7 @@ def meet(folder: str, index: int) -> None:
     (Path(folder) / str(index)).touch()
     until = time.monotonic() + 40
     while not (Path(folder) / str(1 - index)).exists():
-        assert time.monotonic() < until, "the other process did not come"
+        assert time.monotonic() < until, "the other process did not start"
         time.sleep(0.01)
 
 

@@ -38,7 +38,7 @@ BAD = (
     ),
     (
         {"reset_hx": (torch.zeros(1, B, H), torch.zeros(1, B, H))},
-        "lstm: reset_hx must come with reset, got it alone",
+        "lstm: reset_hx must be given together with reset, got only reset_hx",
     ),
     (
         {"reset": MARKS, "reset_hx": (torch.zeros(1, B, H),)},
@@ -109,7 +109,10 @@ def test_marks_of_simulators(form: str, floats: bool) -> None:
     ("options", "message"),
     [
         ({"reset": [True]}, "GRU: reset must be a tensor, a PackedSequence or None, got list"),
-        ({"reset_hx": torch.zeros(2, B, H)}, "GRU: reset_hx must come with reset, got it alone"),
+        (
+            {"reset_hx": torch.zeros(2, B, H)},
+            "GRU: reset_hx must be given together with reset, got only reset_hx",
+        ),
         ({"reset": MARKS, "reset_hx": "h"}, "GRU: reset_hx must hold tensors, got str"),
     ],
 )

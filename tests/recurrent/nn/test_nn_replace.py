@@ -124,9 +124,9 @@ def test_hooks_stay() -> None:
 
 def subclass_of(kind: str, name: str) -> str:
     return (
-        f"{name} is a subclass, whose forward pass may be its own; where it goes on to "
-        f"torch.nn.{kind}'s, class Ours({name}, treadle.nn.{kind}) goes on to treadle's: make the "
-        "module of it, or set the module's __class__"
+        f"{name} is a subclass and may have its own forward pass; if that calls torch.nn.{kind}'s, "
+        f"create the module from class Ours({name}, treadle.nn.{kind}), or set its __class__ to "
+        "that class, to call treadle's instead"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -64,6 +65,25 @@ def test_equals_the_whole_sequence(kind: str, device: str, options: dict[str, An
     hx = tuple(state.clone() for state in states(step))
     found = stepped(step, x)
     close(found, whole(layer, x, hx=hx if len(hx) > 1 else hx[0]))
+
+
+@EACH_DEVICE
+def test_all_states_but_h_are_wide(device: str) -> None:
+    """Over many steps, half types would round the sums of an sLSTM."""
+    torch.manual_seed(3)
+    layer = treadle.nn.SLSTM(4, 8, device=device)
+    with torch.no_grad():
+        layer.bias_ih_l0[8:16] = 6.0  # remembers
+    half = copy.deepcopy(layer).bfloat16()
+    step, x = make_step(half, B), torch.randn(400, B, 4, device=device).bfloat16()
+    assert [s.dtype for s in states(step)] == [torch.bfloat16, *[torch.float32] * 3]
+    wide = tuple(torch.zeros_like(s) for s in states(step))
+    marks = torch.zeros(400, B, dtype=torch.bool, device=device)
+    marks[100, 1] = True
+    with torch.no_grad():
+        expected = half(x, wide, reset=marks)
+    for found, state in zip(stepped(step, x, marks)[1:], expected[1], strict=True):
+        torch.testing.assert_close(found, state)
 
 
 @EACH

@@ -24,7 +24,7 @@ NAMES = {True: "auto, cluster, grid, tiles, warp or step on CUDA", False: "auto 
 def test_forced_algorithms(cuda: bool, algorithm: str) -> None:
     for sizes in ((512, 17, 33, 2), (1, 17, 33, 2), (0, 0, 33, 2)):
         free, forced = plan(sizes, cuda), plan(sizes, cuda, forced=algorithm)
-        assert forced.algorithm == algorithm and forced.reason == "asked for" != free.reason
+        assert forced.algorithm == algorithm and forced.reason == "requested" != free.reason
         assert forced.steps_per_chunk == free.steps_per_chunk
         covered(sizes, forced, 132, 1, backward=False)
 

@@ -109,13 +109,13 @@ def test_rows_follow_shared_memory(
         }
         if most is None:
             words = (
-                f"algorithm grid needs [0-9]+ bytes of shared memory a block, got {shared * 1024}"
+                f"algorithm grid needs [0-9]+ bytes of shared memory per block, got {shared * 1024}"
             )
             with pytest.raises(RuntimeError, match=words):
                 plan(sizes, **device)
             continue
         assert plan(sizes, **device).grid_rows == most
-        fewer = f"grid needs {blocks} multiprocessors a direction, got {blocks - 1} for 1"
+        fewer = f"grid needs {blocks} multiprocessors per direction, got {blocks - 1} for 1"
         with pytest.raises(RuntimeError, match=fewer):
             plan(sizes, **device | {"multiprocessors": blocks - 1})
 

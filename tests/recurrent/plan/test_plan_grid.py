@@ -16,7 +16,7 @@ from tests.recurrent.plan.test_plan import BINDINGS, plan
 )
 def test_a_grid_on_a_small_chip(hidden: int, backward: bool, blocks: int) -> None:
     words = (
-        f"^recurrent_layer: algorithm grid needs {blocks} multiprocessors a direction, "
+        f"^recurrent_layer: algorithm grid needs {blocks} multiprocessors per direction, "
         rf"got {2 * blocks - 1} for 2($|\n)"
     )
     options = {"forced": "grid", "directions": 2, "backward": backward}
@@ -43,7 +43,9 @@ def test_a_grid_of_float32_backward(cell: str, hidden: int, tf32: bool, units: i
     options = {"cell": cell, "tf32": tf32, "backward": True, "forced": "grid"}
     for few in (hidden - 127, hidden):
         assert plan((512, 64, few, 4), multiprocessors=blocks, **options).algorithm == "grid"
-        words = f"algorithm grid needs {blocks} multiprocessors a direction, got {blocks - 1} for 1"
+        words = (
+            f"algorithm grid needs {blocks} multiprocessors per direction, got {blocks - 1} for 1"
+        )
         with pytest.raises(RuntimeError, match=words):
             plan((512, 64, few, 4), multiprocessors=blocks - 1, **options)
     free = plan((512, 64, hidden, 4), **options | {"forced": "auto"})
@@ -52,5 +54,7 @@ def test_a_grid_of_float32_backward(cell: str, hidden: int, tf32: bool, units: i
 
 @BINDINGS
 def test_a_grid_of_too_few_multiprocessors_says_so_backward_too() -> None:
-    with pytest.raises(RuntimeError, match="algorithm grid needs 128 multiprocessors a direction"):
+    with pytest.raises(
+        RuntimeError, match="algorithm grid needs 128 multiprocessors per direction"
+    ):
         plan((512, 17, 2048, 2), forced="grid", backward=True, multiprocessors=114)

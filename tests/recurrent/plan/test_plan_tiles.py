@@ -80,6 +80,6 @@ def test_some_rows_of_wide_layers_in_float32(cell: str) -> None:
 @pytest.mark.parametrize("element", [2, 4])
 def test_forced(element: int) -> None:
     one = plan((24, 2, 64, element), forced="tiles", tf32=True)
-    assert (one.algorithm, one.reason) == ("tiles", "asked for")
+    assert (one.algorithm, one.reason) == ("tiles", "requested")
     one = plan((24, 2, 64, element), forced="tiles", tf32=True, backward=True)
-    assert (one.algorithm, one.reason) == ("step", "there is such a kernel forward alone")
+    assert (one.algorithm, one.reason) == ("step", "the algorithm has only a forward kernel")

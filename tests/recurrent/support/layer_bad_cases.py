@@ -88,7 +88,7 @@ def shapes(cell: str) -> list[Bad]:
         for lengths in (None, LENGTHS)
     ]
     inputs = [(None, "[T, B, I]", s) for s in ((), (5,), (3, 5), (1, 2, 3, 5))]
-    inputs += [(LENGTHS, "[S, I] beside batch_sizes", s) for s in ((5,), (2, 3, 5))]
+    inputs += [(LENGTHS, "[S, I] with batch_sizes", s) for s in ((5,), (2, 3, 5))]
     for lengths, letters, shape in inputs:
         found.append(
             Bad(
