@@ -24,7 +24,7 @@ APART = "launches kept apart"
 
 
 def plans(settings: Settings) -> Iterator[Plan]:
-    """CUDA only: a CPU has no launches."""
+    """Yields plans only on CUDA, because a CPU has no launches."""
     for size in SIZES if settings.device == "cuda" else ():
         yield Plan(f"cuda/chain/vector_add/{size}", partial(chain_case, settings, size))
 

@@ -1,4 +1,4 @@
-"""Cases (an op, one kind of input, baselines, a target), and how they become rows of results."""
+"""Turns cases (an op, one kind of input, baselines and a target) into rows of results."""
 
 from __future__ import annotations
 
@@ -136,7 +136,8 @@ def ours(op: str) -> Callable[..., Any]:
 
 
 def calls(function: Callable[..., Any], inputs: list[tuple[Any, ...]]) -> list[Callable[[], Any]]:
-    """One call for each set of inputs: forward, and backward if an argument requires grad."""
+    """Returns a function for each set of inputs. It runs forward and, if an argument requires grad,
+    backward."""
     return [_call(function, args) for args in inputs]
 
 
@@ -174,7 +175,7 @@ def watched(row: Row) -> Iterator[None]:
 
 
 def run(plan: Plan) -> Row:
-    """Build, verify and measure one case. A failure becomes a row that reports it, so the run
+    """Build, verify and measure one case. If this fails, the row reports the failure, and the run
     continues."""
     try:
         return plan.build().row(plan.key)

@@ -126,7 +126,7 @@ def facts(settings: Settings, kind: Model) -> dict[str, Any]:
 
 
 def lengths(shape: Shape) -> Tensor:
-    """The steps of each row: random, from a third of T to T, the longest first."""
+    """The number of steps of each row: random numbers from a third of T to T, the largest first."""
     generator = torch.Generator().manual_seed(7)
     found = torch.randint(max(1, shape.t // SHORTEST), shape.t + 1, (shape.b,), generator=generator)
     found[0] = shape.t

@@ -73,7 +73,7 @@ def draw_steps(axes: Axes, cell: str) -> None:
 
 
 def learnt() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The network's picture [H, W, 3] in 0 to 1, and the length of its gradient [H, W]."""
+    """The network's picture [H, W, 3] from 0 to 1, and the length of its gradient [H, W]."""
     image = torch.from_numpy(load_photograph(SETTINGS.pixels))
     height, width, _ = image.shape
     torch.manual_seed(SETTINGS.seed)

@@ -1,4 +1,4 @@
-"""Builds the binaries, copies them into the package and writes the build facts next to them.
+"""Builds the binaries, copies them into the package and writes facts of the build next to them.
 
 treadle/lib/libtreadle_kernels.so            for any torch
 treadle/lib/torch-2.11/libtreadle.so         and so on, one folder per torch minor
