@@ -30,7 +30,7 @@ SHAPES: tuple[Shape, ...] = (
     *((16, 256, 1024), (64, 256, 1024), (256, 256, 1024)),
 )
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-# The largest error, relative to the largest output, with which a row is still timed.
+# A row is timed only if its error, relative to the largest output, is at most this.
 LIMITS = {torch.float32: 5e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 CELLS: dict[str, tuple[Callable[..., nn.Module], Callable[..., nn.Module]]] = {
     "LSTM": (LSTM, nn.LSTM),

@@ -1,7 +1,7 @@
 """The elementwise ops: typed and documented functions that call ``torch.ops.treadle.*``.
 
-Errors read ``<op>: <argument> must <rule>, got <fact>`` on every device. They are TypeError if an
-argument is not a tensor or number, otherwise RuntimeError.
+Error texts have the form ``<op>: <argument> must <rule>, got <fact>`` on every device. The class is
+TypeError if an argument is not a tensor or number, otherwise RuntimeError.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
     "vector_add_",
 ]
 
-# These overloads are looked up once. A call of torch.ops.treadle.scale would try each overload.
+# These overloads are looked up once. At each call, torch.ops.treadle.scale would try them in turn.
 _add = torch.ops.treadle.vector_add.default
 _add_number = torch.ops.treadle.vector_add.Scalar
 _add_out = torch.ops.treadle.vector_add.out

@@ -31,7 +31,7 @@ TensorDict = Any  # mypy does not know tensordict's types
 
 
 class _Fused:
-    """The forward pass over whole sequences, for both modules. The rest is TorchRL's."""
+    """The forward pass over whole sequences, for both modules. TorchRL's classes do the rest."""
 
     _layers_name: str
     in_keys: list[Any]
@@ -132,7 +132,7 @@ class _Fused:
         raise NotImplementedError
 
     def _flags(self, marks: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The op's arguments after the parameters, and keyword arguments."""
+        """The op's positional arguments after ``params``, and its keyword arguments."""
         flags = (self._layers.bias, 1, 0.0, self._layers.training, False, False)
         return flags, {"recompute": self.recurrent_recompute == "full", "reset": marks}
 

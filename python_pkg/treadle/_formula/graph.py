@@ -96,7 +96,7 @@ class Graph:
 
     def call(self, op: str, *args: Node) -> Node:
         """An operation that the formula itself contains. Derivatives use the methods above, which
-        simplify more: there a product with 0 is 0."""
+        simplify more. For example, they replace a product with 0 by 0."""
         if op == "mul" and is_number(args[0], 1):
             return args[1]
         if op in ("mul", "div") and is_number(args[1], 1):

@@ -20,7 +20,7 @@ class Writer:
         self.lines: list[str] = []
 
     def write(self, results: Sequence[Node]) -> list[str]:
-        """Writes the statements that ``results`` need, and returns the expressions of results."""
+        """Writes the statements that compute ``results``, and returns their expressions."""
         for node in ordered(results, self.known):
             self.known[id(node)] = self._statement(node)
         return [self._value(node) for node in results]
@@ -59,8 +59,8 @@ class Writer:
         return f"acc({name})" if node.op in COMPARISONS else name
 
     def _is_product(self, node: Node) -> bool:
-        # A product and the sum that contains it are written as an fma. If compilers chose which
-        # sums to contract to an fma, a layer's results in different kernels would differ in bits.
+        # A product and the sum that contains it are written as an fma. If compilers chose where to
+        # use an fma, the results of a layer could depend on the kernel that runs it.
         return node.op == "mul" and all(id(arg) in self.known for arg in node.args)
 
 

@@ -130,11 +130,11 @@ class Jet(NamedTuple):
     def map(self, function: Callable[[Tensor], Tensor]) -> Jet:
         """Apply any smooth function to the values of each point.
 
-        Use it for functions without a jet, such as ``torch.tanh``, a norm or a module.
-        The function must be deterministic, because ``torch.func`` calls it again to differentiate
-        it with respect to each coordinate. torch.compile supports this method, and so does
-        torch.export with ``strict=False``. torch's second derivatives of
-        ``torch.nn.functional.layer_norm`` are wrong, so write that function in simpler ops.
+        Use it for functions without a jet, such as ``torch.tanh``, a norm or a module. The function
+        must be deterministic, because ``torch.func`` calls it again to differentiate it with
+        respect to each coordinate. torch.compile supports this method, and so does torch.export
+        with ``strict=False``. torch's second derivatives of ``torch.nn.functional.layer_norm`` are
+        wrong, so write that function in simpler ops.
 
         Args:
             function: from values [..., O] to values [..., O'].

@@ -44,7 +44,7 @@ class PaddedRows:
         return marks.unsqueeze(-1), h
 
     def ends(self, h: Tensor, h0: Tensor | None, direction: int) -> Tensor | None:
-        """[B, P]: ``h`` [T, B, P] at each row's last step; ``h0`` or 0 for rows without steps."""
+        """[B, P]: ``h`` [T, B, P] at each row's last step. Rows without steps get ``h0`` or 0."""
         if direction or self._lengths is None:
             end = h[0] if direction else h[-1]
         else:  # a sum, whose derivative needs no scatter

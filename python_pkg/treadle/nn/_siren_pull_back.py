@@ -68,7 +68,7 @@ class Gradients:
         of_value: Tensor | None,
         of_gradient: Tensor | None,
     ) -> None:
-        """Adds the gradients at the points ``rows``, the only points in the other arguments."""
+        """Adds the gradients at the points ``rows``. The other arguments are for these points."""
         by_sums: list[Tensor | None] = [None] * len(layers)
         if of_gradient is not None:
             self._through_gradient(layers, pulls, of_gradient, by_sums)

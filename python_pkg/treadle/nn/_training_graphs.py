@@ -34,7 +34,7 @@ Replay = Callable[[], None]
 
 
 class Recorder:
-    """Captures on a separate stream, and makes each call wait for the previous call's stream."""
+    """Captures CUDA graphs on a separate stream, and makes each call wait for the previous one."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -44,7 +44,7 @@ class Recorder:
 
     @contextmanager
     def prepare(self) -> Iterator[None]:
-        """The context in which to warm up and capture, on the separate stream."""
+        """In this context, warm-up calls and captures use the separate stream."""
         self._side.wait_stream(self._last)
         with torch.cuda.device(self._device), torch.cuda.stream(self._side):
             yield
@@ -73,7 +73,7 @@ class Recorder:
 
 
 class Graphs:
-    """Captures ``fn`` for tensors like ``samples``, and calls it."""
+    """Captures ``fn`` for inputs like ``samples``. A call replays what was captured."""
 
     def __init__(
         self,
@@ -258,7 +258,7 @@ class Graphs:
 
 
 class Slot:
-    """Memory and graphs, which one call at a time uses."""
+    """The graphs and the memory of a call. After its backward pass, another call can use them."""
 
     def __init__(self, graphs: Graphs, samples: Sequence[Tensor]) -> None:
         self._graphs = graphs

@@ -33,9 +33,9 @@ class Siren(NotScripted, nn.Module):
     last layer is another :class:`SineLinear` or, if ``outermost_linear``, a
     :class:`torch.nn.Linear` with the same initialisation. The first seven arguments and the layers
     are those of the paper's code; ``bias``, ``final_activation`` and ``dropout`` are
-    siren-pytorch's. The paper's network also returns a copy of the coordinates, and its users
-    differentiate with respect to that copy. This network returns only the values, so pass
-    coordinates that require grad.
+    siren-pytorch's. The paper's network also returns a copy of the coordinates, and values can be
+    differentiated with respect to that copy. This network returns only the values. To
+    differentiate them, pass coordinates that require grad.
 
     Args:
         in_features: the number of coordinates of a point; they should be within ±1.

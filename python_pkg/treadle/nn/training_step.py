@@ -36,7 +36,7 @@ def make_training_step(
         fn: a module, or any function of tensors, which may call modules and treadle's layers. It
             must not wait for the device, change its arguments, or depend on values on the host that
             change between calls, because its Python code runs only during the capture. If autocast
-            is enabled in ``fn`` or around this call, the graph contains its casts.
+            is enabled in ``fn`` or during the capture, the graph contains the casts.
         sample_args: the arguments of a call: tensors, or tuples, lists and dicts of tensors, all on
             one device. Later arguments must have the same shapes and dtypes. An argument can be
             differentiated only if its sample requires grad. Warm-up calls use the samples' values.
@@ -44,15 +44,15 @@ def make_training_step(
             its own memory for activations. If ``fn`` is one step, this is the number of steps.
 
     Returns:
-        A :class:`TrainingStep`. Like ``fn``, it returns new tensors.
+        A :class:`TrainingStep`. Like ``fn``, it returns new tensors at each call.
 
     Raises:
         TypeError: ``fn`` is not callable, or one of its arguments or results is not a tensor.
         ValueError: ``calls`` is less than 1, there are no arguments, or they are on several
             devices.
         RuntimeError: ``fn`` cannot be captured, changes an argument, returns nothing that requires
-            grad, or differentiates with respect to a tensor that was computed earlier and is not
-            an argument.
+            grad, or needs the gradient of a tensor that was computed earlier and is not an
+            argument.
 
     Example::
 

@@ -76,7 +76,7 @@ def scan(
     ]
     body = _Body()
     made = step(body, *given)
-    # A name in a body must not occur in the graph.
+    # Names in the body of a Scan must not occur in the graph.
     nodes = body.nodes()
     for n, node in enumerate(nodes):
         for k, value in enumerate(node.outputs):

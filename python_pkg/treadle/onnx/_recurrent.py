@@ -137,7 +137,7 @@ class _Layer(NamedTuple):
         return cast(value, self.dtype)
 
     def of_directions(self, value: Value, rank: int) -> Value:
-        """A parameter with dimension D. If the parameter lacks it, D = 1 is added."""
+        """A parameter with the leading dimension D. If it is missing, D = 1 is added."""
         found = self.cast(value)
         return found if len(value.shape) == rank else op.Unsqueeze(found, [0])
 
@@ -201,7 +201,7 @@ def _direction(a: _Layer, d: int) -> Sequence[Value]:
     for bias in biases[: 1 if a.cell == "gru" else 2]:
         of_input = of_input if bias is None else op.Add(of_input, bias)
     rows = [(of_input, a.dtype)]
-    always: list[Value] = []  # the states after a reset; None if there is one for each step
+    always: list[Value] = []  # the states after a reset; None where each step has its own
     if a.reset is not None:
         # The second direction runs backward in time, so a reset at t + 1 acts before its step t.
         mark = a.reset if d == 0 else op.Pad(a.reset, [-1, 0, 0, 1, 0, 0])
@@ -233,7 +233,7 @@ def _direction(a: _Layer, d: int) -> Sequence[Value]:
 
 
 def _steps(a: _Layer) -> Sequence[Value]:
-    """A layer in one or two directions, as a Scan for each."""
+    """A layer as one Scan for each of its directions."""
     found = [_direction(a, d) for d in range(a.directions)]
     h_n, c_n, output = zip(*found, strict=True)
     if a.directions == 1:
