@@ -65,8 +65,8 @@ class Weighing:
     check: Callable[..., float]
     against: str
     part: float
-    text: str  # the name of that product in the target's text
-    most: float | None  # the target: the largest allowed ratio of our bytes to that product
+    text: str  # how the target's text calls `part` times those bytes
+    most: float | None  # the target: the largest allowed ratio of treadle's bytes to these bytes
     facts: dict[str, Any]
     op: str = "lltm"
     weigh: Callable[[Callable[..., Any], Args], dict[str, int]] = weigh
@@ -157,7 +157,7 @@ def kept_by_graph(function: Callable[..., Any], args: Args) -> int:
     saved: dict[int, Tensor] = {}
 
     def pack(t: Tensor) -> Tensor:
-        # Keeps the storage alive, because a freed address may be reused.
+        # The detached tensor keeps its storage alive, because a freed address may be reused.
         saved[t.untyped_storage().data_ptr()] = t.detach()
         return t
 

@@ -43,8 +43,8 @@ DTYPE = torch.bfloat16
 def triton(cell: str, marks: Tensor) -> Call:
     """TorchRL's layer with resets, called as in its module: in float32 with bfloat16 products.
 
-    It expects [B, T, I], and a state for every step at which an episode may begin. Calls with fewer
-    steps are padded, so that only one number of steps is tuned.
+    TorchRL's function expects an input [B, T, I], and a state for every step at which an episode
+    may begin. Calls with fewer steps are padded, so that only one number of steps is tuned.
     """
     run, count = getattr(theirs, f"{cell}_triton"), STATES[cell]
     begins = marks.t().contiguous()
@@ -79,7 +79,7 @@ def warm(part: int, parts: int) -> None:
                 output = call(*args)[0]
                 if backward:
                     output.sum().backward()
-            except Exception as problem:  # a part may have no configuration that fits
+            except Exception as problem:  # a part may have no configuration that the GPU can run
                 print(f"{cell}: {type(problem).__name__}: {str(problem)[:200]}", file=sys.stderr)
 
 

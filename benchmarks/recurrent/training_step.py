@@ -6,8 +6,8 @@ then it draws the next sample from the posterior. Because the next step needs th
 kernel can run several steps in one launch.
 
 The candidates are a loop over torch's cell, the same loop with a compiled step, a loop over
-treadle's cell, and `make_training_step` of the whole loop ("treadle") or of one step. All have the
-same parameters.
+treadle's cell, and `make_training_step` of the whole loop ("treadle") or of one step. All of them
+use the same parameter tensors.
 """
 
 from __future__ import annotations
@@ -123,7 +123,8 @@ def plans(settings: Settings) -> Iterator[Plan]:
 
 
 def arguments(settings: Settings, dtype: torch.dtype, sizes: Sizes) -> Args:
-    """Features, actions, noise, and the first state and sample, which are learned."""
+    """Features, actions, noise, and the first state and sample. Only noise and actions have no
+    gradient."""
     kind = {"device": settings.device, "dtype": dtype}
     steps = (sizes.t, sizes.b)
     return (

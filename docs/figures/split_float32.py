@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 K, PARTS, UNITS, ROWS = 512, 4, 96, 8
-TOP, STATE = 14, 12  # exponents: cluster/fp16x2.h
+TOP, STATE = 14, 12  # exponents of the scales of W and h, as in cluster/fp16x2.h
 
 
 def halves(x: Array) -> tuple[Array, Array]:
-    """The float16 terms of x = high + 2^-11 low."""
+    """The float16 terms high and low of x = high + 2^-11 low."""
     high = x.astype(np.float16).astype(np.float64)
     return high, ((x - high) * 2048).astype(np.float16).astype(np.float64)
 
