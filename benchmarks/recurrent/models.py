@@ -41,7 +41,7 @@ from benchmarks.recurrent.sweep_calls import chosen
 SUITE = "models"
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 EFFORT = (LONG_SAMPLE, 0.06, (3, 51))  # sample, seconds and rounds, as in sweep.py
-SHORTEST = 3  # lengths of packed rows are at least T divided by this
+SHORTEST = 3  # each row of a packed batch has at least T / SHORTEST steps
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ def case(settings: Settings, kind: Episodes) -> Case:
     padded = rl_calls.padded(kind.cell, kind.backward, marks)
     loop = rl_calls.loop(kind.cell, marks)
     # In float32, cuBLAS is less accurate in the product of all steps than in that of one step, so
-    # the check compares with a layer that also computes the product of all steps.
+    # the check compares with a layer that also computes the product of all steps at once.
     at_once = settings.device == "cuda" and kind.dtype == torch.float32
     plain = without_resets(
         getattr(torch.ops.treadle, kind.cell).input,

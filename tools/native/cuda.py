@@ -81,7 +81,7 @@ class Missing:
 
     reason: str
     remedy: str
-    expected: bool = False  # reported in one line, not in a box
+    expected: bool = False  # if true, the build prints one line about it, otherwise a box
 
 
 # The reason why the second library of a wheel, for torch without CUDA, is built without CUDA.
