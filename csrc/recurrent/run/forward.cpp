@@ -113,7 +113,8 @@ LayerSaved forward(const RecurrenceBackend& backend, const LayerArguments& argum
   const auto [output, h, c, gates] =
       run_layer(backend, in_groups(arguments, groups), save, algorithm, {});
   const auto put = [&](const Tensor& t, int64_t blocks, const Tensor& to) {
-    const Tensor found = from_groups(t, groups, blocks, -1);  // a view if H/n is 1
+    // If each group has one unit, this is a view.
+    const Tensor found = from_groups(t, groups, blocks, -1);
     return to.defined() ? to.copy_(found) : contiguous(found);
   };
   return {output, put(h, 1, stack.h_n), put(c, cell.c_parts, stack.c_n),
