@@ -183,8 +183,8 @@ def train(out: Path, epochs: int, seed: int) -> bool:
     print(f"{len(images)} digits to learn from, {len(test_images)} to be tested on; on {device}.")
     with tqdm(range(epochs), unit="epoch", desc="Training all", disable=None) as bar:
         for _ in bar:
-            # The networks take one epoch each in rotation, so other programs slow all of them
-            # equally.
+            # The networks are trained alternately, one epoch each, so other programs slow all of
+            # them equally.
             for training in histories.values():
                 training.epoch(images, labels)
                 training.examine(test_images, test_labels)

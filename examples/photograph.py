@@ -177,7 +177,7 @@ def fit(out: Path, settings: Settings, device: torch.device) -> bool:
     with tqdm(total=settings.steps, unit="step", desc="Fitting with both", disable=None) as bar:
         while ours.steps < settings.steps:
             steps = min(every, settings.steps - ours.steps)
-            # The networks take a few steps in alternation, so other programs slow both equally.
+            # The networks are trained alternately, so other programs slow both of them equally.
             for one in (ours, plain):
                 one.learn(steps)
             bar.update(steps)

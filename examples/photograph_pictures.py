@@ -90,7 +90,7 @@ def draw_sheet(
 
 
 def draw_curves(axes: Axes, curves: dict[str, Curve]) -> None:
-    """Draws the PSNR over the seconds of learning, without those of measuring the PSNR."""
+    """Draws the PSNR over the seconds of learning. These exclude the time to measure the PSNR."""
     styles = [{"lw": 3, "color": "C0"}, {"lw": 1.5, "color": "black", "ls": "--"}]
     for (name, curve), style in zip(curves.items(), styles, strict=True):
         label = f"{name}: {curve.psnr[-1]:.1f} dB in {curve.seconds[-1]:.1f} s"

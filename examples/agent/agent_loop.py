@@ -13,7 +13,7 @@ from torch import Tensor
 import treadle
 
 WARM_UP = 3
-# The agents to evaluate: the full agent, and the agent without one of its parts.
+# The agents to evaluate: the full agent, and variants that lack one of its abilities.
 WHO = {
     "agent": "the agent",
     "cue forgotten": "the agent, made to forget the first frame",
