@@ -97,7 +97,7 @@ def check_launches(path: Path, code: str, launchers: set[str]) -> Iterator[tuple
 
 
 def rooms_open_to(path: Path) -> tuple[str, ...]:
-    """The folders whose headers `path` may include; () means any."""
+    """The headers that `path` may include, by the beginnings of their paths; () means any."""
     top, room = path.parts[:2]
     if (top, room) == ("kernels", "jax"):
         return ("treadle/kernels.h", "xla/ffi/api/")

@@ -32,7 +32,8 @@ ROWS = {"cuda": 1 << 18, "cpu": 1 << 12}
 # The width, and the number of hidden layers after the first.
 NETS = {"cuda": ((256, 3), (512, 5)), "cpu": ((64, 3), (256, 3))}
 LOSSES = ("values", "Laplacian")
-# Targets relative to the compiled net's speed, plain PyTorch's speed and plain PyTorch's memory.
+# Targets: the minimum speed relative to the compiled net and to plain PyTorch (on CUDA and on the
+# CPU), and the maximum memory relative to plain PyTorch.
 OF_COMPILED, OF_PLAIN, OF_PLAIN_CPU = 1.0, 1.3, 1.1
 OF_MEMORY = {torch.float32: 0.8, torch.bfloat16: 1.0}
 

@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def build(package: Path, version: str) -> None:
-    """Build all binaries, and put them with the facts into `package`.
+    """Build all binaries, and put them into `package`, with facts about the build.
 
     By default they are for the installed torch and the running Python. If $TREADLE_TORCHES lists
     torch packages, they are for these packages, with CUDA and without, and for every Python that is
