@@ -1,6 +1,6 @@
 """The symbols on which a user's formula runs, and the functions of torch that accept them.
 
-Arithmetic on symbols adds nodes to the formula's graph. A call of one of these functions does too.
+Arithmetic on symbols adds nodes to the formula's graph, and so do calls of these functions.
 """
 
 from __future__ import annotations
@@ -193,8 +193,8 @@ def _power(input: Any, exponent: Any) -> Value:
     count = abs(int(exponent))
     if not 1 <= count <= 8:
         raise ValueError(f"a formula's exponents are from -8 to 8 and not 0, got {exponent}")
-    # A negative power is computed as a power of the reciprocal. Its derivatives then do not
-    # overflow for any input for which torch's do not.
+    # A negative power is computed as a power of the reciprocal. In this form, its derivatives
+    # overflow only where torch's derivatives overflow too.
     base = input if exponent > 0 else call("div", 1.0, input)
     found = base
     for _ in range(count - 1):

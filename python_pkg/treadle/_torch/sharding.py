@@ -43,8 +43,9 @@ def _elementwise(tensors: Tensors, *linear: str) -> list[Way]:
 
 
 def _snake(tensors: Tensors, *results: str) -> list[Way]:
-    """Sharded along any dimension of x. If this is the channels, parameters with one element per
-    channel are also sharded. ``results`` names, for each result, the argument of the same shape."""
+    """Sharded along any dimension of x. If it is the dimension of channels, parameters with one
+    element per channel are also sharded. ``results`` names, for each result, the argument of the
+    same shape."""
     x, ways = tensors["x"], []
     for dim in range(x.dim()):
         inputs: dict[str, Placement] = {}

@@ -1,4 +1,4 @@
-"""Jets: value, gradient and Laplacian in one forward pass, for networks that map coordinates."""
+"""Jets: value, gradient and Laplacian in one forward pass, for networks that take coordinates."""
 
 from __future__ import annotations
 

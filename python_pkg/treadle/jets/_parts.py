@@ -45,7 +45,7 @@ def identity(x: Tensor) -> Tensor:
 
 
 def _is_dtensor(t: Tensor) -> bool:
-    """Compares names, because torch.distributed may be missing and torch.compile traces this."""
+    """Compares class names: torch.distributed may be missing, and torch.compile must trace this."""
     return type(t).__name__ == "DTensor"
 
 

@@ -140,7 +140,8 @@ def _step_of_h(
         new_h = torchs(input, h, *parameters)
     else:
         x, h0 = input.unsqueeze(0), h.unsqueeze(0)
-        # Dropped: h before rounding. Like torch's cell, this one passes only the rounded h on.
+        # The last result is h before rounding. It is not used, because torch's cell has no such
+        # result.
         _, h_n, _ = _layer(x, None, h0, h0, *parameters, cell=kind, algorithm=_ALGORITHM)
         new_h = h_n.squeeze(0)
     return new_h.squeeze(0) if one_row else new_h
@@ -192,9 +193,9 @@ class TorchCell(NotScripted):
             autocast the dtypes are those of torch's cell: the lower precision or, on a CPU, float32
             if ``c`` (or ``h`` of a GRU) is float32.
 
-            Where torch's op is faster, it runs instead of treadle's. On a CPU, these are calls
-            under autocast, calls in half types with H > 64, and calls of RNN cells for most sizes.
-            On a GPU, these are calls that record gradients, and calls with H > 512.
+            Where torch's op is faster, it runs instead of treadle's. On a CPU, it is faster under
+            autocast, in half types with H > 64, and for RNN cells of most sizes. On a GPU, it is
+            faster in calls that record gradients, and with H > 512.
 
         Raises:
             ValueError, RuntimeError, TypeError, AttributeError: the errors of torch's cell.

@@ -98,8 +98,8 @@ def check_same_dtype(module: str, name: str, input: Tensor, weight: Tensor) -> N
     castable = (found == torch.float64) == (wanted == torch.float64)
     if castable and device != "meta" and torch.is_autocast_enabled(device):
         return  # the op decides what is cast
-    # The error has the class that torch's modules raise. Only torch.nn.LSTM lets its op check the
-    # dtype of a packed batch, so its class differs there.
+    # The error has the class that torch's modules raise. torch.nn.LSTM raises another class for a
+    # packed batch, because it lets its op check the dtype.
     error = RuntimeError if (module, name) == ("LSTM", "input.data") else DtypeError
     raise error(
         f"{module}: {name} must have the dtype of the parameters, {dtype_name(wanted)}, "
@@ -110,8 +110,8 @@ def check_same_dtype(module: str, name: str, input: Tensor, weight: Tensor) -> N
 def check_rows(
     module: str, input: object, features: int, weight: Tensor | None, name: str = "input"
 ) -> None:
-    """Raises unless ``input`` has shape [..., features] and, if ``weight`` is given, its dtype.
-    Errors call the argument ``name``."""
+    """Raises unless ``input`` has shape [..., features] and, if ``weight`` is given, the dtype of
+    ``weight``. Errors call the argument ``name``."""
     if not isinstance(input, Tensor):
         check_tensor(module, name, input)
         return  # a torch.fx proxy

@@ -4,9 +4,9 @@ Let m = o tanh(c), of size H. A layer with projections has h = W_hr m, of size P
 its gates. Since W_hh h = (W_hh W_hr) m, m is the h of a layer without projections whose recurrent
 weight is W_hh W_hr. One product then computes h of all steps from m.
 
-A given h0 need not equal W_hr m for any m. So h0 is appended to the input of each row's first step,
-0 is appended to the inputs of other steps, and W_hh is appended to the input weights. The h of
-``reset_hx``, from which a row continues after a reset, is treated in the same way.
+For a given h0, there may be no m with W_hr m = h0. So h0 is appended to the input of each row's
+first step, 0 is appended to the inputs of other steps, and W_hh is appended to the input weights.
+The h of ``reset_hx``, from which a row continues after a reset, is treated in the same way.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class SLSTM(Recurrent):
     Let i, f, z and o be the four blocks of ``W_ih x + b_ih + W_hh h + b_hh``. Then a step, in the
     paper's stabilized form with the sigmoid forget gate, is::
 
-        m' = max(log(sigmoid(f)) + m, i)        (i where n is 0, as before the first step)
+        m' = max(log(sigmoid(f)) + m, i)        (but i where n is 0, as before the first step)
         i = exp(i - m')
         f = exp(min(log(sigmoid(f)) + m - m', 0))
         c = f * c + i * tanh(z)

@@ -76,8 +76,7 @@ class Recurrent(SequenceLayers, nn.Module):
     [G_i H, I] and ``bias_ih_l0`` [G_i H] have a block of H rows for each of the G_i gates that are
     computed from the input. ``weight_hh_l0`` [G_h H, H / groups] and ``bias_hh_l0`` [G_h H] have a
     block for each of the G_h gates that are computed from h. Blocks are in the order of
-    ``cell.gates``.
-    Initial values are drawn from the uniform distribution over ±1/sqrt(H).
+    ``cell.gates``. Initial values are drawn from the uniform distribution over ±1/sqrt(H).
 
     A call takes and returns ``h`` or, if the cell has other states, a tuple of h and these states.
     Each is [num_layers * D, B, H], where D is 2 if bidirectional, else 1.

@@ -73,9 +73,9 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
 
     Tools that know torch's classes work on a replaced model as before, with the same results as
     for torch's modules. Such tools are TorchScript, ``torch.onnx.export``, int8 quantization by
-    ``torch.ao.quantization``, FLOP counters and Opacus. The documentation lists them all, with the
-    exceptions. The forward pass is an attribute that is bound to the module, so a shallow copy of
-    the module (``copy.copy``) must be replaced again.
+    ``torch.ao.quantization``, FLOP counters and Opacus. The documentation lists all of them, and
+    the exceptions. The forward pass is an attribute that is bound to the module, so a shallow copy
+    of the module (``copy.copy``) must be replaced again.
 
     On NVIDIA GPUs of compute capability 7.5, or if H is too large for the GPU, a layer launches a
     matrix product and a kernel at each step. In these cases float16 LSTM layers, and float32 layers
