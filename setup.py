@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 from tools.native import host  # noqa: E402
 from tools.native.build import _commit, build  # noqa: E402
 
-# Commands whose result works with one torch minor; an sdist works with any.
+# Commands whose result works with only one torch minor. An sdist works with any.
 FOR_ONE_TORCH = {"bdist_wheel", "dist_info", "editable_wheel", "install", "develop"}
 
 

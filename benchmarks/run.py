@@ -125,8 +125,8 @@ def plans_of(suites: list[str], settings: Settings, only: list[str]) -> list[Pla
 
 
 def measured(plans: list[Plan], again: Callable[[], list[Plan]], gpus: int) -> Iterator[Row]:
-    """Yields the rows of these plans, first those that several GPUs may share. `again` makes the
-    same plans, in the process of each GPU."""
+    """Yields the rows of these plans, first those that several GPUs may share. `again` is called in
+    the process of each GPU, and makes the same plans there."""
     shared = [plan.key for plan in plans if plan.on_any_gpu] if gpus > 1 else []
     yield from spread.measure(shared, again, spread.visible(gpus))
     for plan in progress([plan for plan in plans if plan.key not in shared]):

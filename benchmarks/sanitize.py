@@ -28,7 +28,8 @@ import treadle  # noqa: E402
 from tests.support.cases import OPS, Case, Op, outputs, requiring_grad  # noqa: E402
 from tests.support.inputs import on_hopper  # noqa: E402
 
-# Few integer dtypes, because sanitizers are slow, and dtypes of equal size access memory alike.
+# Only a few integer dtypes are here, because sanitizers are slow, and because kernels access memory
+# in the same way for dtypes of equal size.
 DTYPES = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     *(torch.int64, torch.int16, torch.uint8),
@@ -36,7 +37,7 @@ DTYPES = (
 
 
 def backward(op: Op, case: Case, dtype: torch.dtype) -> None:
-    """Forward and backward, once with dense gradients and once with an expanded one."""
+    """Runs forward and backward, with dense and then with expanded gradients of the results."""
     if not dtype.is_floating_point:
         return
     for expand in (False, True):
@@ -72,7 +73,7 @@ def steps(case: Case) -> int:
 
 
 def word(op: Op) -> str:
-    """The name without the variant, such as recurrent_layer for "recurrent_layer lstm resets"."""
+    """The op's name without a variant: recurrent_layer for "recurrent_layer lstm resets"."""
     return op.name.split()[0]
 
 
@@ -112,7 +113,7 @@ def run_c_api() -> int:
 
 
 def run_jax() -> int:
-    """Runs treadle.jax without JAX's memory pool, which the sanitizer would see as one block."""
+    """Runs treadle.jax without JAX's memory pool, which a sanitizer sees as one allocation."""
     os.environ["XLA_PYTHON_CLIENT_ALLOCATOR"] = "platform"
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     from benchmarks import sanitize_jax
@@ -122,8 +123,8 @@ def run_jax() -> int:
 
 def run_algorithms() -> int:
     """Runs layers of a few steps with each algorithm: all cells, rows of equal and of different
-    lengths, and resets. H is large enough to run each of the algorithm's kernels. float32 also runs
-    with TF32."""
+    lengths, and resets. The values of H make each algorithm run all of its kernels. float32 also
+    runs with TF32."""
     from tests.recurrent.kernels import persistent_calls as calls
     from tests.recurrent.kernels import persistent_resets as resets
     from tests.recurrent.support.layer_cases import CELLS

@@ -71,9 +71,9 @@ class Writer(nn.Module):
         self.head = nn.Linear(settings.hidden, characters)
 
     def forward(self, text: Tensor, hx: States) -> tuple[Tensor, States]:
-        # On a GPU the products run in bfloat16. An LLTM's cell state stays in float32, the dtype
-        # from start(): it is a sum over the whole text, and bfloat16 has too few digits to add
-        # small terms to a large sum.
+        # On a GPU the products run in bfloat16. An LLTM's cell state stays in float32, because
+        # start() creates it so. It is a sum over the whole text, and bfloat16 has too few digits to
+        # add small terms to a large sum.
         cuda = text.device.type == "cuda"
         with torch.autocast(text.device.type, torch.bfloat16, enabled=cuda):
             given = hx if self.states > 1 else hx[0]
@@ -88,7 +88,7 @@ class Writer(nn.Module):
 
 
 class Training:
-    """A model and all that is needed to resume exactly: optimizer, position in the text, states."""
+    """A model, and what an exact continuation needs: optimizer, position in the text, states."""
 
     def __init__(self, settings: Settings, text: str, device: torch.device) -> None:
         torch.manual_seed(settings.seed)

@@ -97,8 +97,8 @@ def paragraphs(texts: Iterable[str]) -> Iterator[str]:
 def split(text: str) -> tuple[str, str]:
     """The training text and the held-out text, which is every tenth block of paragraphs."""
     lines = text.splitlines(keepends=True)
-    # Blocks of several paragraphs, so that the held-out text also has context. The blocks of a
-    # small text are smaller.
+    # A block has several paragraphs, so that the held-out text also has context. In a small text,
+    # blocks are smaller.
     size = max(1, min(BLOCK, len(lines) // (4 * HELD_OUT)))
     parts: tuple[list[str], list[str]] = [], []
     for index, line in enumerate(lines):

@@ -44,7 +44,7 @@ MODEL = "digits.pt"
 
 
 class ReferenceCell(treadle.nn.LLTMCell):
-    """The same cell, computed by plain PyTorch operations."""
+    """treadle's LLTM cell, computed by plain PyTorch ops."""
 
     def forward(
         self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None
@@ -71,7 +71,7 @@ class Reader(nn.Module):
 
 
 class LayerReader(nn.Module):
-    """The same network with a layer instead of a cell. The layer reads all rows in one call."""
+    """The network of `Reader` with a layer instead of a cell. The layer reads all rows at once."""
 
     def __init__(self, layer: type[nn.Module] = treadle.nn.LLTM) -> None:
         super().__init__()
@@ -183,7 +183,8 @@ def train(out: Path, epochs: int, seed: int) -> bool:
     print(f"{len(images)} digits to learn from, {len(test_images)} to be tested on; on {device}.")
     with tqdm(range(epochs), unit="epoch", desc="Training all", disable=None) as bar:
         for _ in bar:
-            # Alternate between the networks, so that other programs slow all of them alike.
+            # The networks are trained alternately, one epoch each, so other programs slow all of
+            # them equally.
             for training in histories.values():
                 training.epoch(images, labels)
                 training.examine(test_images, test_labels)

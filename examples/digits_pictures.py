@@ -11,7 +11,8 @@ from PIL import Image, ImageFilter
 
 # scikit-learn's digits were made from 32 x 32 bitmaps, by summing blocks of 4 x 4 pixels.
 BITMAP, SIZE = 32, 8
-# These digits are at most three quarters as wide as they are high, and ink covers a fifth of them.
+# These digits are at most three quarters as wide as they are high. Ink covers about a fifth of a
+# picture.
 WIDEST, LEAST_INK = 24, 0.2
 # Values below this fraction of the range from background to darkest ink count as background.
 FAINTEST = 0.25

@@ -1,4 +1,4 @@
-"""Double a NumPy array in place, as a PyTorch tensor that shares its memory."""
+"""Double a NumPy array in place, through a PyTorch tensor that shares its memory."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ LARGE = Settings(
 
 
 class PlainSiren(treadle.nn.Siren):
-    """The same network, computed by plain PyTorch operations."""
+    """A Siren that is computed by plain PyTorch ops."""
 
     def forward(self, input: Tensor) -> Tensor:
         for layer in self.net:
@@ -154,7 +154,7 @@ def derivatives(net: treadle.nn.Siren, height: int, width: int, device: torch.de
 
 
 def own_derivatives(image: Tensor) -> Maps:
-    """Both maps of the photograph [H, W, 3], from differences of neighbouring pixels."""
+    """The same maps of the photograph [H, W, 3], from differences of neighbouring pixels."""
     grey = (image.cpu() @ torch.tensor(LUMINANCE)).numpy()
     return Maps.of_differences(grey)
 
@@ -177,7 +177,7 @@ def fit(out: Path, settings: Settings, device: torch.device) -> bool:
     with tqdm(total=settings.steps, unit="step", desc="Fitting with both", disable=None) as bar:
         while ours.steps < settings.steps:
             steps = min(every, settings.steps - ours.steps)
-            # Alternate between the networks, so that other programs slow both of them alike.
+            # The networks are trained alternately, so other programs slow both of them equally.
             for one in (ours, plain):
                 one.learn(steps)
             bar.update(steps)

@@ -55,7 +55,7 @@ def load_photograph(width: int) -> Floats:
 def draw_sheet(
     path: Path, pictures: list[Floats], maps: list[Maps], curves: dict[str, Curve]
 ) -> None:
-    """Draws a row for the photograph and its derivatives, one for the fit's, and then the curves.
+    """Draws three rows: the photograph with its derivatives, the fit with its own, and the curves.
 
     ``pictures`` are the photograph and the fit, [H, W, 3] in ±1. ``maps`` are their derivatives.
     """
@@ -90,7 +90,7 @@ def draw_sheet(
 
 
 def draw_curves(axes: Axes, curves: dict[str, Curve]) -> None:
-    """Draws the PSNR over the seconds of learning. These do not include measuring the PSNR."""
+    """Draws the PSNR over the seconds of learning. These exclude the time to measure the PSNR."""
     styles = [{"lw": 3, "color": "C0"}, {"lw": 1.5, "color": "black", "ls": "--"}]
     for (name, curve), style in zip(curves.items(), styles, strict=True):
         label = f"{name}: {curve.psnr[-1]:.1f} dB in {curve.seconds[-1]:.1f} s"

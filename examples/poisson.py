@@ -75,7 +75,7 @@ def solve(steps: int, seed: int, device: torch.device) -> tuple[Siren, float]:
             schedule.step()
             if step % 50 == 0:
                 bar.set_postfix(loss=f"{found.item():.1e}")
-    # item() waits for the GPU.
+    # item() waits for the GPU, so the time includes all the work.
     found.item()
     return net, time.perf_counter() - start
 

@@ -19,8 +19,8 @@ from torch.distributions import Categorical
 # action when it was taken), "value", "reward", "ends" (whether this step ended an episode) and
 # "advantage". Other entries are the policy's inputs.
 Played = dict[str, Tensor]
-# Runs the current policy on some rows of a batch, given their initial states [1, B, H]. Returns the
-# distributions of actions and the values.
+# A function that runs the current policy on some rows of a batch, given their initial states
+# [1, B, H]. It returns the distributions of actions and the values.
 Judge = Callable[[Played, Tensor], tuple[Categorical, Tensor]]
 
 

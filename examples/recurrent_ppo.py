@@ -102,7 +102,7 @@ class Training:
         return sum(self.rates[-SHOWN:]) / len(self.rates[-SHOWN:])
 
     def act(self, h: Tensor) -> tuple[torch.distributions.Categorical, Tensor, Tensor]:
-        """Runs the policy on the current sign of every maze, without a step of the mazes."""
+        """Runs the policy on the current sign of every maze, but does not advance the mazes."""
         begins = None if self.ignore == "always" else self.mazes.begins[None]
         return self.policy(self.mazes.sign[None], h, begins)
 

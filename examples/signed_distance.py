@@ -1,4 +1,4 @@
-"""Learn the signed distance to a heart's outline from points of the outline, by an eikonal loss.
+"""Learn the signed distance to a heart's outline from points of the outline and an eikonal loss.
 
     python examples/signed_distance.py                      learn, and print the error
     python examples/signed_distance.py --figure IMAGE.png   also draw it, and write JSON
@@ -103,7 +103,7 @@ def learn(steps: int, seed: int, device: torch.device) -> tuple[Siren, float]:
             schedule.step()
             if step % 50 == 0:
                 bar.set_postfix(loss=f"{found.item():.2f}")
-    # item() waits for the GPU.
+    # item() waits for the GPU, so the time includes all the work.
     found.item()
     return net, time.perf_counter() - start
 

@@ -1,11 +1,12 @@
 """Checks rules that no compiler checks: includes between folders, and launches of kernels.
 
-- A family (kernels/<family>, csrc/<family>) includes only headers of its own and of `common`.
-- kernels/ includes CUDA, the standard library and itself, never torch or csrc/, because
-  libtreadle_kernels.so must work with every torch version.
-- kernels/jax includes only kernels.h and XLA's interface, which no other folder includes.
+- Files of a family (kernels/<family>, csrc/<family>) include only headers of that family and of
+  `common`.
+- Files in kernels/ include headers of CUDA, the standard library and kernels/, but never of torch
+  or csrc/, because libtreadle_kernels.so must work with every torch version.
+- Files in kernels/jax include only kernels.h and XLA's headers. No other folder includes XLA's.
 - Every kernel begins with begin_kernel(), which waits for the end of the previous kernel, because
-  launches may overlap. A kernel that follows a launch of its own kind may do independent work
+  launches may overlap. A kernel that follows a launch of the same kernel may do independent work
   before it waits.
 - Kernels are launched only in kernels/common/launch.cuh; csrc/ has no device code.
 - Every launch, and every call of a `cudaError_t launch...` function, passes a stream, and its
@@ -26,7 +27,7 @@ SUFFIXES = {".h", ".cuh", ".cu", ".cpp"}
 
 INCLUDE = re.compile(r'#\s*include\s*([<"])([^>"\n]+)')
 FOREIGN = re.compile(r"(torch|ATen|c10|caffe2|pybind11|csrc|Python)\b")
-# Folders of csrc/ that may include all families.
+# Folders of csrc/ whose files may include headers of all families.
 FRONT_DOOR = {"include", "compat", "c_api"}
 SIDE_DOORS = {
     # The last step of these ops is a sine, which they compute by the CPU loop of the op `sine`.
@@ -66,7 +67,7 @@ def closing(text: str, start: int) -> int:
 
 
 def statement_before(text: str, position: int) -> str:
-    """The part of the statement before `position`."""
+    """The statement that contains `position`, from its beginning to `position`."""
     return text[max(text.rfind(mark, 0, position) for mark in ";{}") + 1 : position]
 
 
@@ -96,7 +97,7 @@ def check_launches(path: Path, code: str, launchers: set[str]) -> Iterator[tuple
 
 
 def rooms_open_to(path: Path) -> tuple[str, ...]:
-    """The folders whose headers `path` may include; () means any."""
+    """The headers that `path` may include, by the beginnings of their paths; () means any."""
     top, room = path.parts[:2]
     if (top, room) == ("kernels", "jax"):
         return ("treadle/kernels.h", "xla/ffi/api/")

@@ -45,7 +45,7 @@ for python in "$@"; do
   found=$(cd "$work" && "${run[@]}" -c 'import treadle; print(treadle.__file__)')
   [[ $found == "$home"/* ]] || fail "treadle was imported from $found"
   (cd "$work" && "${run[@]}" -m treadle | tail -n 1)
-  # Tests the library for torch without CUDA, with a torch that only pretends to be one.
+  # Tests the wheel's library for torch without CUDA. The torch here only pretends to have no CUDA.
   (cd "$work" && "${run[@]}" -c 'import torch
 torch.version.cuda = None
 from treadle import __main__, _build

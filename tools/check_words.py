@@ -117,7 +117,7 @@ def without_names(text: str) -> str:
 
 
 def comments(path: Path, text: str) -> Iterator[tuple[int, str]]:
-    """The line in which each comment or docstring begins, and its text, lines joined by \\n."""
+    """For each comment or docstring, the line in which it begins, and its text with \\n in it."""
     if path.suffix in CPP:
         found = [(line, part) for line, kind, part in tokens(text) if kind == "comment"]
     elif path.suffix in PYTHON:
@@ -150,7 +150,7 @@ def joined(found: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
 
 
 def tokens(text: str) -> Iterator[tuple[int, str, str]]:
-    """Comments and strings of C++: the line, the kind and the text of each."""
+    """For each comment or string of a C++ file, its line, its kind and its text."""
     comment, raw = r"//.*|/\*[\s\S]*?\*/", r'R"\([\s\S]*?\)"'
     string, character = r'"(?:\\.|[^"\\\n])*"', r"'(?:\\.|[^'\\\n])'"
     for match in re.finditer(f"{comment}|{raw}|{string}|{character}", text):

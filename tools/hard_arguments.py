@@ -2,12 +2,12 @@
 
     python tools/hard_arguments.py        prints the nearest float32 and float64
 
-A number of p bits is m 2^e with an integer m. Let a = 2^e 2 / pi. Then m a is the number in quarter
-turns, and the number is near a multiple of pi / 2 if m a is near an integer k. The pairs
-(m, m a - k) form a lattice in the plane. The lattice is scaled so that m = 2^p and a distance of
-2^-p have equal lengths, and its basis is reduced. Then the best m for an exponent e are
-combinations of the two basis vectors with small coefficients. This is fast, so nothing is stored:
-tests recompute the numbers.
+A number of p bits is m 2^e with an integer m. Let a = 2^e 2 / pi. Then m a is the number's angle in
+quarter turns, and the number is near a multiple of pi / 2 if m a is near an integer k. The pairs
+(m, m a - k) form a lattice in the plane. We scale the lattice so that m = 2^p and m a - k = 2^-p
+have equal lengths, and reduce its basis. Then the best pairs for an exponent e are combinations of
+the two basis vectors with small coefficients. This is fast, so nothing is stored: tests recompute
+the numbers.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def hard(kind: tuple[int, range], count: int) -> list[float]:
 
 
 def hardest(kind: tuple[int, range]) -> tuple[int, float, int]:
-    """m, the distance in quarter turns, and e for the number nearest to a multiple."""
+    """m, the distance in quarter turns, and e, for the number nearest to a multiple of pi / 2."""
     bits, exponents = kind
     return min(((*nearest(bits, e)[0], e) for e in exponents), key=lambda found: found[1])
 

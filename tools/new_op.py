@@ -1,9 +1,9 @@
 """Write the skeleton of an elementwise op of one tensor: `make new-op NAME=relu2`.
 
-It writes two new files, and adds a few lines to eleven others, like those of sine. The result
-compiles, but the tests of the new op fail until you write its formula in four places. These are
-printed at the end, and docs/write_an_op.md explains them. The texts that it writes are in
-tools/new_op_files.py and tools/new_op_texts.py.
+It writes two new files. To eleven others it adds a few lines like those of the op `sine`. The
+result compiles, but the tests of the new op fail until you write its formula in four places. These
+places are printed at the end, and docs/write_an_op.md explains them. The texts that the script
+writes are in tools/new_op_files.py and tools/new_op_texts.py.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def sorted_into(text: str, name: str) -> str:
 
 
 def planned(name: str, root: Path) -> dict[str, str]:
-    """The text of every file, new or changed. All are computed before any is written."""
+    """The text of every file, new or changed. All texts exist before the first file is written."""
     files = {filled(path, name): filled(text, name) for path, text in NEW.items()}
     for path, edits in texts.CHANGED.items():
         text = (root / path).read_text()

@@ -1,13 +1,13 @@
-"""Writes kernels/math/sine_tables.h: factors by which x becomes its position within a turn.
+"""Writes kernels/math/sine_tables.h: tables of factors that map x to x / pi modulo 2.
 
     python tools/sine_tables.py           print the file
     python tools/sine_tables.py --write   write it
 
 A float is x = m 2^e with an integer m, and sin(x) depends only on x / pi modulo 2. So, for numbers
 with the exponent e, 1 / pi may be replaced by (2^e / pi modulo 2) / 2^e: this changes x / pi by a
-multiple of 2. A few digits of the new factor suffice, while x / pi itself would need more than the
-first 128 binary digits of 1 / pi. The tables contain each factor as a sum of two numbers, such that
-the product of x and the first number is exact.
+multiple of 2. A few digits of the new factor suffice. Computing x / pi itself would need more than
+the first 128 binary digits of 1 / pi. The tables contain each factor as a sum of two numbers, such
+that the product of x and the first number is exact.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 import mpmath
 
 HEADER = Path(__file__).resolve().parents[1] / "kernels" / "math" / "sine_tables.h"
-SCALE = 60  # bfloat16 numbers are divided by 2^60, so that their table is in float's range
+SCALE = 60  # bfloat16 numbers are divided by 2^60, to keep their table in the range of float
 BITS = 1400  # more digits than the largest double needs
 
 OPENING = """\
@@ -92,11 +92,11 @@ def split(turns: Fraction, last: int, bits: int) -> tuple[Fraction, Fraction]:
 def float_rows() -> Iterator[tuple[Fraction, Fraction]]:
     """For |x| = m 2^e with m < 2^24 and e >= -6: two doubles whose sum times x is x / pi modulo 2.
 
-    Times 2^e, the last bit of the first double is 2^-40. So the product of x and the first double,
-    minus the nearest integer, is a double, which one fma computes exactly. The second double is
-    smaller than that bit, so the nearest integer depends only on the first. It has enough bits that
-    at most 2^-69 of a half turn is lost, while no float is closer to a multiple of pi / 2 than
-    2^-31 of a half turn.
+    The last bit of the first double, times 2^e, is 2^-40. So x times the first double, minus the
+    nearest integer, fits into a double, and one fma computes it exactly. The second double is
+    smaller than that last bit, so the nearest integer depends only on the first double. The second
+    double has enough bits that the result's error is at most 2^-69 of a half turn. That is small
+    enough, because no float is closer to a multiple of pi / 2 than 2^-31 of a half turn.
     """
     for e in range(-6, 106):
         turns = modulo_two(power(e) * inverse_pi())
@@ -106,7 +106,7 @@ def float_rows() -> Iterator[tuple[Fraction, Fraction]]:
 
 
 def bfloat16_rows() -> Iterator[tuple[Fraction, Fraction]]:
-    """For |x| = m 2^e >= 2 with m < 2^8: two floats whose sum times 2^-SCALE x is x / pi modulo
+    """For |x| = m 2^e >= 2 with m < 2^8: two floats whose sum, times x / 2^SCALE, is x / pi modulo
     2."""
     for e in range(-6, 122):
         high, low = split(modulo_two(power(e) * inverse_pi()), -23, 24)
@@ -119,10 +119,10 @@ def inverse_pi_in_two(digits: int, bits: int) -> tuple[Fraction, Fraction]:
 
 
 def words() -> Iterator[int]:
-    """The binary digits of 1 / (2 pi) in words of 64. The first word is the integer part, 0.
+    """The binary digits of 1 / (2 pi) in words of 64 bits. The first word is the integer part, 0.
 
-    The largest double is m 2^971. For it, the first 971 digits after the point do not matter, and
-    the next 192 suffice.
+    The largest double is m 2^971 with an integer m. In its product with 1 / (2 pi), the first 971
+    digits after the point give whole turns, which do not matter. The next 192 digits suffice.
     """
     for word in range(20):
         yield int(inverse_pi() / 2 * power(64 * word)) & (2**64 - 1)
@@ -151,8 +151,8 @@ def float_table() -> Iterator[str]:
 
 
 def bfloat16_table() -> Iterator[str]:
-    """The lines of the table for bfloat16. Its index is only the exponent, so it fills few cache
-    lines. The entry for inf and NaN is 0."""
+    """The lines of the table for bfloat16. Its index is the exponent without the sign, so the table
+    fills few cache lines. The entry for inf and NaN is 0."""
     filled = [row(parts, "f") + "," for parts in bfloat16_rows()]
     yield "TREADLE_TABLE HalfTurns<float> kBFloat16HalfTurns[256] = {"
     yield from in_lines(["{},"] * (256 - len(filled) - SCALE), 24)

@@ -2,7 +2,7 @@
 
 On sm_90 and newer GPUs, a kernel may start before the previous one has ended. The suite times a
 CUDA graph of such launches, and the same graph changed so that each launch waits for the end of the
-previous one. Both use the same library, so the suite also works with an installed wheel.
+previous one. Both graphs use the same library, so the suite also works with an installed wheel.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ APART = "launches kept apart"
 
 
 def plans(settings: Settings) -> Iterator[Plan]:
-    """CUDA only: a CPU has no launches."""
+    """Yields plans only on CUDA, because a CPU has no launches."""
     for size in SIZES if settings.device == "cuda" else ():
         yield Plan(f"cuda/chain/vector_add/{size}", partial(chain_case, settings, size))
 

@@ -1,4 +1,4 @@
-"""Times elementwise ops on dense tensors: two suites, and cases that other suites use too.
+"""Times elementwise ops on dense tensors, in two suites. Other suites also use the cases.
 
 "dense" times tensors of 1 GiB on CUDA. "sizes" times every op in the L2 cache on CUDA, and add and
 scale over many sizes on the CPU; sine.py times the other ops on the CPU.
@@ -59,7 +59,7 @@ def repeated(count: int, device: str, dtype: torch.dtype, argument: str = "1") -
 
 
 def plans(settings: Settings) -> Iterator[Plan]:
-    """Tensors of 1 GiB on CUDA. The CPU's dense rows are in the suite "sizes"."""
+    """Yields plans for tensors of 1 GiB on CUDA. The CPU's dense rows are in the suite "sizes"."""
     if settings.device == "cpu":
         return
     for op in EXACT:

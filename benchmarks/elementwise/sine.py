@@ -19,7 +19,7 @@ from benchmarks.harness.cases import Case, Plan, Settings, Target, at_least
 
 PERIODIC = ("sine", "cosine")
 # The target on CUDA for each magnitude of the arguments, relative to a copy's speed. In float64,
-# where arithmetic limits the speed, it is relative to torch's. None: no target.
+# where arithmetic limits the speed, it is relative to torch's. None means no target.
 SHARES: dict[torch.dtype, dict[str, float | None]] = {
     torch.float32: {"1": 0.97, "30": 0.97, "1e3": 0.97, MIXTURE: 0.97, "1e6": 0.92, "1e30": 0.92},
     torch.bfloat16: {"1": 0.97, "30": 0.97, "1e3": 0.97, MIXTURE: 0.97, "1e6": 0.97, "1e30": 0.90},

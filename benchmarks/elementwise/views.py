@@ -112,7 +112,7 @@ BINARY: dict[str, tuple[Layout, Layout, tuple[torch.dtype, ...]]] = {
     "0-dim": (Maker.dense, Maker.number, ALL),
     "out=": (Maker.dense, Maker.dense, ALL),
 }
-# Two dtypes in one call, or integer dtypes.
+# Calls with two dtypes, or with integer dtypes.
 MIXED: dict[str, tuple[str, Callable[[Maker], Args]]] = {
     "add, bf16 to fp32": ("vector_add", lambda m: (m.dense(FLOAT), m.dense(BFLOAT))),
     "add, fp16 to bf16": ("vector_add", lambda m: (m.dense(HALF), m.dense(BFLOAT))),
@@ -133,7 +133,7 @@ MIXED: dict[str, tuple[str, Callable[[Maker], Args]]] = {
     "sine, int32": ("sine", lambda m: (m.dense(INT),)),
     "cosine, int32": ("cosine", lambda m: (m.dense(INT),)),
 }
-# Tensors of 2^20 elements, which would fit in the cache, timed with cold caches.
+# Tensors of 2^20 elements. They would fit in the cache, but are timed with cold caches.
 SMALL: dict[str, tuple[str, Callable[[Maker], Args]]] = {
     "add, 2^20 elements": ("vector_add", lambda m: (m.small(FLOAT), m.small(FLOAT))),
     "add, 2^20 elements, bf16 to fp32": (
@@ -194,8 +194,8 @@ def maker(settings: Settings) -> Maker:
 
 
 def into(function: Callable[..., Any], result: Tensor) -> Callable[..., Tensor]:
-    """A function that calls `function` with its own `out=` and returns that tensor. At first the
-    tensor contains NaN, which shows unwritten elements."""
+    """Returns a function that calls `function` with an `out=` tensor and returns that tensor. At
+    first the tensor contains NaN, to show elements that are not written."""
     out = torch.full_like(result, torch.nan)
 
     def call(*args: Any) -> Tensor:

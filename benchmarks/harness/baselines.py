@@ -14,7 +14,7 @@ CUPY = {"vector_add": "add", "scale": "multiply", "sine": "sin", "cosine": "cos"
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """torch.compile of this function, for static shapes."""
-    # Every case resets torch.compile, which gives up after eight shapes of one function.
+    # torch.compile gives up after eight shapes of one function, so every case resets it.
     torch.compiler.reset()
     return torch.compile(function, fullgraph=True, dynamic=False)
 

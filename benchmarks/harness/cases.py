@@ -1,4 +1,4 @@
-"""Cases (an op, one kind of input, baselines, a target), and how they become rows of results."""
+"""Turns cases (an op, one kind of input, baselines and a target) into rows of results."""
 
 from __future__ import annotations
 
@@ -56,14 +56,15 @@ class Settings:
 
 @dataclass(frozen=True)
 class Target:
-    """A target: from all medians, `limit` computes the longest time that treadle may take (µs)."""
+    """A target for treadle's median time. `limit` computes the longest time allowed, in µs, from
+    the medians of all candidates."""
 
     text: str
     limit: Callable[[dict[str, float]], float]
 
 
 def both(one: Target, other: Target) -> Target:
-    """Combines two targets. The limit is the lower of both, and the text contains both texts."""
+    """Combines two targets. The limit is the lower of the two, and the text contains both texts."""
     text = f"{one.text}, and {other.text}"
     return Target(text, lambda medians: min(one.limit(medians), other.limit(medians)))
 
@@ -84,10 +85,10 @@ class Case:
     yardsticks: Mapping[str, Calls] = field(default_factory=dict)
     target: Target | None = None
     bits: bool = False  # whether results must be bitwise equal to torch's
-    # If given, replaces `verify`, which checks a function on the first inputs. It is called with
-    # the function and, if that is treadle's, with poison=True.
+    # Called instead of `verify`, if given, to check a function on the first inputs. The argument is
+    # the function. For treadle's function there is a second argument, poison=True.
     check: Callable[..., float] | None = None
-    # If given, replaces `check` for the baselines in `functions`.
+    # Called instead of `check`, if given, for the baselines in `functions`.
     check_baseline: Callable[..., float] | None = None
     # Checks of yardsticks by name. They raise Refused if the yardstick's results are wrong.
     check_yardsticks: Mapping[str, Callable[[], float]] = field(default_factory=dict)
@@ -121,7 +122,7 @@ class Measured(Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """A case that is built later, because its inputs may be gigabytes."""
+    """A case that is built only when it runs, because its inputs may take gigabytes of memory."""
 
     key: str  # such as "cuda/elementwise/scale/float32"; identifies a row across runs
     build: Callable[[], Measured]
@@ -135,7 +136,8 @@ def ours(op: str) -> Callable[..., Any]:
 
 
 def calls(function: Callable[..., Any], inputs: list[tuple[Any, ...]]) -> list[Callable[[], Any]]:
-    """One call for each set of inputs: forward, and backward if an argument requires grad."""
+    """Returns a function for each set of inputs. It runs forward and, if an argument requires grad,
+    backward."""
     return [_call(function, args) for args in inputs]
 
 
@@ -173,7 +175,7 @@ def watched(row: Row) -> Iterator[None]:
 
 
 def run(plan: Plan) -> Row:
-    """Build, verify and measure one case. A failure becomes a row that reports it, so the run
+    """Build, verify and measure one case. If this fails, the row reports the failure, and the run
     continues."""
     try:
         return plan.build().row(plan.key)
@@ -190,7 +192,7 @@ def _verified(case: Case, row: Row) -> dict[str, Callable[..., Any]]:
     bits = {"bits": True} if case.bits else {}
     try:
         row["error_over_limit"] = check(case.functions[OURS], poison=True, **bits)
-    except RuntimeError as problem:  # refuses this row; the run continues
+    except RuntimeError as problem:  # this row is refused, but the run continues
         raise Refused(first_line(problem)) from problem
     kept = {OURS: case.functions[OURS]}
     for name, function in case.functions.items():
@@ -255,7 +257,7 @@ def _figures(case: Case, samples: dict[str, list[float]], baselines: list[str]) 
             "ratio_q25": ratios[0],
             "ratio_q75": ratios[2],
         }
-    # A target without its baseline is dropped, and the row's notes give the reason.
+    # If a target's baseline was left out, the row has no target, and its notes give the reason.
     with suppress(KeyError):
         found |= _judged(case.target, medians)
     return found

@@ -111,7 +111,7 @@ def lines(axes: Any, title: str, rows: list[Row]) -> None:
 
 
 def share_of_baseline(row: Row) -> float:
-    """The speed of the target divided by the fastest baseline's."""
+    """The speed that the target requires, divided by the speed of the fastest baseline."""
     baseline = row["times"][row["fastest_baseline"]]["median_us"]
     return round(float(baseline / row["target"]["limit_us"]), 4)
 
@@ -154,7 +154,7 @@ def magnitude(argument: str) -> float:
 
 
 def share_of_copy(row: Row, name: str) -> float:
-    """The speed of `name` divided by the copy's. NaN, which is not drawn, if it was not timed."""
+    """The speed of `name` divided by the copy's. NaN, which is not drawn, if there is no time."""
     if name not in row["times"]:
         return math.nan
     return float(row["times"]["copy"]["median_us"] / row["times"][name]["median_us"])

@@ -12,7 +12,8 @@ COLUMNS = [
     *("", "treadle", "spread", "fastest baseline", "its time", "ratio"),
     *("TB/s (of copy), a step", "beside", "target", "limit", ""),
 ]
-# The ratio of two runs of one program differs from 1 by about this much, even on an idle machine.
+# The ratio of the times of two equal runs differs from 1 by about this much, even on an idle
+# machine.
 NOISE = 0.03
 
 

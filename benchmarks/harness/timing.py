@@ -19,7 +19,7 @@ import torch
 # The calls of one candidate: the same computation on different inputs, which alternate.
 Calls = Sequence[Callable[[], object]]
 
-# No GPU has a faster clock, so a kernel that waits for this many cycles waits at least a second.
+# No GPU's clock is faster, so a kernel that waits for this many cycles waits at least a second.
 CYCLES_PER_SECOND = 2.6e9
 
 
@@ -66,8 +66,8 @@ class Wall:
 class Host(Wall):
     """The host's time to issue calls.
 
-    The host waits for the device between samples. A sample has few calls, so that the queue of
-    about a thousand launches never fills up, which would make the host wait.
+    The host waits for the device between samples. A sample has few calls, because the queue holds
+    only about a thousand launches, and the host would have to wait if it were full.
     """
 
     name = "host"
@@ -91,8 +91,8 @@ class Host(Wall):
 class Events:
     """CUDA events around queued calls: the device's time without the host's.
 
-    A kernel that only waits is launched first. While it runs, the host enqueues all calls, so the
-    device is never idle between two of them, as in a program that keeps it busy.
+    A kernel that only waits is launched first. While it runs, the host enqueues all calls. So the
+    device is never idle between two calls, as in a program that keeps the device busy.
     """
 
     name = "device"

@@ -16,9 +16,9 @@ from torch import Tensor
 from treadle import reference
 
 # A baseline's result is wrong if its error exceeds this fraction of the largest value. Over the few
-# steps that are compared, rounding errors of half types stay far below it.
+# steps that are compared, rounding errors of half types stay far below this fraction.
 FAR_OFF = 0.1
-# Elements compared at a time: float64 copies of gigabytes would not fit in memory.
+# How many elements are compared at once: float64 copies of gigabytes would not fit in memory.
 CHUNK = {"cpu": 1 << 20, "cuda": 1 << 24}
 
 
@@ -53,7 +53,8 @@ def evaluate(function: Callable[..., Any], args: tuple[Any, ...]) -> list[Tensor
     wanted = leaves(args)
     if not wanted:
         return list(results)
-    # Cotangents are drawn on the results' device; a CPU would take seconds for a GPU's batch.
+    # Cotangents are drawn on the device of the results, because drawing a large batch on the CPU
+    # would take seconds.
     device = results[0].device
     generator = torch.Generator(device).manual_seed(5)
     cotangents = [
@@ -72,7 +73,7 @@ def exact(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def pieces(args: tuple[Any, ...], got: list[Tensor]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yields arguments and their results, long vectors in chunks."""
+    """Yields the arguments with their results. Vectors of equal length are yielded in chunks."""
     tensors = [t for t in (*args, *got) if isinstance(t, Tensor)]
     if leaves(args) or any(t.shape != tensors[0].shape or t.dim() != 1 for t in tensors):
         yield args, got
@@ -87,7 +88,7 @@ def pieces(args: tuple[Any, ...], got: list[Tensor]) -> Iterator[tuple[tuple[Any
 
 
 def same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    """Whether the tensors are equal; other arguments are the same in every chunk."""
+    """Whether all tensors are equal. (Other arguments are the same in every chunk.)"""
     pairs = zip(one, other, strict=True)
     return all(torch.equal(a, b) for a, b in pairs if isinstance(a, Tensor))
 
@@ -104,8 +105,8 @@ def verify(
     """The largest error divided by its limit; raises Refused if it exceeds 1.
 
     The limit is twice (for gradients three times) the error of the plain PyTorch composition in the
-    same dtype, plus 8 eps of the largest value. With `bits`, results must also equal
-    the composition's exactly. The composition is `plain` or, by default, the function of
+    same dtype, plus 8 eps of the largest value. With `bits`, results must also be bitwise equal to
+    the composition's. The composition is `plain` or, by default, the function of
     `treadle.reference` with the op's name.
     """
     plain = plain or getattr(reference, op)
@@ -141,11 +142,10 @@ def verify_baseline(
     plain: Callable[..., Any] | None = None,
     poison: bool = False,
 ) -> float:
-    """The largest error of a baseline divided by its result's largest value; raises Refused beyond
-    FAR_OFF.
+    """The largest error of a baseline, as `off_by` computes it for each result.
 
-    The truth is `plain` in float64. A baseline need not meet the rule of treadle's ops: it may
-    round differently, but must compute the same function.
+    The expected results are those of `plain` in float64. A baseline need not meet the rule of
+    treadle's ops: it may round differently, but must compute the same function.
     """
     del poison  # only our results are checked for unwritten elements
     found, truths = evaluate(function, args), evaluate(plain or getattr(reference, op), exact(args))
@@ -157,8 +157,8 @@ def verify_baseline(
 
 
 def off_by(what: str, value: Tensor, truth: Tensor) -> float:
-    """The largest error divided by the largest value of the truth; raises Refused beyond
-    FAR_OFF."""
+    """The largest error divided by the largest value of the truth. Raises Refused if the quotient
+    exceeds FAR_OFF."""
     if value.shape != truth.shape:
         raise Refused(f"{what} is {list(value.shape)}")
     if not truth.numel():
@@ -172,7 +172,7 @@ def off_by(what: str, value: Tensor, truth: Tensor) -> float:
 
 
 def compare(what: str, value: Tensor, other: Tensor, truth: Tensor, is_result: bool) -> float:
-    """The error of `value` divided by its limit."""
+    """The error of `value` divided by its limit. Raises Refused if the quotient exceeds 1."""
     if not truth.numel():
         return 0.0
     error, allowed = (float((t.double() - truth).abs().max()) for t in (value, other))

@@ -146,7 +146,7 @@ def wall_case(settings: Settings, backward: bool) -> Case:
 
 
 def device_case(settings: Settings, dtype: torch.dtype, backward: bool) -> Case:
-    # TF32 would change the results, so it is off, which is torch's default.
+    # TF32 would change the results, so it is off, as it is by default in torch.
     torch.backends.cuda.matmul.allow_tf32 = False
     sizes = SMALL if settings.quick else LARGE
     functions, notes = _functions(settings, dtype)
@@ -189,8 +189,8 @@ def _yardsticks(sizes: Sizes, inputs: list[Any]) -> dict[str, Any]:
     b, _, h = sizes
     copies = []
     for *_, old_cell in inputs:
-        # The kernel reads three gates and the cell, and writes h and the cell: six arrays. The copy
-        # reads three arrays and writes three.
+        # The pointwise kernel reads three gates and the cell, and writes h and the cell: six
+        # arrays. The copy reads three arrays and writes three.
         source = torch.randn(3 * b * h, device="cuda").to(old_cell.dtype)
         copies.append(partial(torch.empty_like(source).copy_, source))
     # A kernel that waits for zero cycles does nothing.

@@ -1,13 +1,13 @@
-"""Times layers of cells written as formulas, against treadle's LSTM and GRU and against loops.
+"""Times layers whose cells are written as formulas, against treadle's LSTM and GRU, and loops.
 
 A row is the wall time of a call of treadle.nn.Recurrent with one layer and I = H. LSTM and GRU
 written as formulas are compared with treadle.nn.LSTM and GRU of the same sizes. Light GRU and sLSTM
-are compared with loops over time, eager and as TorchScript. Light GRU's loop is that of
-SpeechBrain, and its sizes are those of a layer in SpeechBrain's recipes for speech.
+are compared with loops over time, eager and as TorchScript. The loop of Light GRU is SpeechBrain's,
+and its sizes are those of a layer in SpeechBrain's recipes for speech.
 
 The rows `compile` measure compilation: the time of a process's first call, forward and backward,
-minus that of a later call. They compare an empty folder of compiled cells with one that already
-contains the cell.
+minus the time of a later call. The folder of compiled cells is empty in one measurement, and in the
+other it already contains the cell.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def case(settings: Settings, kind: Kind) -> Case:
         share = share if settings.device == "cuda" else 1.0
         target = Target(f"at most {share:g} × the {other}", lambda medians: share * medians[other])
     else:
-        # This module's parameters have another order, so it gets arguments of its own.
+        # The parameters of this module have another order, so it gets its own arguments.
         module = OWN[kind.cell](hidden, hidden, **device)
         own = arguments(module, x.clone(), kind.backward)
         name = f"treadle.nn.{kind.cell.upper()}"

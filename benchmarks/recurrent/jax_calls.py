@@ -1,7 +1,7 @@
-"""The calls of jax_layer.py in JAX (treadle.jax, lax.scan and flax), and checks of their results
-against torch's own layer in float64.
+"""The JAX layers that jax_layer.py times (treadle.jax, lax.scan and flax), and checks of their
+results against torch's own layer in float64.
 
-Every layer is a function of x [T, B, I], states (h0, and c0 of an LSTM) [B, H] and parameters, and
+Every layer is a function of x [T, B, I], states [B, H] (h0 and, for an LSTM, c0) and parameters. It
 returns the output and the last states. Parameters have torch's layout, except those of flax.
 """
 
@@ -79,8 +79,8 @@ class Given:
         def uniform(*shape: int) -> Any:
             return rng.uniform(-1, 1, shape) * s.h**-0.5
 
-        # flax has the sum of these biases. It is exact in every dtype, because both are multiples
-        # of 1/256.
+        # In flax, one bias is the sum of these two. The sum is exact in every dtype, because both
+        # are multiples of 1/256.
         biases = (np.round(256 * uniform(rows)) / 256 for _ in range(2))
         states = [rng.normal(size=(s.b, s.h)) for _ in range(2 if kind.cell == "lstm" else 1)]
         output = rng.normal(size=(s.t, s.b, s.h))
@@ -104,7 +104,7 @@ class Candidate:
     run: Callable[..., Any]
     given: Given
     params: Any
-    restored: Callable[[Any], tuple[Any, ...]]  # converts its gradients to torch's layout
+    restored: Callable[[Any], tuple[Any, ...]]  # converts gradients of params to torch's layout
     training: bool
 
     @staticmethod
@@ -127,9 +127,9 @@ class Candidate:
         return self.run(self.given.x, self.given.states, self.params, *more)
 
     def first_steps(self) -> list[Tensor]:
-        """The first outputs of the same compiled call and, in training, the gradients from only
-        these outputs. So later steps do not affect what is compared. Raises Refused unless all
-        results are finite and the last output is h_n."""
+        """The first outputs of the compiled call that is timed. In training, also the gradients of
+        x and params, computed from only these outputs. So later steps do not affect what is
+        compared. Raises Refused unless all results are finite and the last output is h_n."""
         given = self.given
         more = (given.first_grads,) if self.training else ()
         found = self.run(given.x, given.states, self.params, *more)
@@ -222,9 +222,9 @@ def check(
     plain: Callable[[], list[Tensor]],
     poison: bool = False,
 ) -> float:
-    """The largest error divided by its limit. For all candidates the limit is that of ROUNDINGS.
-    Ours, marked by `poison`, must also satisfy the tests' rule, in which lax.scan in the same dtype
-    is the composition."""
+    """The largest error divided by its limit. All candidates must keep the limit that ROUNDINGS
+    sets. treadle's, for which `poison` is true, must also satisfy the rule of the tests, with
+    lax.scan in the same dtype as the composition."""
     found, worst = candidate.first_steps(), 0.0
     others = plain() if poison else found
     for index, (value, other, truth) in enumerate(zip(found, others, truths, strict=True)):

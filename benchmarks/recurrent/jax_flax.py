@@ -1,8 +1,8 @@
 """flax's GRU and LSTM layers with torch's parameters, for jax_calls.py; flax may be missing.
 
-A flax cell has a transposed matrix for each gate, and one bias where torch adds two. A GRU adds
-this bias to the input's product, except that its gate n has two biases. An LSTM adds the bias to
-the product with h.
+A flax cell has a transposed matrix for each gate, and one bias where torch adds two. flax's GRU
+adds this bias to the product with x, except that its gate n has two biases. flax's LSTM adds the
+bias to the product with h.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ GATES = {"gru": "rzn", "lstm": "ifgo"}
 
 def layer(cell: str, hidden: int, dtype: Any, x: Any, states: Any, params: Any) -> Any:
     kinds = {"gru": linen.GRUCell, "lstm": linen.OptimizedLSTMCell}
-    # Without this, flax would draw orthogonal matrices to find the parameters' shapes, which JAX
-    # cannot do in half types.
+    # With its default initializer, flax would draw orthogonal matrices to find the shapes of the
+    # parameters. JAX cannot draw these in half types.
     no_draw = linen.initializers.zeros_init()
     made = kinds[cell](hidden, dtype=dtype, param_dtype=dtype, recurrent_kernel_init=no_draw)
     carry = states[0] if cell == "gru" else states[::-1]

@@ -1,9 +1,9 @@
 """Times GRU and LSTM layers of treadle.jax against jax.lax.scan and flax, all under jax.jit.
 
 Shapes are B, T, H, where I is H, or B, T, I, H. Layers have one direction. As in layer.py, a time
-is that of the whole call: forward, or forward and backward with the gradients of the input and of
+is that of a whole call: forward, or forward and backward with the gradients of the input and of
 all parameters. In float32, no candidate uses TF32. JAX is imported when the first row is built, so
-that listing keys does not need it.
+listing the keys of all rows does not need JAX.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SUITE = "jax"
 CELLS = ("gru", "lstm")
 CPU_SIZES = ((1, 100, 64, 128), (8, 200, 16, 64))  # B, T, I, H
 CUDA_SIZES = ((16, 512, 512), (16, 512, 256), (64, 256, 1024))  # B, T, H
-# Half types have no kernel on the CPU.
+# On the CPU, the layers of treadle.jax have no kernels for half types.
 DTYPES = {"cpu": (torch.float32,), "cuda": (torch.bfloat16, torch.float32)}
 HEADLINE = ("gru", "16,512,512", torch.bfloat16)
 TIMES_AS_FAST = 5

@@ -44,7 +44,8 @@ from benchmarks.recurrent.layer_calls import (
 PADDED, RECOMPUTE, LSTM_PACKED = "padded", "recompute=True", f"{LSTM}, packed"
 SMALL = "treadle, c0 = 0"
 GATES = {OURS: 3, LOOP: 3, RECOMPUTE: 3, PADDED: 3, SMALL: 3, LSTM: 4, LSTM_PACKED: 4}
-# c0, and a bias added to the gates i and o. With them, float32 slopes are subnormal or nearly so.
+# c0, and a bias that is added to the gates i and o. With these values, the derivatives of
+# activations in float32 are subnormal or nearly so.
 SATURATED = {"c0 = 42": (42.0, 0.0), "gates 80": (0.0, 80.0)}
 CPU_SIZES = ((1, 100, 64, 128), (32, 50, 128, 256), (8, 200, 16, 64))  # B, T, I, H
 CUDA_SIZES = ((64, 512, 512), (16, 256, 1024), (256, 256, 1024))  # B, T, H; I is H
@@ -186,7 +187,7 @@ def baseline(kind: Kind) -> str:
 
 
 def cell_case(settings: Settings, kind: Kind) -> Case:
-    """A case of our layer against torch's, with whose results ours are also compared."""
+    """A case of our layer against torch's. The check also compares the results of the two."""
     set_tf32(kind.tf32)
     args = cell_arguments(kind.cell, kind.shape, settings.device, kind.dtype, kind.backward)
     states = 2 if kind.cell == "lstm" else 1

@@ -1,4 +1,4 @@
-"""The calls of layer.py: lltm, nn.LSTM and a loop of cells as functions of tensors."""
+"""The calls that layer.py times: lltm, nn.LSTM and a loop of cells, as functions of tensors."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Args = tuple[Any, ...]
 LSTM, LOOP = "nn.LSTM", "loop of lltm_cell"
 TORCHS: dict[str, type[nn.RNNBase]] = {"lstm": nn.LSTM, "gru": nn.GRU}
 RNNS = {"rnn_tanh": "tanh", "rnn_relu": "relu"}
-# Only the first steps are compared, because rounding errors grow from step to step, faster in lower
-# precision. The difference of two equally accurate float32 computations, divided by the limit of
-# `verify`, was up to 0.6 over 32 steps with H 128, but 1.6 over 100 steps (25 seeds, B 1 and 8) and
-# 1.1 over 32 steps with H 1024 on CUDA (once 1.2 over 16 steps).
+# Only the first steps are compared, because rounding errors grow from step to step, and faster in
+# lower precision. We divided the difference between two equally accurate float32 computations by
+# the limit of `verify`. The result was up to 0.6 over 32 steps with H 128, but 1.6 over 100 steps
+# (25 seeds, B 1 and 8). With H 1024 on CUDA, it was 1.1 over 32 steps (once 1.2 over 16 steps).
 STEPS = 8
-MANY_ROWS = 1024  # libraries may compute a product with fewer rows in another way
+MANY_ROWS = 1024  # with fewer rows, libraries may compute a product in another way
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ def arguments(
     layers: int = 1,
     both: bool = False,
 ) -> Args:
-    """input, h0, c0, weight_ih, weight_hh, bias. Weights are drawn like those of nn.LSTM.
+    """Returns input, h0, c0, weight_ih, weight_hh, bias. Weights are drawn like those of nn.LSTM.
 
-    With `backward`, the input and all parameters require grad. The last three repeat for each layer
-    and, with `both`, each direction.
+    With `backward`, the input and all parameters require grad. There are three parameters for each
+    layer and, with `both`, for each of its two directions.
     """
     b, t, i, h = shape.b, shape.t, shape.i, shape.h
     directions = 2 if both else 1
@@ -74,7 +74,7 @@ def arguments(
 def cell_arguments(
     cell: str, shape: Shape, device: str, dtype: torch.dtype, backward: bool
 ) -> Args:
-    """input, h0, c0 if the cell has one, and the parameters of torch's module of that cell."""
+    """Returns input, h0, c0 if the cell has a c, and the parameters of torch's module for it."""
     x, *states = arguments(shape, device, dtype, backward)[:3]
     options: dict[str, Any] = {"device": device, "dtype": dtype}
     if cell in RNNS:
@@ -86,15 +86,15 @@ def cell_arguments(
 
 
 def packed_arguments(shape: Shape, padded: Args) -> Args:
-    """Like `arguments`, with a tuple of a packed batch's data and batch_sizes in place of the
-    input."""
+    """Returns the arguments `padded` with another input: the data of a packed batch, and a tuple
+    that contains its batch_sizes."""
     x, sizes = padded[0], batch_sizes(shape)
     data = torch.randn(int(sizes.sum()), x.shape[-1], device=x.device).to(x.dtype)
     return data.requires_grad_(x.requires_grad), (sizes,), *padded[1:]
 
 
 def lstm_arguments(args: Args, layers: int = 1, both: bool = False) -> Args:
-    """Like `arguments`, with nn.LSTM's parameters, which are in one buffer for cuDNN."""
+    """Returns `args` with the parameters of a new nn.LSTM, which are in one buffer for cuDNN."""
     x, *middle, h0, c0 = args[: -3 * layers * (2 if both else 1)]
     kind = {"num_layers": layers, "bidirectional": both, "device": x.device, "dtype": x.dtype}
     net = torch.nn.LSTM(x.shape[-1], h0.shape[-1], **kind)
@@ -109,7 +109,7 @@ def layer(
     states: int = 2,
     **options: Any,
 ) -> Callable[..., Any]:
-    """`op`, which has the arguments of torch.lstm or torch.gru, as a function of tensors."""
+    """A function of tensors that calls `op`, which has the arguments of torch.lstm or torch.gru."""
 
     def call(x: Tensor, *rest: Tensor) -> Any:
         hx = list(rest[:states]) if states > 1 else rest[0]
@@ -125,7 +125,7 @@ def torch_layer(cell: str, train: bool) -> Callable[..., Any]:
 
 
 def without_cudnn(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same call without cuDNN, some of whose float16 kernels are wrong."""
+    """The same function without cuDNN, because some of cuDNN's float16 kernels are wrong."""
 
     def call(*args: Any) -> Any:
         if torch.backends.flags_frozen():
@@ -141,14 +141,15 @@ def without_cudnn(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def plain_layer(cell: str, dtype: torch.dtype, train: bool) -> Callable[..., Any]:
-    """The layer with which treadle's is compared. In float32 it is cuDNN's, which is correct and
-    rounds the products of all steps as treadle does. In half types it is torch's without cuDNN."""
+    """torch's layer, with which treadle's results are compared. In float32 it uses cuDNN, which is
+    correct and rounds the products of all steps as treadle does. In half types it does not use
+    cuDNN."""
     own = torch_layer(cell, train)
     return own if dtype == torch.float32 else without_cudnn(own)
 
 
 def packed_layer(op: Callable[..., Any], train: bool = True) -> Callable[..., Any]:
-    """`layer` for a packed batch. Its batch_sizes are in a tuple, which `verify` ignores."""
+    """Like `layer`, for a packed batch. The batch_sizes are in a tuple, which `verify` ignores."""
 
     def call(x: Tensor, sizes: tuple[Tensor], h0: Tensor, c0: Tensor, *params: Tensor) -> Any:
         return op(x, sizes[0], [h0, c0], list(params), True, 1, 0.0, train, False)
@@ -170,16 +171,17 @@ def loop(
 
 
 def as_tf32(x: Tensor) -> Tensor:
-    """float32 truncated by 13 bits, as tensor cores may read it. Gradients pass through
-    unchanged."""
+    """Clears the last 13 bits of float32 numbers, which tensor cores may ignore. Gradients pass
+    through unchanged."""
     cut = (x.detach().view(torch.int32) & ~0x1FFF).view(torch.float32)
     return x + (cut - x).detach()
 
 
 def in_two_products(input: Tensor, hx: Any, params: Any, *_: Any) -> tuple[Tensor, ...]:
-    """A plain layer that computes the input's part of all gates by one product, as our layer and
-    cuDNN's do. In float32, cuBLAS is less accurate for many rows than for the few rows of a step.
-    If TF32 is allowed, operands are rounded here, because cuBLAS rounds them only at some sizes."""
+    """An LLTM in plain PyTorch that multiplies the inputs of all steps by weight_ih in one product,
+    as our layer and cuDNN's do. (In float32, cuBLAS is less accurate for many rows than for the few
+    rows of a step.) If TF32 is allowed, operands are rounded here, because cuBLAS rounds them only
+    at some sizes."""
     (h, c), (weight_ih, weight_hh, bias), found = (t[0] for t in hx), params, []
     rounds = input.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
     read = as_tf32 if rounds else lambda x: x
@@ -206,9 +208,10 @@ def check(
 ) -> float:
     """Runs a call on all steps and applies `verify`, or another rule, to the first steps.
 
-    Later steps do not affect the outputs of the first steps or, if the gradients of later outputs
-    are zero, any gradient. The last states are those of a call on only the first steps. Outputs
-    that are not compared must be finite: unwritten elements of poisoned memory are NaN.
+    Later steps do not affect the outputs of the first steps. They do not affect gradients either,
+    because the gradients of the later outputs are zero here. The last states that are compared come
+    from a second call, on only the first steps. All outputs of the first call must be finite: where
+    a kernel did not write, poisoned memory is NaN.
     """
     packed = isinstance(args[1], tuple)
     exact = args[0].dtype == torch.float32 and args[0].is_cuda and not packed
@@ -252,7 +255,7 @@ def check_finite(*results: Tensor, op: str = "lltm") -> None:
 
 
 def batch_sizes(shape: Shape) -> Tensor:
-    """The rows of each step, for random lengths from 1 to T; the longest is T."""
+    """The number of rows in each step, for rows of random lengths up to T; the longest has T."""
     generator = torch.Generator().manual_seed(7)
     lengths = torch.randint(1, shape.t + 1, (shape.b,), generator=generator)
     lengths[0] = shape.t
@@ -260,8 +263,8 @@ def batch_sizes(shape: Shape) -> Tensor:
 
 
 def set_tf32(on: bool) -> None:
-    """Sets TF32 for both matrix products and cuDNN. torch's defaults, which are off for matrix
-    products and on for cuDNN, would be unfair."""
+    """Sets TF32 for both matrix products and cuDNN. By default, torch allows TF32 only in cuDNN,
+    which would make the comparison unfair."""
     torch.backends.cuda.matmul.allow_tf32 = on
     # The flags are frozen in a process that runs torch's own tests.
     if not torch.backends.flags_frozen():

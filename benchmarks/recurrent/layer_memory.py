@@ -1,8 +1,9 @@
-"""Measures the bytes that a layer keeps for its backward pass and, on CUDA, a step's peak.
+"""Measures the bytes that a layer keeps for its backward pass and, on CUDA, the peak of a step.
 
 Kept bytes are those in use between forward and backward, except for inputs, parameters and results,
 which the caller has anyway. On CUDA the allocator reports them. On the CPU they are counted in the
-autograd graph, which does not show all ops' saved tensors: nn.LSTM's are hidden in oneDNN.
+autograd graph. This graph does not show the saved tensors of every op: nn.LSTM's are hidden in
+oneDNN.
 """
 
 from __future__ import annotations
@@ -57,14 +58,15 @@ def weigh(function: Callable[..., Any], args: Args) -> dict[str, int]:
 
 @dataclass
 class Weighing:
-    """A row with the bytes of several functions. It compares ours with `part` times `against`'s."""
+    """A row with the bytes of several functions. It compares treadle's with `part` times the bytes
+    of the function `against`."""
 
     functions: dict[str, tuple[Callable[..., Any], Args]]
     check: Callable[..., float]
     against: str
     part: float
-    text: str  # the name of that product in the target's text
-    most: float | None  # the target: the largest allowed ratio of our bytes to that product
+    text: str  # how the target's text calls `part` times those bytes
+    most: float | None  # the target: the largest allowed ratio of treadle's bytes to these bytes
     facts: dict[str, Any]
     op: str = "lltm"
     weigh: Callable[[Callable[..., Any], Args], dict[str, int]] = weigh
@@ -155,7 +157,7 @@ def kept_by_graph(function: Callable[..., Any], args: Args) -> int:
     saved: dict[int, Tensor] = {}
 
     def pack(t: Tensor) -> Tensor:
-        # Keeps the storage alive, because a freed address may be reused.
+        # The detached tensor keeps its storage alive, because a freed address may be reused.
         saved[t.untyped_storage().data_ptr()] = t.detach()
         return t
 

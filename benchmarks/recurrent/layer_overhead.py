@@ -1,5 +1,6 @@
-"""Times the host's overhead of a module call. It matters for short sequences: a policy acts one
-step at a time, and recurrent reinforcement learning trains on sequences of 16 to 128 steps.
+"""Times the host's overhead of a module call. This overhead matters for short sequences: a policy
+acts one step at a time, and recurrent reinforcement learning trains on sequences of 16 to 128
+steps.
 
 The baselines are torch's modules with the same parameters. On a GPU the sizes are those of a
 policy. On the CPU the layer is so small that the overhead dominates.
@@ -106,7 +107,7 @@ def states_of(cell: str) -> int:
 
 
 def of_torch(name: str, settings: Settings, kind: Kind) -> tuple[Args, Callable[..., Any]]:
-    """nn.LSTM or nn.GRU, whose parameters are flattened for cuDNN, and its arguments."""
+    """The arguments and the call of nn.LSTM or nn.GRU, with its parameters in one cuDNN buffer."""
     cell = name[3:].lower()
     x, *given = arguments(kind.shape, settings.device, kind.dtype, kind.backward)[:3]
     net = TORCHS[cell](kind.shape.i, kind.shape.h, device=settings.device, dtype=kind.dtype)
@@ -153,7 +154,7 @@ def call_case(settings: Settings, kind: Kind) -> Case:
 
 
 class Acting:
-    """A module called for one step at a time, with make_step's interface."""
+    """Calls a module for one step at a time, with the interface of make_step's result."""
 
     def __init__(self, net: Any) -> None:
         self.net, self.hx = net, None
@@ -167,7 +168,7 @@ class Acting:
 
 
 def check_steps(function: Any, net: Any, x: Tensor, *, poison: bool = False) -> float:
-    """Compares the first steps with one float64 call of the layer for all of them."""
+    """Compares the results of single steps with one float64 call of the layer for all of them."""
     function.reset_all()
     if poison:
         with poisoned_memory():
@@ -181,7 +182,7 @@ def check_steps(function: Any, net: Any, x: Tensor, *, poison: bool = False) -> 
 
 
 def step_case(settings: Settings, kind: Kind, clock: str) -> Case:
-    """Times make_step against calls of modules. Its host time and its wall time have a target."""
+    """Times make_step against calls of modules. Its host time and its wall time have targets."""
     set_tf32(False)
     cell, device = kind.cell.upper(), settings.device
     sizes, options = (kind.shape.i, kind.shape.h), {"device": device, "dtype": kind.dtype}
@@ -193,7 +194,8 @@ def step_case(settings: Settings, kind: Kind, clock: str) -> Case:
     for name in (GRU, LSTM):
         other = Acting(getattr(nn, name[3:])(*sizes, **options).requires_grad_(False))
         yardsticks[name] = calls(other, [(x[0],)])
-    # The check gets a separate module: it converts the dtype and back, which moves the parameters.
+    # The check gets a separate module, because it changes the module's dtype and restores it, which
+    # moves the parameters to other addresses.
     twin = getattr(treadle.nn, cell)(*sizes, **options).requires_grad_(False)
     twin.load_state_dict(net.state_dict())
     timer: Wall | Host = settings.host() if clock == "host" else settings.wall()

@@ -1,8 +1,8 @@
 """Times the recurrent layers of public models: treadle.nn.LSTM and GRU against torch's.
 
-A row is a call of the whole module, with the sizes of a project's own configuration: its batch,
-steps, features, layers and directions. The weights are random, and the same for both modules. In
-float32, TF32 is allowed, which is torch's default for recurrent layers.
+A row times a call of a whole module, with the sizes in a project's own configuration: batch, steps,
+features, layers and directions. The weights are random, and the same for both modules. In float32,
+TF32 is allowed, which is torch's default for recurrent layers.
 
 Results are checked twice: the first steps by the rule of all benchmarks (verify.py), and the whole
 call against torch without cuDNN in float64. The first steps are not enough, because a second
@@ -41,7 +41,7 @@ from benchmarks.recurrent.sweep_calls import chosen
 SUITE = "models"
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 EFFORT = (LONG_SAMPLE, 0.06, (3, 51))  # sample, seconds and rounds, as in sweep.py
-SHORTEST = 3  # lengths of packed rows are at least T divided by this
+SHORTEST = 3  # each row of a packed batch has at least T / SHORTEST steps
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def facts(settings: Settings, kind: Model) -> dict[str, Any]:
 
 
 def lengths(shape: Shape) -> Tensor:
-    """The steps of each row: random, from a third of T to T, the longest first."""
+    """The number of steps of each row: random numbers from a third of T to T, the largest first."""
     generator = torch.Generator().manual_seed(7)
     found = torch.randint(max(1, shape.t // SHORTEST), shape.t + 1, (shape.b,), generator=generator)
     found[0] = shape.t
@@ -163,8 +163,8 @@ def case(settings: Settings, kind: Model) -> Case:
 
 
 def modules(settings: Settings, kind: Model) -> tuple[nn.RNNBase, nn.RNNBase]:
-    """Torch's module, whose parameters are flattened for cuDNN, and ours with the same
-    parameters."""
+    """torch's module, whose parameters are in one buffer for cuDNN, and treadle's module with the
+    same parameters."""
     stack, shape = kind.stack, kind.shape
     options = {"device": settings.device, "dtype": kind.dtype}
     sizes = (shape.i, shape.h, stack.layers)
@@ -200,8 +200,8 @@ def called(net: nn.RNNBase) -> Callable[..., tuple[Tensor, ...]]:
 
 
 def plain_stack(kind: Model, rounds: bool = False) -> Callable[..., tuple[Tensor, ...]]:
-    """Torch's op as a function of `arguments`. `rounds`: whether to round float32 operands to TF32
-    here, because libraries round them only at some sizes."""
+    """torch's op as a function of `arguments`. With `rounds`, it gets float32 operands that are
+    already rounded to TF32, because libraries round them only at some sizes."""
     op, stack = getattr(torch, kind.cell), kind.stack
     options = (True, stack.layers, 0.0, kind.backward, stack.both)
     directions = stack.layers * (2 if stack.both else 1)

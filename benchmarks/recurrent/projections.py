@@ -47,7 +47,7 @@ DTYPES = {
     "cpu": (torch.float32, torch.bfloat16),
 }
 QUICK = ((2, 3, 8, 4),)
-FACTORS = {True: 1 / 3, False: 1.0}  # the limit over torch's time: RNN-T in bfloat16, and others
+FACTORS = {True: 1 / 3, False: 1.0}  # limit / torch's time, for RNN-T in bfloat16 and for others
 
 
 @dataclass(frozen=True)

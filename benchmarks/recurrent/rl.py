@@ -1,11 +1,11 @@
 """Times LSTM and GRU on batches as in reinforcement learning: episodes begin in the middle of rows.
 
 Shapes are B, T, H, and I is H. A row resets at 3 % of its steps, as in long episodes, or at half of
-them. There are three baselines: torch's layer on rows that are split, padded, packed and rejoined,
-as in TorchRL; a loop over torch's cell with masks; and, for one size, TorchRL's Triton kernels
-(rl_triton.py). As in layer.py, a time is that of the whole call. The target is relative to our own
-time without resets. The suite `rl_shapes` times only treadle, over the shapes of sweep.py up to
-H 512.
+its steps. The first baseline is torch's layer on rows that are split, padded, packed and rejoined,
+as in TorchRL. The second is a loop over torch's cell with masks. For one size, the third is
+TorchRL's Triton kernels (rl_triton.py). As in layer.py, a time is that of a whole call. The target
+is relative to our own time without resets. The suite `rl_shapes` times only treadle, over the
+shapes of sweep.py up to H 512.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def case(settings: Settings, kind: Episodes) -> Case:
     padded = rl_calls.padded(kind.cell, kind.backward, marks)
     loop = rl_calls.loop(kind.cell, marks)
     # In float32, cuBLAS is less accurate in the product of all steps than in that of one step, so
-    # the check compares with a layer that also computes the product of all steps.
+    # the check compares with a layer that also computes the product of all steps at once.
     at_once = settings.device == "cuda" and kind.dtype == torch.float32
     plain = without_resets(
         getattr(torch.ops.treadle, kind.cell).input,

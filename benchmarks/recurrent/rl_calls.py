@@ -1,8 +1,8 @@
-"""Three ways to run a layer over rows with several episodes, which rl.py compares.
+"""Runs a layer over rows with several episodes, in three ways that rl.py compares.
 
-Each way is a function of x [T, B, I], h0, c0 if the cell has one, and the parameters of torch's
-module. It is made for given marks [T, B], which are True where an episode begins. If x has fewer
-steps than the marks, only the first marks are used.
+Each way is a function of x [T, B, I], h0 (with c0 if the cell has a c) and the parameters of
+torch's module. It is made for given marks [T, B], which are True where an episode begins. If x has
+fewer steps than the marks, only the first marks are used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """TorchRL's Triton kernels for the rows of rl.py; torchrl or a GPU may be missing.
 
-Triton autotunes them at the first call of a size, which takes minutes, mostly in its compiler. To
-fill Triton's cache from several processes in parallel, run this file before the suite:
+Triton autotunes them at the first call with a new size. This takes minutes, mostly in Triton's
+compiler. To fill Triton's cache from several processes in parallel, run this file before the suite:
 
     python benchmarks/recurrent/rl_triton.py --jobs 12
 """
@@ -34,16 +34,17 @@ except Exception as problem:  # a torchrl for another version of torch may raise
 else:
     VERSION, WHY_NOT = torchrl.__version__, ""
 
-# The only size that is tuned: the one that TorchRL's authors time, in its fastest dtype.
+# Only this size is tuned, in one dtype: the size that TorchRL's authors time, in the dtype in which
+# their kernels are fastest.
 TUNED = Shape.of((128, 128, 256), False)
 DTYPE = torch.bfloat16
 
 
 def triton(cell: str, marks: Tensor) -> Call:
-    """TorchRL's layer with resets, called as its module does: in float32 with bfloat16 products.
+    """TorchRL's layer with resets, called as in its module: in float32 with bfloat16 products.
 
-    It expects [B, T, I], and a state for every step at which an episode may begin. Calls with fewer
-    steps are padded, so that only one number of steps is tuned.
+    TorchRL's function expects an input [B, T, I], and a state for every step at which an episode
+    may begin. Calls with fewer steps are padded, so that only one number of steps is tuned.
     """
     run, count = getattr(theirs, f"{cell}_triton"), STATES[cell]
     begins = marks.t().contiguous()
@@ -66,7 +67,7 @@ def triton(cell: str, marks: Tensor) -> Call:
 
 
 def warm(part: int, parts: int) -> None:
-    """Compiles one part of the configurations: calls the kernels with only these to choose from."""
+    """Compiles one part of the configurations, by calling the kernels with only that part."""
     for kernel in vars(theirs).values():
         if hasattr(kernel, "configs"):
             kernel.configs = kernel.configs[part::parts] or kernel.configs[:1]
@@ -78,7 +79,7 @@ def warm(part: int, parts: int) -> None:
                 output = call(*args)[0]
                 if backward:
                     output.sum().backward()
-            except Exception as problem:  # a part may have no configuration that fits
+            except Exception as problem:  # a part may have no configuration that the GPU can run
                 print(f"{cell}: {type(problem).__name__}: {str(problem)[:200]}", file=sys.stderr)
 
 

@@ -1,11 +1,11 @@
 """Times lltm over shapes, dtypes and forms on CUDA, in four suites.
 
-As in layer.py, a time is that of the whole call, including the product with the input. The suites:
+As in layer.py, a time is that of a whole call, including the product with the input. The suites:
 
-    sweep_targets     targets in µs per step; float16 must be as fast as bfloat16
+    sweep_targets     has targets in µs per step; float16 must be as fast as bfloat16
     sweep_shapes      must not be slower than nn.LSTM in the same dtype
-    sweep_algorithms  the planner's choice and each algorithm that can be forced
-    sweep_launch      a layer so tiny that only the call overhead matters
+    sweep_algorithms  times the planner's choice and each algorithm that can be forced
+    sweep_launch      times a layer so tiny that only the call overhead matters
 
 Shapes are B, T, H, and I is H.
 """
@@ -125,12 +125,12 @@ SUITES: dict[str, Callable[[Settings], Iterator[Plan]]] = {
     "sweep_algorithms": algorithms,
     "sweep_launch": launch,
 }
-# Seconds per sample. A long sample makes the time to fill the queue and to wait at its end, about
-# 60 us, negligible, as in a program that keeps the queue full. Tiny calls do not need this, because
-# they measure only the host's overhead.
+# Seconds per sample. In a long sample, the time to fill the launch queue and to wait at the end,
+# about 60 us, is negligible, as in a program that keeps the queue full. Tiny calls do not need long
+# samples, because they measure only the host's overhead.
 LONG_SAMPLE, SHORT_SAMPLE = 16e-3, 2e-3
-# Seconds per sample, seconds per candidate, and the least and most rounds. All are small, because
-# there are hundreds of rows, and some calls take 0.1 s.
+# Seconds per sample, seconds per candidate, and the minimum and maximum number of rounds. All are
+# small, because there are hundreds of rows, and some calls take 0.1 s.
 EFFORT = {
     "sweep_targets": (LONG_SAMPLE, 0.12, (5, 51)),
     "sweep_shapes": (LONG_SAMPLE, 0.06, (3, 51)),

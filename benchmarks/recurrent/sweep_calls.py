@@ -121,7 +121,7 @@ def in_algorithm(algorithm: str, cell: str = "lltm") -> Callable[..., Any]:
 
 
 def chosen(function: Callable[..., Any], args: Args) -> str:
-    """The algorithms of the launches of a forward call; "" if none of our kernels was launched."""
+    """The algorithms that a forward call launches; "" if it launches none of our kernels."""
     bindings = _build.bindings()
     bindings.take_launches()
     bindings.record_launches(True)

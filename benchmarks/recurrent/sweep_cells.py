@@ -89,7 +89,7 @@ def wide(settings: Settings) -> Iterator[Plan]:
             yield plan("sweep_wide", wide_case, settings, kind)
     for cell in TORCHS:
         for kind in kinds(settings, (ROBOTS, *WIDE), (BF16, FP32), DENSE, cell):
-            # In float32, only TF32 is timed, which torch allows in layers by default.
+            # In float32, only TF32 is timed, because torch allows TF32 in layers by default.
             half = kind.dtype == BF16
             if kind.tf32 or (half and kind.shape.name != NAME_OF_ROBOTS):
                 yield plan("sweep_wide", wide_case, settings, kind)
@@ -116,7 +116,7 @@ def cells_case(settings: Settings, kind: Sweep, suite: str = "sweep_cells") -> C
 
 
 def cell_algorithms_case(settings: Settings, kind: Sweep) -> Case:
-    """The planner's choice and each algorithm that the shape allows."""
+    """Times the planner's choice and each algorithm that the shape allows."""
     set_tf32(False)
     args = cell_arguments(kind.cell, kind.shape, settings.device, kind.dtype, kind.backward)
     functions, target = algorithm_calls(kind.cell), beside_best()
@@ -129,7 +129,7 @@ def cell_algorithms_case(settings: Settings, kind: Sweep) -> Case:
 
 
 def wide_case(settings: Settings, kind: Sweep) -> Case:
-    """LSTM and GRU against torch's own; LLTM, which torch lacks, against nn.LSTM."""
+    """Times LSTM and GRU against torch's layers, and LLTM, which torch lacks, against nn.LSTM."""
     target = steps_at_most(kind, WIDE_TARGETS[kind.cell][kind.backward])
     if kind.cell == "lltm":
         return beside_lstm(settings, "sweep_wide", kind, target)

@@ -1,13 +1,13 @@
-"""Times a training call of a recurrent state-space model: a loop over a GRU cell and other layers.
+"""Times forward and backward of a recurrent state-space model, which loops over a GRU cell.
 
 The model is Dreamer's with a Gaussian state. A step computes the GRU's state from the last action
 and sample, a prior from the state, and a posterior from the state and the observation's features;
 then it draws the next sample from the posterior. Because the next step needs this sample, no GRU
-kernel can run several steps.
+kernel can run several steps in one launch.
 
 The candidates are a loop over torch's cell, the same loop with a compiled step, a loop over
-treadle's cell, and `make_training_step` of the whole loop ("treadle") or of one step. All share
-their parameters.
+treadle's cell, and `make_training_step` of the whole loop ("treadle") or of one step. All of them
+use the same parameter tensors.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ QUICK = Sizes(2, 3, 8, 4, 3, 2)
 
 
 class OneStep(nn.Module):
-    """treadle's layer as a cell, with the names of a cell's parameters."""
+    """treadle's layer used as a cell. Its parameters are named like those of a cell."""
 
     def __init__(self, cell: nn.GRUCell) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class OneStep(nn.Module):
 
 
 def our_cell(cell: nn.GRUCell) -> nn.Module:
-    """treadle's cell with the parameters of torch's; OneStep if this version has no GRUCell."""
+    """treadle's cell with the parameters of `cell`. OneStep if this treadle has no GRUCell."""
     if not hasattr(treadle.nn, "GRUCell"):
         return OneStep(cell)
     kind = {"device": cell.weight_hh.device, "dtype": cell.weight_hh.dtype}
@@ -123,7 +123,8 @@ def plans(settings: Settings) -> Iterator[Plan]:
 
 
 def arguments(settings: Settings, dtype: torch.dtype, sizes: Sizes) -> Args:
-    """Features, actions, noise, and the first state and sample, which are learned."""
+    """Features, actions, noise, and the first state and sample. Only noise and actions have no
+    gradient."""
     kind = {"device": settings.device, "dtype": dtype}
     steps = (sizes.t, sizes.b)
     return (
@@ -180,8 +181,8 @@ def case(settings: Settings, dtype: torch.dtype) -> Case:
         timer=settings.wall(seconds=0.3, warmup=0.05, rounds=(5, 51)),
         yardsticks={name: calls(function, [args]) for name, function in beside.items()},
         target=at_most(OF_LOOP, LOOP) if settings.device == "cuda" else None,
-        # The error is compared with that of the loop over treadle's cell: it runs the same kernels
-        # on the same numbers, so rounding errors grow equally.
+        # The error is compared with that of the loop over treadle's cell. This loop runs the same
+        # kernels on the same numbers, so its rounding errors grow equally.
         check=partial(verify, op=SUITE, args=args, plain=beside_of(ours, plain, beside[OUR_LOOP])),
         check_baseline=checked,
         check_yardsticks={name: partial(checked, function) for name, function in beside.items()},
@@ -192,8 +193,8 @@ def case(settings: Settings, dtype: torch.dtype) -> Case:
 def beside_of(
     ours: Model, plain: Callable[..., Args], loop: Callable[..., Args]
 ) -> Callable[..., Args]:
-    """Calls the loop over treadle's cell if the arguments have its dtype, otherwise (in float64)
-    the plain model."""
+    """Returns a function that calls the loop over treadle's cell if the arguments have the dtype of
+    that cell, and otherwise (in float64) the plain model."""
     dtype = ours.inward.weight.dtype
     return lambda *args: (loop if args[0].dtype == dtype else plain)(*args)
 

@@ -1,4 +1,4 @@
-"""lltm_cell as in PyTorch's tutorial on C++ extensions, as a baseline for hand-written extensions.
+"""A baseline that computes lltm_cell like the extension of PyTorch's tutorial on C++ extensions.
 
 A Python autograd.Function makes one C++ call in the forward pass (concatenate, addmm, one pointwise
 kernel) and one in the backward pass (one pointwise kernel, two products, sums). The code is our own

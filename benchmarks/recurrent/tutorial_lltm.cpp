@@ -6,7 +6,7 @@
 
 using torch::Tensor;
 
-// gates [B, 3H]; the rest [B, H].
+// gates is [B, 3H]; the other tensors are [B, H].
 void pointwise_forward(const Tensor& gates, const Tensor& old_cell, Tensor& new_h, Tensor& new_cell,
                        Tensor& i, Tensor& o, Tensor& z);
 void pointwise_backward(const Tensor& grad_h, const Tensor& grad_cell, const Tensor& new_cell,

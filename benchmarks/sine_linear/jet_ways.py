@@ -124,7 +124,8 @@ def by_func(wanted: Wanted, x: Tensor, params: Params) -> Derivatives:
     return y, torch.cat(slopes, dim=1) if wanted.gradient else None, found
 
 
-# The last traced program, with its first parameter, by which by_torch_jet recognizes it.
+# The first parameter with which by_torch_jet last traced a program, and that program. A call with
+# another parameter traces again.
 _traced: list[tuple[Tensor, Any]] = []
 
 

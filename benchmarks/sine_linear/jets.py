@@ -1,9 +1,9 @@
-"""Measures derivatives of SIRENs by jets: the time and peak memory of training steps whose loss is
-on the Laplacian or on the gradient, and the time of derivatives without training.
+"""Measures derivatives of SIRENs by jets: the time and peak memory of training steps whose loss
+contains the Laplacian or the gradient, and the time of derivatives without training.
 
-The baselines are autograd applied twice, to plain PyTorch and to treadle's layers; torch.func's
-forward mode applied twice, eager and compiled; and, if it is installed, torch-jet
-(jet-for-pytorch), which runs traced programs in Taylor mode.
+Two baselines apply autograd twice, to plain PyTorch and to treadle's layers. Two others apply the
+forward mode of torch.func twice, eager and compiled. If torch-jet (jet-for-pytorch) is installed,
+it is also a baseline; it runs traced programs in Taylor mode.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def case(settings: Settings, task: Task) -> Case:
 
 
 def weighing(task: Task, device: str) -> Weighing:
-    """The peak bytes of a step, ours and eager autograd's."""
+    """Compares the peak bytes of a step with those of eager autograd."""
     set_tf32(False)
     args = task.arguments(device)
     derive, _ = ways(Settings(device), task)

@@ -1,7 +1,8 @@
 """Times sine_linear, one layer of a SIREN, against plain PyTorch and torch.compile.
 
-On CUDA it measures the device time of large batches and the wall time of a small one, on the CPU
-wall time. The weights are drawn as in a SIREN, and the inputs are sines, as from a previous layer.
+On CUDA it measures the device time of large batches and the wall time of a small one. On the CPU it
+measures wall times. The weights are drawn as in a SIREN, and the inputs are sines, like the outputs
+of a previous layer.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def functions(settings: Settings, tuned: bool) -> dict[str, Callable[..., Any]]:
     if settings.device == "cuda" and not settings.quick:
         found[COMPILED] = baselines.compiled(reference.sine_linear)
     if COMPILED in found and tuned:
-        # Without CUDA graphs: they only save launch overhead, which device time does not include.
+        # CUDA graphs are off: they only save launch overhead, which device time does not include.
         found[AUTOTUNED] = torch.compile(
             reference.sine_linear,
             fullgraph=True,

@@ -1,4 +1,4 @@
-"""Measures training steps of SIRENs (forward, loss, backward): a loss on values or the Laplacian.
+"""Measures training steps of SIRENs, forward and backward, for losses on values or the Laplacian.
 
 The baselines are the same net in plain PyTorch, eager and compiled. torch.compile does not support
 double backward, so the loss on the Laplacian has no compiled baseline. Memory is the peak of a step
@@ -32,7 +32,8 @@ ROWS = {"cuda": 1 << 18, "cpu": 1 << 12}
 # The width, and the number of hidden layers after the first.
 NETS = {"cuda": ((256, 3), (512, 5)), "cpu": ((64, 3), (256, 3))}
 LOSSES = ("values", "Laplacian")
-# Targets relative to the compiled net's speed, plain PyTorch's speed and plain PyTorch's memory.
+# Targets: the minimum speed relative to the compiled net and to plain PyTorch (on CUDA and on the
+# CPU), and the maximum memory relative to plain PyTorch.
 OF_COMPILED, OF_PLAIN, OF_PLAIN_CPU = 1.0, 1.3, 1.1
 OF_MEMORY = {torch.float32: 0.8, torch.bfloat16: 1.0}
 
@@ -139,7 +140,7 @@ def case(settings: Settings, net: Net, count: int | None = None) -> Case:
 
 
 def weighing(net: Net) -> Weighing:
-    """The peak bytes of a step, ours and plain PyTorch's."""
+    """Compares the peak bytes of a step with those of plain PyTorch."""
     set_tf32(False)
     args, plain = net.arguments("cuda"), net.of(reference.sine_linear)
     return Weighing(

@@ -3,9 +3,9 @@
     python docs/figures/front_page.py                 draw the picture beside this file
     python docs/figures/front_page.py --output DIR    draw it in another folder
 
-Left: training times per time step of treadle.nn.LSTM and GRU and of torch's, over H, from the committed
-results of an H200. Right: the picture that the network of examples/photograph.py has learnt, and
-its gradient. This script trains the network on the CPU in a few minutes.
+Left: training times per time step of treadle.nn.LSTM and GRU and of torch's, over H. They are read
+from the committed results of an H200. Right: the picture that the network of examples/photograph.py
+has learnt, and its gradient. This script trains the network on the CPU in a few minutes.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def draw_steps(axes: Axes, cell: str) -> None:
 
 
 def learnt() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The network's picture [H, W, 3] in 0 to 1, and the length of its gradient [H, W]."""
+    """The network's picture [H, W, 3] from 0 to 1, and the length of its gradient [H, W]."""
     image = torch.from_numpy(load_photograph(SETTINGS.pixels))
     height, width, _ = image.shape
     torch.manual_seed(SETTINGS.seed)

@@ -59,7 +59,7 @@ def waves(rows: int, length: int) -> Tensor:
 
 
 def learn_waves(cell: str, rows: int, length: int, looks: list[int]) -> Iterator[dict[str, Any]]:
-    """Yields the held-out loss and the largest c after each of the numbers of LBFGS steps in
+    """Yields the held-out loss and the largest c each time that the number of LBFGS steps is in
     ``looks``. Each step has 20 evaluations."""
     torch.manual_seed(0)
     model, data = Waves(cell).double(), waves(rows, length)

@@ -4,9 +4,9 @@
     python docs/figures/sine_error.py --output DIR    write both files to another folder
 
 It runs for half a minute on the CPU and uses the same random numbers every time. In float32 it
-draws random floats in every quarter of a decade, and computes the largest error in that quarter
-with mpmath. In half types it tries all numbers. treadle's results have the same bits on every
-machine; torch's depend on its version and the processor.
+draws random floats in each quarter of a decade, and computes the largest error in each quarter with
+mpmath. In half types it tries all numbers. treadle's results have the same bits on every machine.
+torch's results depend on its version and on the processor.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def exact_error(name: str, x: float, y: float) -> float:
 
 
 def curves() -> tuple[list[float], dict[str, dict[str, list[float]]], dict[str, Any]]:
-    """The pieces' edges, the largest error in each, and the largest of all with its argument."""
+    """The edges of the pieces, the largest error in each piece, and the largest error of all with
+    its argument."""
     generator = torch.Generator().manual_seed(0)
     limits = edges()
     curve = {name: {who: [] for who in pair} for name, pair in FUNCTIONS.items()}
@@ -93,7 +94,8 @@ def misrounded(name: str, who: str, dtype: torch.dtype) -> int:
     """For how many finite numbers of a half type the result is not correctly rounded."""
     every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
     x = every[every.isfinite()]
-    # float64 is accurate enough: no result is that close to the middle of two half-type numbers.
+    # float64 is accurate enough: no result is so close to the middle between two numbers of a half
+    # type that the error of float64 could change the rounding.
     correct = FUNCTIONS[name]["torch"](x.double()).to(dtype)
     return int((FUNCTIONS[name][who](x) != correct).sum())
 
@@ -109,10 +111,10 @@ def halves() -> dict[str, Any]:
 
 
 def nearest() -> dict[str, float]:
-    """The float of at least 1 that is nearest to a multiple of pi / 2, found by trying all.
+    """The float of at least 1 that is nearest to a multiple of pi / 2, found by trying all floats.
 
-    Let x = m 2^e. Its position within a quarter turn, in units of 2^-64 quarter turns, is m times
-    the first 64 bits of 2^e 2 / pi after the point, modulo 2^64.
+    Let x = m 2^e. The position of the angle x within a quarter turn, in units of 2^-64 quarter
+    turns, is m times the first 64 bits of 2^e 2 / pi after the point, modulo 2^64.
     """
     m = np.arange(2**23, 2**24, dtype=np.uint64)
     found = {"x": 1.0, "distance": 1.0}

@@ -2,9 +2,11 @@
 
     python docs/figures/split_float32.py      # writes split_float32.json
 
-The fp16x2 product is that of cluster/fp16x2_forward.cuh, with K in four parts. When a tensor core
-adds products, it truncates each of them a number of bits after the first bit of the largest. The
-simulation has that number as a parameter. float32 has 24 bits; GPUs keep a few more.
+In fp16x2, each float32 is scaled and becomes a sum of two float16 terms. The order of additions is
+that of cluster/fp16x2_forward.cuh: K, the length of the dot products, has four parts. When a tensor
+core adds products, it keeps a fixed number of bits, counted from the first bit of the largest
+product, and truncates the rest. This number is a parameter of the simulation. A float32 has 24
+bits; GPUs keep a few more.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 K, PARTS, UNITS, ROWS = 512, 4, 96, 8
-TOP, STATE = 14, 12  # exponents: cluster/fp16x2.h
+TOP, STATE = 14, 12  # exponents of the scales of W and h, as in cluster/fp16x2.h
 
 
 def halves(x: Array) -> tuple[Array, Array]:
-    """The float16 terms of x = high + 2^-11 low."""
+    """The float16 terms high and low of x = high + 2^-11 low."""
     high = x.astype(np.float16).astype(np.float64)
     return high, ((x - high) * 2048).astype(np.float16).astype(np.float64)
 
@@ -98,8 +100,7 @@ def cases() -> dict[str, tuple[Array, Array]]:
 
 
 def errors() -> dict[str, dict[str, float]]:
-    """The root mean square of the errors divided by that of the sums of magnitudes, in units of
-    2^-24."""
+    """The root mean square of the errors, divided by that of |h| |W|^T, in units of 2^-24."""
     found: dict[str, dict[str, float]] = {}
     for name, (w, h) in cases().items():
         exact = h @ w.T

@@ -13,7 +13,7 @@ from torch import Tensor
 import treadle
 
 WARM_UP = 3
-# The agents to evaluate: the full agent, and the agent without one of its parts.
+# The agents to evaluate: the full agent, and variants that lack one of its abilities.
 WHO = {
     "agent": "the agent",
     "cue forgotten": "the agent, made to forget the first frame",
@@ -53,7 +53,7 @@ class Loop:
         return torch.cat([sight, self.last * ~self.world.begins[:, None]], -1)
 
     def reason(self, x: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores of the moves and the value, after one step of the memory."""
+        """Scores of the moves and the value, after one step of the GRU."""
         if self.who == "cue forgotten":
             begins = begins | (self.world.clock == 1)
         if self.one is not None:
@@ -70,7 +70,7 @@ class Loop:
         scores, value = self.reason(x, begins)
         if self.who == "random":
             scores = torch.zeros_like(scores)
-        # The argmax of scores with Gumbel noise is a sample from their softmax.
+        # The argmax of the scores plus Gumbel noise is a sample from their softmax.
         action = (scores - torch.empty_like(scores).exponential_().log()).argmax(-1)
         chance = scores.log_softmax(-1).gather(-1, action[:, None])[:, 0]
         self.last.copy_(action[:, None] == self.moves)
@@ -97,8 +97,8 @@ class Loop:
 
 class Captured:
     """A call captured as a CUDA graph. Each replay draws new random numbers, and writes its results
-    to the same tensors. This object refers to the call, so that the tensors of the call, which the
-    graph uses, stay alive."""
+    to the same tensors. This object holds a reference to the call, because the graph uses tensors
+    of the call, which must stay alive."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self.call, self.graph = call, torch.cuda.CUDAGraph()

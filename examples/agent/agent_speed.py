@@ -1,4 +1,4 @@
-"""Frames per second of the loop, and how long host and device wait for each other."""
+"""Measures frames per second of the loop, and how long host and device wait for each other."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ SLEEP = 1 << 26  # cycles, a few hundredths of a second
 
 
 class HostWorld:
-    """A world on the CPU, as most environments are, for nets on a GPU. Every step copies frames to
-    the GPU and actions back."""
+    """A world on the CPU, where most environments run, for nets on a GPU. Every step copies frames
+    to the GPU and actions back."""
 
     def __init__(self, world: World, device: torch.device) -> None:
         self.world, self.device, self.rows = world, device, world.rows
@@ -105,9 +105,9 @@ def wait(device: torch.device) -> None:
 
 
 def alone(call: Callable[[], object], steps: int) -> tuple[float, float]:
-    """Seconds per call of the host if it never waits for the device, and of the device if it never
-    waits for the host. So that neither waits, a sleeping kernel runs first, and all calls are
-    issued before it ends."""
+    """The seconds per call that the host takes, and those that the device takes, if neither waits
+    for the other. To ensure this, a sleeping kernel runs first, and all calls are issued before it
+    ends."""
     calls, cycles = max(1, AHEAD // steps), SLEEP
     host: list[float] = []
     device: list[float] = []

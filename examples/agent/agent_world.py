@@ -2,9 +2,9 @@
 
 A room has 5 x 5 tiles of 8 x 8 pixels, a wall around them, and a digit in each corner. The agent
 begins in the middle and sees the 3 x 3 tiles around it, which do not include a corner. Only the
-first frame also shows the cue, a digit on the agent's own tile. The corner to find has the same
-digit, written by somebody else. An episode ends when the agent reaches any digit, or after LIMIT
-steps. Then the next episode begins in the same row of the batch.
+first frame also shows the cue, a digit on the agent's own tile. The agent must find the corner with
+the same digit, written by somebody else. An episode ends when the agent reaches any digit, or after
+LIMIT steps. Then the next episode begins in the same row of the batch.
 
 Nothing here reads a tensor's value on the host, so on a GPU the host never waits.
 """
@@ -26,7 +26,8 @@ FLOOR_KIND, WALL_KIND, KINDS = 10, 11, 12
 FLOOR, WALL = 0, 1
 START = SIDE * (SIDE // 2) + SIDE // 2
 MOVES = (-SIDE, 1, SIDE, -1)  # up, right, down, left
-# Steps of an episode at most, the reward if it fails, and the standard deviation of pixel noise.
+# The maximum number of steps in an episode, the reward for failing, and the standard deviation of
+# the noise in pixels.
 LIMIT, WRONG, NOISE = 24, -0.5, 0.15
 TEST_DIGITS = 360
 
@@ -72,8 +73,8 @@ def make_sheet(images: Tensor, labels: Tensor, device: torch.device) -> Sheet:
 
 
 class World:
-    """``rows`` rooms. When an episode ends, a new room takes the row. ``step`` updates the tensors
-    in place."""
+    """``rows`` rooms, one for each row of the batch. When an episode ends, a new room replaces the
+    old one in its row. ``step`` updates the tensors in place."""
 
     def __init__(self, sheet: Sheet, rows: int) -> None:
         self.sheet, self.rows = sheet, rows

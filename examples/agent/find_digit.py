@@ -59,7 +59,7 @@ class Settings:
     reading: int = 800  # training steps of the eye
     updates: int = 160
     learning_rate: float = 5e-3
-    tested: int = 200  # steps of the test, in which all digits are unseen
+    tested: int = 200  # steps of the test, with digits that were not in training
     seed: int = 0
 
 
@@ -70,9 +70,9 @@ class Training:
         self.loop, self.settings = loop, settings
         self.play = player(loop, settings.steps)
         self.optimizer = torch.optim.Adam(loop.mind.parameters(), settings.learning_rate)
-        # For each batch: how many episodes ended, how many of them on the right digit, and how many
-        # began in the middle of the batch. These stay on the device until they are printed, so
-        # that update() does not wait for the device.
+        # For each batch: how many episodes ended, how many of these ended on the right digit, and
+        # how many episodes began in the middle of the batch. The counts stay on the device until
+        # they are printed, so update() does not wait for the device.
         self.counts: list[Tensor] = []
 
     def update(self) -> None:

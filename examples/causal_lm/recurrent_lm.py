@@ -21,8 +21,8 @@ import treadle
 
 
 class TorchLSTM(nn.LSTM):
-    """torch's LSTM. Where oneDNN has no bfloat16 LSTM, nn.LSTM raises under autocast on a CPU, so
-    this class stays in float32 there."""
+    """torch's LSTM, which also works under autocast on a CPU for which oneDNN has no bfloat16 LSTM.
+    There, nn.LSTM raises, and this class computes in float32."""
 
     def forward(self, input: Tensor, hx: Any = None) -> Any:
         onednn = torch.backends.mkldnn.is_available()
@@ -41,7 +41,7 @@ LAYERS: dict[tuple[str, str], type[nn.Module]] = {
 }
 HALVES = (torch.float16, torch.bfloat16)
 States = tuple[Tensor, ...]  # h, and c if the cell has one: each [1, B, H]
-# transformers calls a model's cache "cache" from 5.24 on; before, it was "past_key_values".
+# transformers 5.24 renamed the cache of a model from "past_key_values" to "cache".
 CACHE = "cache" if "cache" in CausalLMOutputWithPast.__annotations__ else "past_key_values"
 
 
@@ -51,8 +51,8 @@ class RecurrentLMConfig(PretrainedConfig):
     Args:
         mixer: "lstm", "gru" or "lltm".
         kernels: "treadle", or "torch" for torch's layer of the same name (torch has no LLTM).
-        cell_pull: the weight of a penalty on the mean of |c| in an LLTM's training loss. An LLTM
-            has no forget gate, so without the penalty |c| would grow.
+        cell_pull: the weight of the mean of |c|, which is added to the training loss of an LLTM.
+            An LLTM has no forget gate, so without this penalty |c| would grow.
     """
 
     model_type = "treadle-recurrent-lm"
@@ -79,13 +79,13 @@ class RecurrentLMConfig(PretrainedConfig):
             raise ValueError(
                 f"RecurrentLMConfig: mixer/kernels must be one of {known}, got {mixer}/{kernels}"
             )
-        # A text begins with a newline (byte 10), and byte 0 pads because no text contains it. There
-        # is no end-of-text token.
+        # A text begins with a newline (byte 10). The padding is byte 0, because no text contains
+        # it. There is no end-of-text token.
         super().__init__(**{"bos_token_id": 10, "pad_token_id": 0, "eos_token_id": None} | rest)
 
 
 class RecurrentCache:
-    """The states of every block after the tokens read so far. Its size is constant.
+    """The states of all blocks after the tokens read so far. The cache has a constant size.
 
     It has the methods that ``generate()`` calls on a cache; beam search calls ``reorder_cache``.
     In transformers 4.57 and later, ``generate()`` also accepts a cache to start from.
@@ -175,14 +175,14 @@ class RecurrentForCausalLM(PreTrainedModel, GenerationMixin):
 
         Args:
             input_ids: [B, T]; with a ``cache``, only the new tokens.
-            attention_mask: [B, S], where S >= T also counts the tokens read before. It is 0 at
-                padding, which must be on the left, and 1 at the text.
+            attention_mask: [B, S], 0 at padding, which must be on the left, and 1 at the text.
+                S also counts the tokens read before, so S >= T.
             labels: [B, T], the tokens of ``input_ids``, or -100 at positions that do not count.
                 With labels the result has a ``loss``.
             cache: the states after the tokens read before. They are updated in place.
             use_cache: whether to return a cache. None means the config's ``use_cache``, but False
                 in training.
-            logits_to_keep: how many of the last positions score the next token; 0 means all.
+            logits_to_keep: for how many of the last positions to compute logits; 0 means all.
             return_dict: ignored.
             past_key_values: the name of ``cache`` in transformers before 5.24.
         """
@@ -247,7 +247,7 @@ class RecurrentForCausalLM(PreTrainedModel, GenerationMixin):
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
-        """Keeps ``generate()`` from making a cache for attention."""
+        """Prevents ``generate()`` from making a cache for attention."""
         return False
 
     def get_input_embeddings(self) -> nn.Module:
@@ -257,7 +257,8 @@ class RecurrentForCausalLM(PreTrainedModel, GenerationMixin):
         self.embedding = value
 
     def _init_weights(self, module: nn.Module) -> None:
-        # Uses torch.nn.init, which transformers patches so that it does not change loaded weights.
+        # transformers patches the functions of torch.nn.init so that they leave loaded weights as
+        # they are. So this method changes weights only by these functions.
         if isinstance(module, (nn.Linear, nn.Embedding)):
             nn.init.normal_(module.weight, std=0.02)
             if getattr(module, "bias", None) is not None:

@@ -183,7 +183,7 @@ def train(
 def learn(
     settings: Settings, sides: list[str], text: str, device: torch.device, output: Path
 ) -> dict[str, Any]:
-    """Train with each side's layers; save and load treadle's model, and write a text with it."""
+    """Train a model for each of ``sides``. Save and load treadle's model, and write a text."""
     runs = {}
     for kernels in sides:
         print(f"{kernels}'s {settings.mixer} on {device}, loss in bits per byte:")
@@ -209,7 +209,7 @@ def write(folder: Path, device: torch.device, count: int = 200) -> str:
 def speeds(
     settings: Settings, loads: list[Workload], sides: list[str], device: torch.device
 ) -> list[dict[str, Any]]:
-    """Tokens per second for each workload and each side's layers, measured alternately."""
+    """Tokens per second for each workload and each of ``sides``, which are called alternately."""
     rows = []
     for load in loads:
         measure = training_speed if load.task == "training" else generation_speed

@@ -36,8 +36,8 @@ void call_every_op(torch::Device device) {
   require(torch::allclose(treadle::sine_linear(a, weight, bias, 2),
                           (2 * torch::linear(a, weight, bias)).sin(), 1e-4, 1e-5),
           "sine_linear");
-  // The input is a value v and its derivative v' with respect to one coordinate. The layer makes
-  // z = W v + b and its derivative W v' of them, and then the sine.
+  // The input is a value v and its derivative v' with respect to one coordinate. The layer computes
+  // z = W v + b and its derivative W v', and from these the sine and its derivative.
   const Tensor jet = treadle::sine_linear_jet(torch::stack({b, b + 1}), weight, bias, 2, 1);
   const Tensor z = torch::linear(b, weight, bias), slope = torch::linear(b + 1, weight);
   require(

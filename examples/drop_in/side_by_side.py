@@ -22,7 +22,7 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 from device_check import pick_device  # noqa: E402
 from machine_facts import facts  # noqa: E402
 
-Step = Callable[[int], float]  # takes the step of this number, and returns its loss
+Step = Callable[[int], float]  # takes the training step with this number, and returns its loss
 
 
 def compare(model: nn.Module, learner: Callable[[nn.Module], Step], steps: int) -> dict[str, Any]:

@@ -1,13 +1,13 @@
-"""A language model at the sizes of PyTorch's example word_language_model, with nn.replace.
+"""Trains a language model with torch.nn.LSTM, and a copy of it that treadle.nn.replace converted.
 
     python examples/drop_in/word_language_model.py --json FILE
 
 The model has an embedding, two layers of torch.nn.LSTM and a linear head, all of width 200. A batch
 has 20 columns of text, and each step reads 35 words of every column. SGD has a learning rate of 20,
-gradients are clipped at 0.25, and dropout is 0.2 (--percent 20). Only these numbers come from
-pytorch/examples; the script is our own. The text is that of examples/characters.py. A copy of the
-model, in which treadle.nn.replace has replaced the LSTM, trains alongside. On a GPU, losses are
-comparable only with --percent 0, because cuDNN draws other dropout masks than treadle.
+gradients are clipped at 0.25, and dropout is 0.2 (--percent 20). These numbers are those of the
+example word_language_model in pytorch/examples, but the code is our own. The text is the same as in
+examples/characters.py. On a GPU, the losses of the two models are comparable only with --percent 0,
+because cuDNN and treadle draw different dropout masks.
 """
 
 from __future__ import annotations

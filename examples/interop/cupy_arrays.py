@@ -1,4 +1,4 @@
-"""treadle's kernels, ElementwiseKernel and RawKernel on the same CuPy arrays and stream."""
+"""Runs treadle's kernels and CuPy's ElementwiseKernel and RawKernel on the same CuPy arrays."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def main() -> None:
         a = cupy.linspace(-9, 9, 100_003, dtype=cupy.float32)
         b = cupy.cos(a)
         ours = add(a, b, 0.3)
-        # Each of the three is an fma, which rounds once, so their bits agree.
+        # All three kernels compute an fma, which rounds once, so the results are bitwise equal.
         assert bool((ours == elementwise_add(a, b, np.float32(0.3))).all())
         assert bool((ours == raw_add(a, b, 0.3)).all())
 

@@ -66,7 +66,7 @@ def array(x: Any) -> ctypes.Structure:
     order, kind, size = facts["typestr"][0], facts["typestr"][1], int(facts["typestr"][2:])
     if order == ">" or kind not in "biuf":
         raise RuntimeError(f"array must be of native numbers, got {facts['typestr']}")
-    shape, strides = facts["shape"], facts.get("strides")  # in bytes; None: contiguous
+    shape, strides = facts["shape"], facts.get("strides")  # in bytes, or None if contiguous
     if strides is not None and any(stride % size for stride in strides):
         raise RuntimeError(f"array must have strides of whole elements, got {strides}")
     vector = c_int64 * len(shape)

@@ -1,4 +1,4 @@
-"""treadle's kernels and Numba's @vectorize (CPU) and @cuda.jit (GPU) on the same arrays."""
+"""Runs treadle's kernels and Numba's @vectorize (CPU) and @cuda.jit (GPU) on the same arrays."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""PyCUDA arrays, doubled in place by treadle_scale and by a kernel that PyCUDA compiles from our
-header.
+"""Doubles PyCUDA arrays in place, by treadle_scale and by a kernel that PyCUDA compiles.
 
 The library uses CUDA's runtime, which works in a GPU's primary context. So PyCUDA must also use
-that context (pycuda.autoprimaryctx, not pycuda.autoinit). The kernel from our header needs nvcc and
-this repository.
+that context (pycuda.autoprimaryctx, not pycuda.autoinit). The compiled kernel uses a header of
+treadle, so it needs this repository and nvcc.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def gpu() -> bool:
 
 
 def here(stream: Any) -> object:
-    """The GPU of the current context, with ``stream``, for our library."""
+    """Describes the GPU of the current context and ``stream`` for treadle's library."""
     from pycuda import driver
 
     current, count = driver.Context.get_device(), driver.Device.count()

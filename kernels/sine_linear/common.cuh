@@ -1,5 +1,5 @@
-// Shared by the sine layer's kernels: vector loads and stores, sine and cosine from the values that
-// the forward pass saved, and launch shapes.
+// Code that the sine layer's kernels share: vector loads and stores, launch shapes, and functions
+// that compute sine and cosine from the values that the forward pass saved.
 #pragma once
 
 #include "kernels/common/convert.cuh"
@@ -10,7 +10,7 @@
 
 namespace treadle {
 
-// Elements of a 16-byte access.
+// The number of elements of T in 16 bytes, the widest access.
 template <class T>
 inline constexpr int kWide = 16 / sizeof(T);
 
@@ -42,7 +42,8 @@ __device__ __forceinline__ bool any_far(const acc_t<T> (&u)[kWidth]) {
   return !near;
 }
 
-// The saved values of kWidth elements: only those that the requested waves (sine, cosine) need.
+// The saved values of kWidth elements. The constructor loads only the values that the requested
+// waves (sine, cosine) need.
 template <class T, int kWidth, bool kSine, bool kCosine>
 struct Kept {
   using Layer = math::SineLinear<T>;
@@ -60,7 +61,7 @@ struct Kept {
   }
 };
 
-// Sines and cosines of kWidth phases, as requested.
+// The sines of kWidth phases if kSine, and their cosines if kCosine.
 template <class T, int kWidth, bool kSine, bool kCosine>
 struct Waves {
   using Layer = math::SineLinear<T>;
@@ -76,7 +77,8 @@ struct Waves {
 #pragma unroll
       for (int e = 0; e < kWidth; ++e) p[e] = kept.phase.value[e];
     }
-    // Only double saves u itself, which may be large.
+    // In double the saved phase is u itself, which may exceed kNearPhase. Other types save a 16-bit
+    // phase, which never needs the far path.
     bool far = false;
     if constexpr (std::is_same_v<T, double>) far = any_far<T>(p);
     if (far) {
@@ -98,7 +100,7 @@ struct Waves {
   }
 };
 
-// Row and column of a flat index into [R, O].
+// Finds the row of a flat index into a [rows, columns] array.
 struct Columns {
   int64_t numel, columns;
   FastDivide by_columns;
@@ -126,7 +128,8 @@ inline LaunchShape sine_linear_shape(int64_t numel, int width) {
   return {static_cast<unsigned>(grid), 1, 1, kBlockSize, 0, width, width};
 }
 
-// Below this many elements the GPU is not full, and more threads are faster than wider accesses.
+// With fewer elements than this, the threads do not fill the GPU. More threads with narrow accesses
+// are then faster than fewer threads with wide ones.
 inline constexpr int64_t kWideFrom = int64_t{1} << 17;
 
 }  // namespace treadle

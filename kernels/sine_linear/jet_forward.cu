@@ -1,6 +1,7 @@
-// Propagates a jet through the sine layer on CUDA. The products come from GEMMs or, if there are
-// only a few inputs, from this kernel. A thread computes all parts of one point in kWidth
-// consecutive columns. Formula: kernels/math/sine_jet.h. Twin: kernels/sine_linear/cpu/jet.cpp.
+// Propagates a jet (jet_args.h) through the sine layer on CUDA. The products with the weight come
+// from GEMMs or, if there are only a few inputs, from this kernel. Each thread computes all parts
+// of the jet (the value and its derivatives) for one point and kWidth consecutive columns of the
+// output. Formula: kernels/math/sine_jet.h. Twin: kernels/sine_linear/cpu/jet.cpp.
 #include "kernels/math/sine_jet.h"
 #include "kernels/sine_linear/common.cuh"
 #include "kernels/sine_linear/launchers.h"
@@ -10,11 +11,11 @@ namespace {
 
 // A special value of kInputs: the kernel reads the products instead of computing them.
 constexpr int kGiven = -1;
-// How many parts a thread loads before it uses the first, to hide memory latency.
+// The number of parts that a thread loads before it uses the first one. This hides memory latency.
 constexpr int kAtOnce = 4;
 
-// Provides z of each part. It is computed from the inputs of a row and kWidth rows of W or, for
-// kGiven, read from memory.
+// Provides z, the product with the weight, of each part of the jet. z is computed from the inputs
+// of one point and kWidth rows of W or, for kGiven, read from memory.
 template <class T, int kWidth, int kInputs>
 class Source {
  public:
@@ -87,7 +88,8 @@ class Source<T, kWidth, kGiven> {
   int64_t element_;
 };
 
-// Stores the output and the phase of the value part, given u = omega z, and returns the slopes.
+// Stores the output and the phase of the value part, given u = omega (z + bias). Writes the first
+// and second derivatives of the output with respect to z to `first` and `second`.
 template <class T, int kWidth, bool kFar>
 __device__ __forceinline__ void finish_value(const SineJetForward& args, int64_t element,
                                              const acc_t<T> (&u)[kWidth], acc_t<T> (&first)[kWidth],
@@ -111,8 +113,8 @@ __device__ __forceinline__ void finish_value(const SineJetForward& args, int64_t
   if (args.phase != nullptr) store_at(args.phase, element, phase);
 }
 
-// Stores a part of second derivatives: first * z + second * square, where `square` is z_i^2 or, for
-// a Laplacian, its sum over i.
+// Stores a second-derivative part of the jet: first * z + second * square. `square` is z_i^2 (z_i:
+// z of the first derivative by coordinate i) or, for a Laplacian, the sum of z_i^2 over i.
 template <class T, int kWidth, class From>
 __device__ __forceinline__ void store_second(const SineJetForward& args, int64_t element,
                                              int64_t part, const From& from,
@@ -193,7 +195,7 @@ __global__ void __launch_bounds__(kBlockSize)
 
 template <class T, int kInputs>
 cudaError_t launch_forward(const SineJetForward& args, cudaStream_t stream) {
-  // If the kernel computes the products, registers limit occupancy, so threads have at most 4
+  // If the kernel computes the products, registers limit occupancy, so a thread has at most 4
   // columns.
   constexpr int kWidest = kInputs == kGiven || kWide<T> < 4 ? kWide<T> : 4;
   const Columns columns(args.rows, args.columns);

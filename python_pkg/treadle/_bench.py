@@ -1,7 +1,8 @@
 """Times treadle.nn.LSTM and GRU against torch's on this machine: ``python -m treadle --bench``.
 
-The results show its authors how fast treadle is on GPUs that they do not have. Outputs are first
-compared with those of torch's float32 layer. A row whose error is too large is not timed.
+The results show treadle's authors how fast it is on GPUs that they do not have. Each row of the
+results is for one cell, dtype and shape. Outputs are first compared with those of torch's float32
+layer. If the error is too large, the row has no times.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SHAPES: tuple[Shape, ...] = (
     *((16, 256, 1024), (64, 256, 1024), (256, 256, 1024)),
 )
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-# The largest error, relative to the largest output, with which a row is still timed.
+# A row is timed only if its error, relative to the largest output, is at most this.
 LIMITS = {torch.float32: 5e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 CELLS: dict[str, tuple[Callable[..., nn.Module], Callable[..., nn.Module]]] = {
     "LSTM": (LSTM, nn.LSTM),

@@ -45,7 +45,7 @@ def kernels_path() -> str:
 
 
 def builds() -> list[str]:
-    """The minor versions of torch for which this package has a library, as in ["2.11", "2.12"]."""
+    """The minor versions of torch that this package has a library for, such as ["2.11", "2.12"]."""
     names = {file.parent.name.removesuffix(CPU) for file in LIB.glob("torch-*/facts.json")}
     found = [name.removeprefix("torch-") for name in names]
     return sorted(found, key=lambda minor: [int(part) for part in minor.split(".")])

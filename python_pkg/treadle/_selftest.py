@@ -1,7 +1,7 @@
 """The self-test of ``python -m treadle``: compares every op with ``treadle.reference``.
 
-Arguments are made from the schemas, so an elementwise op needs no entry here. Ops whose arguments
-depend on each other have entries in ``ARGUMENTS``.
+Arguments are made from the schemas. Only ops whose arguments depend on each other need entries in
+``ARGUMENTS``; elementwise ops need none.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ DEFAULT_SHAPE = (33, 65)
 
 @dataclass(frozen=True)
 class Result:
-    """One op on one device in one dtype: the largest error of results and gradients."""
+    """The test of one op on one device in one dtype: its error, and the error that is allowed."""
 
     op: str
     device: str

@@ -1,7 +1,7 @@
 """The elementwise ops: typed and documented functions that call ``torch.ops.treadle.*``.
 
-Errors read ``<op>: <argument> must <rule>, got <fact>`` on every device. They are TypeError if an
-argument is not a tensor or number, otherwise RuntimeError.
+Error texts have the form ``<op>: <argument> must <rule>, got <fact>`` on every device. The class is
+TypeError if an argument is not a tensor or number, otherwise RuntimeError.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
     "vector_add_",
 ]
 
-# These overloads are looked up once. A call of torch.ops.treadle.scale would try each overload.
+# These overloads are looked up once. At each call, torch.ops.treadle.scale would try them in turn.
 _add = torch.ops.treadle.vector_add.default
 _add_number = torch.ops.treadle.vector_add.Scalar
 _add_out = torch.ops.treadle.vector_add.out
@@ -73,7 +73,7 @@ def vector_add(
             _add_out(a, other, alpha=alpha, out=out)
             return out
         add = _add if isinstance(b, Tensor) else _add_number
-        # A keyword argument costs as much as the rest of this function.
+        # A keyword argument takes as much time as the rest of this function.
         return add(a, b) if alpha == 1 else add(a, b, alpha=alpha)  # type: ignore[no-any-return]
     except (RuntimeError, ValueError):  # NumPy raises ValueError when it compares an array with 1
         if _are_tensors(a, out) and _are_plain(b, alpha):
@@ -87,8 +87,8 @@ def _are_plain(b: Tensor | float, alpha: float) -> bool:
     return (isinstance(b, Tensor) or is_plain(b)) and is_plain(alpha)
 
 
-# This is called within `except`. The checks that raise run after that block. Otherwise their errors
-# would also show torch's long error, as their context.
+# This is called within `except`. The checks that raise are called after that block, because errors
+# raised in the block would also show torch's long error, as their context.
 def _are_tensors(first: Any, out: Any = None) -> bool:
     return bool(is_tensor_like(first) and (out is None or is_tensor_like(out)))  # type: ignore[no-untyped-call]
 
@@ -144,10 +144,11 @@ def scale(x: Tensor, factor: Tensor | float, *, out: Tensor | None = None) -> Te
     """``x * factor``; a drop-in replacement for ``torch.mul(x, number)``.
 
     Args:
-        x: [...] of any integer or floating-point dtype, or bool if ``factor`` promotes it to one.
+        x: [...] of any integer or floating-point dtype, or bool if ``factor`` promotes bool to
+            another dtype.
         factor: a real number of Python or NumPy, or a 0-dim tensor. dtypes promote as in
-            ``x * factor``. A tensor is passed to ``torch.mul``, so the host does not wait for its
-            value, and it is differentiable.
+            ``x * factor``. If ``factor`` is a tensor, ``torch.mul`` runs, so the host does not
+            wait for the value, and ``factor`` is differentiable.
         out: the output tensor, resized if its shape does not match. Not differentiable.
 
     Returns:

@@ -37,7 +37,7 @@ def launch_info(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list
         args, kwargs: the arguments of ``op``. Only calls with CUDA tensors launch kernels.
 
     Returns:
-        One dict for each of treadle's kernels, in launch order (cuBLAS's are not included):
+        One dict for each of treadle's kernels (but not for cuBLAS kernels), in launch order:
         ``kernel``, ``grid`` and ``block`` (x, y, z), ``vector_width`` (elements per memory access),
         ``elements_per_thread``, ``registers`` (per thread), ``shared_bytes`` (per block),
         ``local_bytes`` (per thread; 0 unless registers spill), ``blocks_per_sm`` and ``occupancy``

@@ -67,9 +67,10 @@ def sine_linear_jet(
 ) -> Tensor:
     """Passes a jet through ``sin(omega * (x @ weight.T + bias))``, fused; a layer of a SIREN.
 
-    :meth:`treadle.nn.SineLinear.jet` packs the parts and calls this function. Let z, z_i and z_ii
-    be the products of the value, its first and its second derivatives with weight, where z also
-    includes bias. Then y = sin(omega z), y_i = omega cos(omega z) z_i, and
+    :meth:`treadle.nn.SineLinear.jet` packs the parts and calls this function. For the value x, let
+    z = x @ weight.T + bias. For the derivatives x_i and x_ii of x with respect to coordinate i, let
+    z_i = x_i @ weight.T and z_ii = x_ii @ weight.T. Then y = sin(omega z),
+    y_i = omega cos(omega z) z_i, and
     y_ii = omega cos(omega z) z_ii - omega^2 sin(omega z) z_i^2. The Laplacian is the sum of y_ii.
 
     Args:

@@ -31,7 +31,7 @@ TensorDict = Any  # mypy does not know tensordict's types
 
 
 class _Fused:
-    """The forward pass over whole sequences, for both modules. The rest is TorchRL's."""
+    """The forward pass over whole sequences, for both modules. TorchRL's classes do the rest."""
 
     _layers_name: str
     in_keys: list[Any]
@@ -132,7 +132,7 @@ class _Fused:
         raise NotImplementedError
 
     def _flags(self, marks: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The op's arguments after the parameters, and keyword arguments."""
+        """The op's positional arguments after ``params``, and its keyword arguments."""
         flags = (self._layers.bias, 1, 0.0, self._layers.training, False, False)
         return flags, {"recompute": self.recurrent_recompute == "full", "reset": marks}
 
@@ -140,18 +140,18 @@ class _Fused:
 class LSTMModule(_Fused, theirs.LSTMModule):  # type: ignore[misc]
     """``torchrl.modules.LSTMModule`` on treadle's kernels.
 
-    Arguments, keys, primers and results are TorchRL's. In recurrent mode, where a trajectory begins
-    in the middle of a row, the row resets (see :func:`treadle.lstm`) to the states that the
+    Arguments, keys, primers and results are TorchRL's. If a trajectory begins in the middle of a
+    row in recurrent mode, the row resets (see :func:`treadle.lstm`) to the states that the
     tensordict has at that step. Nothing is split, padded or packed, and the host does not wait for
     the device. Single steps also run treadle's layers. TorchRL's own code runs layers that are
     bidirectional, have projections, or are written in Python (``python_based``).
 
     Args:
-        recurrent_backend: "treadle"; ``torchrl.modules.LSTMModule`` has other backends.
+        recurrent_backend: only "treadle". For others, use ``torchrl.modules.LSTMModule``.
         recurrent_recompute: "full" saves less for the backward pass, like ``recompute`` of
             :func:`treadle.lstm`.
-        inner_cells: whether to also return c where a trajectory ends before the last step, which
-            costs one more pass (``return_cells`` of :func:`treadle.lstm`). If False, c is 0 there.
+        inner_cells: whether to also return c where a trajectory ends before the last step. This
+            takes one more pass (``return_cells`` of :func:`treadle.lstm`). If False, c is 0 there.
         lstm: a layer, which is changed in place by :func:`treadle.nn.replace`.
         Other arguments: as in ``torchrl.modules.LSTMModule``.
 
@@ -186,7 +186,7 @@ class GRUModule(_Fused, theirs.GRUModule):  # type: ignore[misc]
     """``torchrl.modules.GRUModule`` on treadle's kernels; see :class:`LSTMModule`.
 
     Args:
-        recurrent_backend: "treadle"; ``torchrl.modules.GRUModule`` has other backends.
+        recurrent_backend: only "treadle". For others, use ``torchrl.modules.GRUModule``.
         recurrent_recompute: "full" saves less for the backward pass, like ``recompute`` of
             :func:`treadle.gru`.
         gru: a layer, which is changed in place by :func:`treadle.nn.replace`.

@@ -1,5 +1,6 @@
-"""Nested tensors of layout torch.jagged. Elementwise ops, the sine layer and Siren accept them,
-forward and backward, like the torch functions. All other ops raise and name an alternative."""
+"""Tests of nested tensors of layout torch.jagged. Elementwise ops (except snake), the sine layer
+and Siren accept them. Results and gradients must equal those of torch's functions or of a dense
+batch. All other ops raise an error, which may name an alternative."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def jagged(values: Tensor, offsets: tuple[int, ...] = OFFSETS) -> Tensor:
 
 
 def gradients(function: Function, make: Make, *shapes: tuple[int, ...]) -> list[Tensor]:
-    """The result's values for a jagged input [4, j, 3] and dense parameters, and all gradients."""
+    """Calls the function with a jagged input [4, j, 3] and dense parameters. Returns the values of
+    the result, and the gradients of all inputs."""
     parameters = [make(7, 3).requires_grad_(), *(make(*s).requires_grad_() for s in shapes)]
     nested = jagged(parameters[0])
     result = function(nested, *parameters[1:])
@@ -81,7 +83,7 @@ def test_like_torch(name: str, device: str) -> None:
 @pytest.mark.parametrize("backend", ["none", "aot_eager"])
 @pytest.mark.usefixtures("fresh_compile")
 def test_siren(backend: str) -> None:
-    """Values and gradients equal those of one dense batch of all rows, compiled or not."""
+    """Values and gradients equal those of one dense batch with all rows, compiled or not."""
     torch.manual_seed(0)
     siren = treadle.nn.Siren(3, 8, 1, 2, outermost_linear=True)
     run = siren if backend == "none" else torch.compile(siren, fullgraph=True, backend=backend)
@@ -111,7 +113,7 @@ FLAGS: dict[str, dict[str, bool]] = {
 @pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS)
 @pytest.mark.usefixtures("fresh_compile")
 def test_jets_of_a_siren(flags: dict[str, bool], backend: str) -> None:
-    """Every part is jagged like the points, and equals that of one dense batch of all rows."""
+    """Every part of the jet has the points' offsets and equals the same part for a dense batch."""
     torch.manual_seed(0)
     siren = treadle.nn.Siren(3, 8, 1, 1, outermost_linear=True)
     x = torch.rand(7, 3, requires_grad=True)
@@ -219,7 +221,7 @@ def test_what_is_refused(call: Callable[[Tensor], Any], message: str) -> None:
     assert str(raised.value).startswith(message)
 
 
-# Functions by the name that their error texts use.
+# The keys are the functions' names in error texts.
 STRIDED: dict[str, Callable[[Tensor], Any]] = {
     "sine": treadle.sine,
     "cosine_": treadle.cosine_,
@@ -244,7 +246,8 @@ DENSE: dict[str, Callable[[Tensor], Any]] = {
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_the_other_layout_is_named(device: str) -> None:
-    """torch.nested.nested_tensor's default layout is refused; torch has internal errors for it."""
+    """The default layout of torch.nested.nested_tensor is refused. Without this check torch would
+    raise internal errors."""
     nested = torch.nested.nested_tensor([torch.rand(2, 3), torch.rand(4, 3)], device=device)
     got = "got a nested tensor of layout torch.strided"
     for name, call in (STRIDED | DENSE).items():

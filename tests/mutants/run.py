@@ -1,18 +1,20 @@
 """Put each mutant into a copy of the source tree and check that tests kill it: `make mutants`.
 
-A mutant is a deliberate error, which an entry of a table tests/mutants/**/*.toml defines;
-`tables.py` describes the fields. NAMES are names of mutants, patterns of names ("cuda_grid_*"), or
-tables (tests/mutants/recurrent/grid.toml, or recurrent/grid). The copies, an unchanged one and one
-per job, keep their objects in build/mutants, so that only files that a mutant changes are compiled.
-The run fails if a mutant survives, no longer fits the sources or does not compile, or if a test
-that should kill it fails on the unchanged copy.
+A mutant is a deliberate error in the source. The tables tests/mutants/**/*.toml define the mutants,
+one per entry; `tables.py` describes the fields. NAMES are names of mutants, patterns of names
+("cuda_grid_*"), or tables (tests/mutants/recurrent/grid.toml, or recurrent/grid).
+
+There is one unchanged copy of the tree, and one copy per job. They keep their object files in
+build/mutants, so that only files that a mutant changes are compiled. The run fails if a mutant
+survives, no longer fits the sources or does not compile, or if a test that should kill it fails on
+the unchanged copy.
 
 A machine without a GPU can compile for another machine: `--build FOLDER` stores each mutant's
 libraries in FOLDER and runs no tests; `--built FOLDER` tests them.
 
-`--record FILE` writes to a JSON file when and where each mutant was killed, and removes mutants
-that no longer exist. `--unrecorded` skips mutants that this file lists as killed. The repository's
-file is record.json.
+With `--record FILE`, the result, date and machine of each mutant are written to a JSON file, and
+entries of mutants that no longer exist are removed from it. `--unrecorded` skips mutants that this
+file lists as killed. The file in the repository is tests/mutants/record.json.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from tests.mutants.tables import Mutant, MutantError, read, read_all  # noqa: E4
 from tests.mutants.tree_copy import TIMED_OUT, Copy, Libraries  # noqa: E402
 
 FAILED = 1  # pytest's exit code: tests ran, and some failed
-LONGEST = 180.0  # seconds for a mutant's tests, which need less unless a kernel hangs
+LONGEST = 180.0  # time limit in seconds for a mutant's tests; only a kernel that hangs needs more
 
 
 def judge(copy: Copy, mutant: Mutant, libraries: Libraries, unchanged: Copy) -> str:
@@ -74,7 +76,7 @@ def judge(copy: Copy, mutant: Mutant, libraries: Libraries, unchanged: Copy) -> 
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs to use; an empty list if there is no nvcc."""
+    """The GPUs to use. The list is empty if there is no nvcc."""
     import torch
 
     if shutil.which("nvcc") is None:
@@ -102,7 +104,7 @@ def changed_since(commit: str) -> set[str]:
 
 
 def same_at(commit: str, table: str) -> set[Mutant]:
-    """The mutants of a table in an earlier commit; empty if the table did not exist."""
+    """The mutants that a table had in an earlier commit: none if the table did not exist."""
     done = git("show", f"{commit}:tests/mutants/{table}.toml")
     return set(read(done.stdout, table)) if done.returncode == 0 else set()
 
@@ -126,7 +128,7 @@ def chosen(names: list[str], since: str | None = None) -> list[Mutant]:
 
 
 class Sound:
-    """Whether tests pass on the unchanged tree. The same tests run only once for all copies."""
+    """Tells whether tests pass on the unchanged tree. Each set of tests runs only once."""
 
     def __init__(self, tree: Copy) -> None:
         self.tree = tree
@@ -146,8 +148,8 @@ class Sound:
 
 
 class Record:
-    """A JSON file that records when, where and how each mutant was killed, written after each
-    mutant. Entries of mutants that are in no table are removed."""
+    """A JSON file that records when, where and how each mutant was killed. It is written after each
+    mutant. Entries of mutants that no longer exist are removed."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -188,8 +190,8 @@ def judge_all(
     record: Record,
     mutants: Iterator[Mutant],
 ) -> int:
-    """Judges mutants until none is left, and prints a line for each. Returns the number of mutants
-    that were not killed or not built."""
+    """Judges mutants until none is left, and prints a line for each. Returns the number of
+    failures: mutants that were not killed or, with `--build`, not built."""
     copy.refresh()
     if not libraries.put(copy, build_name(copy.cuda, not copy.for_checking)):
         raise SystemExit("mutants: a copy of the tree without a mutant does not compile")
@@ -207,7 +209,7 @@ def judge_all(
 
 
 def compiles_much(mutant: Mutant) -> tuple[bool, bool]:
-    """A sort key, which is largest for mutants that take long to compile."""
+    """A sort key: the larger it is, the longer the mutant takes to compile."""
     return mutant.needs_cuda, mutant.file.endswith((".h", ".cuh"))
 
 
@@ -243,8 +245,7 @@ def asked() -> argparse.Namespace:
 def run(
     mutants: list[Mutant], jobs: int, libraries: Libraries, gpus: list[str], record: Record
 ) -> int:
-    """Runs the mutants of one kind of build. Returns the number of mutants that were not killed or
-    not built."""
+    """Runs the mutants of one kind of build. Returns the number of failures, as judge_all does."""
     with_gpu = any(mutant.needs_cuda for mutant in mutants)
     full = any("full" in mutant.needs for mutant in mutants)
     jobs = max(1, min(jobs, len(mutants)))
@@ -261,7 +262,7 @@ def run(
         copy.take(tree)
     if jobs > 1:
         # A changed header makes a job compile many files. Jobs spend half of their time on tests,
-        # so each may compile with twice its part of the processors.
+        # so each may compile with twice its share of the processors.
         os.environ["MAX_JOBS"] = str(max(1, 2 * (os.cpu_count() or 1) // jobs))
     sound = None if libraries.keep else Sound(tree)
     queue = Queue(sorted(mutants, key=compiles_much, reverse=True))

@@ -1,5 +1,5 @@
 """Builds treadle's binaries with ninja; setup.py calls it.
 
-`host` inspects the machine and torch, `cuda` the toolkit, `graph` writes the ninja file, and
-`build` runs it and writes the build facts.
+`host` inspects the machine and torch, and `cuda` inspects the toolkit. `graph` writes the ninja
+file. `build` runs ninja and writes facts.json, a record of the build.
 """

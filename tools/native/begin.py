@@ -2,9 +2,9 @@
 
     TORCH_CUDA_ARCH_LIST=9.0 python -m tools.native.begin 13.0
 
-The argument is the CUDA version of that torch. The objects of libtreadle_kernels.so are written to
-where a build for that torch looks for them. Any Python with ninja can run this script. It must
-finish, or be stopped, before that build starts.
+The argument is the CUDA version of that torch. The script writes the objects of
+libtreadle_kernels.so to the folder in which a build for that torch looks for them. Any Python with
+ninja can run the script. It must finish, or be stopped, before that build starts.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Builds the binaries, copies them into the package and writes the build facts next to them.
+"""Builds the binaries, copies them into the package and writes facts of the build next to them.
 
 treadle/lib/libtreadle_kernels.so            for any torch
 treadle/lib/torch-2.11/libtreadle.so         and so on, one folder per torch minor
 treadle/lib/torch-2.11/facts.json
-treadle/lib/torch-2.11-cpu/                  in a wheel, both files for that torch without CUDA
+treadle/lib/torch-2.11-cpu/                  in a wheel: the same for torch 2.11 without CUDA
 treadle/_C.cpython-311-x86_64-linux-gnu.so   one per Python minor
 treadle/lib/libtreadle_jax.so                if JAX is installed
 """
@@ -29,10 +29,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def build(package: Path, version: str) -> None:
-    """Build all binaries, and put them with the facts into `package`.
+    """Build all binaries, and put them into `package`, with facts about the build.
 
-    They are for the installed torch and the running Python. With $TREADLE_TORCHES they are for
-    those torch packages, with CUDA and without, and for every Python that is found.
+    By default they are for the installed torch and the running Python. If $TREADLE_TORCHES lists
+    torch packages, they are for these packages, with CUDA and without, and for every Python that is
+    found.
     """
     torches = host.Torch.all()
     pythons = [host.Python.running()] if len(torches) == 1 else host.Python.all()
@@ -180,8 +181,8 @@ def _public(flags: list[str]) -> list[str]:
 
 
 def _say_cpu_only(missing: cuda.Missing) -> None:
-    """The final message of a CPU-only build. pip hides a build's output, so it also goes to the
-    terminal."""
+    """Prints the final message of a CPU-only build. It is also written to the terminal directly,
+    because pip hides the output of a build."""
     bar = "=" * 78
     text = (
         f"\n{bar}\ntreadle was built WITHOUT CUDA: tensors on a GPU will raise.\n"

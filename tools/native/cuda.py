@@ -1,4 +1,4 @@
-"""Decides whether CUDA is built, with which toolkit, and for which architectures."""
+"""Decides whether to build with CUDA, with which toolkit, and for which architectures."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Toolkit:
         flags = []
         for arch in self.archs:
             number = arch.removesuffix("+PTX").replace(".", "")
-            # sm_90a has instructions that only this GPU supports; PTX must not use them.
+            # sm_90a has instructions that only this architecture supports; PTX must not use them.
             own = {"90": "90a"}.get(number, number)
             flags.append(f"-gencode=arch=compute_{own},code=sm_{own}")
             if arch.endswith("+PTX"):
@@ -81,10 +81,10 @@ class Missing:
 
     reason: str
     remedy: str
-    expected: bool = False  # reported in one line, not in a box
+    expected: bool = False  # if true, the build prints one line about it, otherwise a box
 
 
-# Why a wheel's second library, for torch without CUDA, has no CUDA.
+# The reason why the second library of a wheel, for torch without CUDA, is built without CUDA.
 TORCH_WITHOUT = Missing("this torch is built without CUDA", "install torch with CUDA 13")
 
 
@@ -99,9 +99,9 @@ def for_checking() -> bool:
 def find(torch: Torch) -> Toolkit | Missing:
     """The toolkit to build with, or why there is none.
 
-    $TREADLE_CUDA: 1 requires CUDA, 0 leaves it out, gpu (the Makefile's choice) builds it for the
-    GPUs of this machine or, if it has none, leaves it out. If the variable is unset, CUDA is
-    built if nvcc is found.
+    If $TREADLE_CUDA is 1, CUDA is required; if it is 0, CUDA is left out. If it is gpu, which is
+    the Makefile's choice, CUDA code is built if this machine has a GPU. If it is unset, CUDA code
+    is built if nvcc is found.
     """
     wanted = os.environ.get("TREADLE_CUDA", "")
     if wanted not in ("", "0", "1", "gpu"):

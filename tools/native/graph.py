@@ -1,15 +1,15 @@
-"""Writes the ninja file: every object, the binaries, and the flags of each.
+"""Writes the ninja file, with every object, every binary, and the flags of each.
 
 - libtreadle_kernels.so: kernels/, without torch and Python. Made once for all torch versions.
 - libtreadle.so: csrc/, the ops of one torch version. With CUDA it needs torch's CUDA libraries, so
-  a wheel has a second one for the same torch without CUDA, which shares all objects of csrc/ except
-  those of the cuda folders.
-- _C: csrc/bindings.cpp, one for each Python version.
+  a wheel also contains a libtreadle.so for the same torch without CUDA. The two libraries share all
+  objects of csrc/ except those of the folders named cuda.
+- _C: the Python module in csrc/bindings.cpp, made once for each Python version.
 - libtreadle_jax.so: kernels/jax/, the handlers of treadle.jax; only if JAX is installed.
 
 One graph contains everything, so that all cores stay busy. A file is recompiled only if the file, a
-header that it includes, or its command has changed. A CPU-only build shares every object with the
-CUDA build except those that CUDA adds.
+header that it includes, or its command has changed. A CPU-only build and a CUDA build share all
+objects that do not depend on CUDA.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from .words import escape, from_env, quote, write_if_new
 CXX_FLAGS = ["-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror=return-type"]
 # --expt-relaxed-constexpr allows std::numeric_limits and the like in device code.
 NVCC_FLAGS = ["-O3", "-std=c++17", "--expt-relaxed-constexpr"]
-# Linked by file name, because a linker that finds only libstdc++.a would otherwise copy it into the
-# library. A process with two copies of libstdc++ crashes in iostreams, which every error text uses.
+# libstdc++ is linked by file name, because a linker that finds only libstdc++.a would otherwise
+# copy this archive into the library. A process with two copies of libstdc++ crashes in iostreams,
+# which format all error texts.
 CXX_RUNTIME = "-l:libstdc++.so.6"
 
-# --no-undefined: a missing symbol is an error of the link, not of a user's import.
+# With --no-undefined, a missing symbol is an error at link time, not when a user imports treadle.
 LINK_FLAGS = ["-Wl,--no-undefined", "-Wl,--as-needed"]
 
 PRECOMPILED = Path("csrc/precompiled.h")
@@ -65,17 +66,17 @@ class Graph:
     base: Path
     version: str
     pythons: list[host.Python] = field(default_factory=lambda: [host.Python.running()])
-    also_cpu: bool = False  # whether to build another library, without CUDA
+    also_cpu: bool = False  # whether to build a second libtreadle.so, without CUDA
     lines: list[str] = field(default_factory=list)
 
     @property
     def folder(self) -> Path:
-        """One folder per torch version, so that builds for two versions can alternate."""
+        """Each torch version has its own folder, so switching versions does not overwrite files."""
         return self.base / f"torch-{self.torch.version.replace('+', '-')}"
 
     @property
     def shared(self) -> Path:
-        """Objects that do not include torch."""
+        """The folder of the objects whose sources do not include torch."""
         return self.base / "any-torch"
 
     @property
@@ -100,14 +101,14 @@ class Graph:
 
     @property
     def cpu_library(self) -> Path:
-        """A file of the same name as `library`, because programs link to that name."""
+        """The library without CUDA. Its file has the name of `library`, to which programs link."""
         return self.folder / "without-cuda" / self.library.name
 
     def module(self, python: host.Python) -> Path:
         return self.shared / self.backend / f"_C{python.suffix}"
 
     def write(self) -> Path:
-        """The ninja file, written only if its text has changed."""
+        """Writes the ninja file if its text has changed, and returns its path."""
         self._begin()
         self._precompile()
         self._edge("link", self.kernels, self._objects_without_torch(), self._kernels_flags())
@@ -131,7 +132,7 @@ class Graph:
         self._edge("link", library, [*host_objects, *others], flags, needs=needs)
 
     def write_kernels(self) -> Path:
-        """A ninja file for only the kernels' objects, which need no torch."""
+        """Writes a ninja file that builds only the kernels' objects, which do not need torch."""
         self._begin()
         self._objects_without_torch()
         return self._end(self.kernels.with_name("kernels.ninja"))
@@ -167,7 +168,7 @@ class Graph:
 
     def _precompile(self) -> None:
         """Precompiles torch's headers for `_torch_object`. A compiler that cannot use the
-        precompiled header falls back to the header of that name next to it."""
+        precompiled header reads the plain header, which is in the same folder."""
         header = self.folder / PRECOMPILED.name
         header.parent.mkdir(parents=True, exist_ok=True)
         write_if_new(header, f'#include "{PRECOMPILED}"\n')
@@ -181,7 +182,7 @@ class Graph:
         return self._edge("cxx", out, [source], ["-include", str(header), *flags], needs)
 
     def own_flags(self) -> list[str]:
-        """The flags of every C++ file in csrc/ that includes torch, before `torch_flags`."""
+        """The first flags of every C++ file in csrc/ that includes torch; `torch_flags` follow."""
         return [*CXX_FLAGS, "-I.", "-Icsrc", "-Icsrc/include", "-Ikernels/include"]
 
     def torch_flags(self) -> list[str]:
@@ -190,7 +191,7 @@ class Graph:
         # Without this, at::parallel_for, which is in a header, would be serial.
         flags.append("-fopenmp")
         flags.append(f"-D_GLIBCXX_USE_CXX11_ABI={int(self.torch.cxx11_abi)}")
-        # Torch's checks put __FILE__ into the binary, so remove the build machine's path from it.
+        # Torch's checks put __FILE__ into the binary. This flag removes the build machine's path.
         flags.append(f"-ffile-prefix-map={self.torch.root.parent}/=")
         for folder in self.torch.include_dirs:
             flags += ["-isystem", str(folder)]
@@ -212,12 +213,13 @@ class Graph:
         if cuda.for_checking():
             flags += toolkit.checking_flags()
         if os.environ.get("TREADLE_LINEINFO") == "1":
-            # Not the default, because line numbers double the library's size, and in PTX they
-            # contain folders of this machine.
+            # This is not the default, because line numbers double the library's size, and because
+            # in PTX they contain paths of the build machine.
             flags.append("-lineinfo")
         flags += [f"-Xcompiler={','.join(['-fPIC', '-fvisibility=hidden', '-Wall'])}"]
         if int(toolkit.version.split(".")[0]) >= 13:
-            # Compression makes the library ten times smaller; drivers of CUDA 13 can read it.
+            # Compression makes the library ten times smaller. The drivers that CUDA 13 requires can
+            # read compressed code.
             flags.append("--compress-mode=size")
         if os.environ.get("CXX"):
             flags += ["-ccbin", host.cxx()]
@@ -249,8 +251,8 @@ class Graph:
         return objects + [self._shared_object("cxx", source, flags) for source in others]
 
     def _c_api_objects(self) -> list[Path]:
-        """The functions of kernels.h. For CUDA arrays they call CUDA, or return an error in a build
-        without it."""
+        """The objects of the functions in kernels.h. Given CUDA arrays, these functions call CUDA;
+        in a build without CUDA, they return an error."""
         flags = [*self.kernel_host_flags(), f'-DTREADLE_KERNELS_SOURCES="{kernels_sources()}"']
         if isinstance(self.toolkit, cuda.Toolkit):
             flags.append(f'-DTREADLE_CUDA_VERSION="{self.toolkit.version}"')
@@ -263,7 +265,7 @@ class Graph:
         flags = [*self.own_flags(), *self.torch_flags()]
         flags += ["-isystem", str(toolkit.include_dir)]
         for folder in self.torch.toolkit_dirs():
-            # Headers of libraries that a small toolkit may lack (cusparse and the like).
+            # These folders contain headers that a small toolkit may lack, such as cusparse.h.
             flags += ["-idirafter", str(folder / "include")]
         return self._unit_objects(flags, cuda=True)
 
@@ -279,8 +281,8 @@ class Graph:
         ]
 
     def _missing_object(self, missing: cuda.Missing) -> list[Path]:
-        """An object that registers kernels that raise. It is linked last, because it registers one
-        for every op that the other objects define."""
+        """An object that registers, for every op, a CUDA kernel that raises. It is linked last,
+        because the other objects define these ops."""
         source = Path("csrc/cuda_missing.cpp")
         if not source.exists():
             return []
@@ -293,19 +295,19 @@ class Graph:
         flags = [*LINK_FLAGS, f"-Wl,-soname,{self.kernels.name}"]
         flags.append("-Wl,--version-script=tools/native/kernels.map")
         if isinstance(self.toolkit, cuda.Toolkit):
-            # The static runtime looks for the driver at its first call, so a machine without CUDA
-            # can load the library.
+            # The static CUDA runtime looks for the driver only when it is first called, so a
+            # machine without CUDA can load the library.
             flags += [str(self.toolkit.static_runtime(self.torch)), "-ldl", "-lrt"]
         return [*flags, CXX_RUNTIME, "-lpthread", *from_env("LDFLAGS")]
 
     def _library_flags(self, library: Path, toolkit: cuda.Toolkit | cuda.Missing) -> list[str]:
-        # libgomp is linked by file name, so that the library uses the one that torch loads.
+        # libgomp is linked by file name, so that the library uses the file that torch loads.
         libraries = [str(self.kernels), CXX_RUNTIME, "-lc10", "-ltorch_cpu", "-l:libgomp.so.1"]
         if isinstance(toolkit, cuda.Toolkit):
             libraries += ["-lc10_cuda", "-ltorch_cuda"]
             libraries += map(str, toolkit.libraries(self.torch))
-        # $ORIGIN/.. because in the package, the library is in its torch version's folder, one level
-        # below libtreadle_kernels.so.
+        # The rpath is $ORIGIN/.. because, in the package, the library is in the folder of its torch
+        # version, one level below libtreadle_kernels.so.
         start = [*LINK_FLAGS, f"-Wl,-soname,{library.name}", "-Wl,-rpath,$ORIGIN/.."]
         start.append("-Wl,--version-script=tools/native/local.map")
         return [*start, f"-L{self.torch.lib_dir}", *libraries, *from_env("LDFLAGS")]
@@ -318,7 +320,8 @@ class Graph:
             # bindings.cpp does not include torch.
             flags = self.kernel_host_flags()
             for folder in (pybind11.get_include(), python.include):
-                # Their headers put __FILE__ into the binary, so remove the build machine's path.
+                # The headers of pybind11 and Python put __FILE__ into the binary. The second flag
+                # removes the build machine's path.
                 flags += ["-isystem", folder, f"-ffile-prefix-map={folder}/="]
             made = self._shared_object("cxx", source, flags, python.suffix.removesuffix(".so"))
             link = [CXX_RUNTIME, str(self.kernels), "-Wl,-rpath,$ORIGIN/lib", *from_env("LDFLAGS")]
@@ -342,7 +345,7 @@ def cell_flags(header: Path) -> list[str]:
 
 
 def kernels_sources() -> str:
-    """A hash of the headers through which csrc/ calls kernels/. Both must be compiled with the same
-    headers."""
+    """A hash of the headers through which csrc/ calls kernels/. The objects of both folders must be
+    compiled with the same headers."""
     headers = sorted(Path("kernels").rglob("*.h"))
     return hashlib.sha256(b"".join(header.read_bytes() for header in headers)).hexdigest()[:16]

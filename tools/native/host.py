@@ -1,4 +1,4 @@
-"""Facts about torch, the compilers and the machine that the build needs."""
+"""Facts that the build needs about torch, the compilers and the machine."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Torch:
 
     @classmethod
     def at(cls, folder: Path) -> Torch:
-        """A torch package to build against. It is never imported, so its dependencies may be
+        """The torch package in `folder`. It is never imported, so its dependencies may be
         missing."""
         facts = runpy.run_path(str(folder / "version.py"))
         # Every torch for Linux since 2.6 has the C++11 ABI.
@@ -131,7 +131,7 @@ class Python:
 
     @classmethod
     def all(cls) -> list[Python]:
-        """The running Python and every other one on $PATH that has its headers."""
+        """The running Python and every other one on $PATH whose headers are installed."""
         found = [cls.running()]
         ask = "import sysconfig as s; print(s.get_config_var('EXT_SUFFIX'), s.get_path('include'))"
         for minor in PYTHONS:
@@ -204,8 +204,8 @@ def ninja() -> str:
 
 
 def _free_memory() -> int:
-    """Bytes that the build may use: the machine's free memory, but at most the rest of the
-    cgroup's limit."""
+    """Bytes that the build may use: the machine's free memory, but at most what the limit of the
+    cgroup leaves."""
     free = 1 << 62
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():

@@ -1,6 +1,6 @@
-// recurrent_layer_backward on all devices. The steps compute the gradients of all gates. Products
-// and sums over all steps then give the gradients of input, weights and bias. layer/layer.h
-// explains the sizes, such as S. Twin: forward.cpp.
+// recurrent_layer_backward on all devices. The steps compute the gradients of all gates. Matrix
+// products and sums over all steps then give the gradients of the input, the weights and the
+// biases. layer/layer.h explains the sizes, such as S. Forward pass: forward.cpp.
 #include <ATen/Functions.h>
 
 #include "common/flush.h"
@@ -11,7 +11,8 @@
 namespace treadle {
 namespace {
 
-// The gradient of h_n or c_n of direction d, [B, width] in dtype acc, with which the pass begins.
+// The gradient of h_n or c_n of direction d, [B, width] in dtype acc, from which the backward pass
+// starts.
 Tensor grad_of_state(const LayerRun& run, const Tensor& grad, int64_t d, int64_t width,
                      bool transposed) {
   const auto options = run.arguments.input.options().dtype(run.acc);
@@ -20,8 +21,8 @@ Tensor grad_of_state(const LayerRun& run, const Tensor& grad, int64_t d, int64_t
   return grad.defined() ? t.copy_(grad[d]) : t.zero_();
 }
 
-// The gradients of the gates [S, GH] of direction d. Changes grad_h and grad_c to those of h0 and
-// c0.
+// Returns the gradients of the gates [S, GH] of direction d. Overwrites grad_h and grad_c with the
+// gradients of h0 and c0.
 Tensor grad_gates(const BackwardPass& pass, int64_t d, const Tensor& previous_h,
                   const Tensor& grad_h, const Tensor& grad_c, const StateGradients& states,
                   const BackwardSteps& f) {
@@ -32,7 +33,8 @@ Tensor grad_gates(const BackwardPass& pass, int64_t d, const Tensor& previous_h,
   const int64_t rows = run.sequence.rows, width = run.width();
   if (run.idle()) return at::empty({rows, width}, options);
   const Tensor g = aligned(pass.recompute ? pass.recompute_gates(d, previous_h) : pass.gates[d]);
-  // c before every step is recomputed from the gates, which is cheaper than storing it.
+  // The c before every step is recomputed from the gates, which is cheaper than storing it in
+  // forward.
   const Tensor c_states = at::empty({rows, run.c_width()}, a.input.options().dtype(run.acc));
   const Tensor c =
       a.c0[d].to(run.acc, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
@@ -76,7 +78,7 @@ StateGradients new_state_gradients(const LayerRun& run, const LayerMask& mask) {
   return states;
 }
 
-// The gradient of reset_h or reset_c, from the gradients for each step and row [D, S, ...].
+// Computes the gradient of reset_h or reset_c from its gradients for each step and row [D, S, ...].
 Tensor of_replaced(const LayerRun& run, const Tensor& grad, const Tensor& model) {
   if (!grad.defined()) return grad;
   const Tensor found = run.resets.per_step ? grad.view(model.sizes())
@@ -86,7 +88,7 @@ Tensor of_replaced(const LayerRun& run, const Tensor& grad, const Tensor& model)
 
 }  // namespace
 
-// All h are known, so one product computes the gates of all steps.
+// The h of all steps are known, so one matrix product computes the gates of all steps.
 Tensor BackwardPass::recompute_gates(int64_t d, const Tensor& previous_h) const {
   const LayerArguments& a = run.arguments;
   const auto work = [&](const Tensor& t) { return cast(parameter_of(a, t, d), run.work); };
@@ -187,7 +189,7 @@ LayerGrads recurrent_layer_backward_kernel(const RecurrenceBackend& backend,
   const auto& [grads, arguments, output, gates, recompute, algorithm, mask] = call;
   check_layer_backward(grads, arguments, output, gates, recompute);
   check_layer_backward_data(grads, arguments, output, gates);
-  // Autocast must not change the dtype of the products: it is that of the forward pass.
+  // Autocast must not change the dtype of the products, which is the same as in the forward pass.
   const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
   const int64_t groups = groups_of(arguments);
   return groups == 1 ? backward(backend, call) : backward_in_groups(backend, call, groups);

@@ -1,5 +1,6 @@
-// recurrent_layer, forward, on all devices. Shapes: layer.h; formulas: kernels/math/cells.
-// Twin: backward.cpp. Backends: cpu.cpp, cuda/layer.cpp. Derivatives: autograd.cpp.
+// The forward pass of recurrent_layer, on all devices. Shapes: layer/layer.h; formulas:
+// kernels/math/cells. Backward pass: backward.cpp. Backends: recurrent/cpu.cpp,
+// recurrent/cuda/layer.cpp. Derivatives: layer/autograd.cpp.
 #include <ATen/Functions.h>
 #include <ATen/record_function.h>
 
@@ -12,8 +13,9 @@
 namespace treadle {
 namespace {
 
-// The products of the input for some steps. On a CPU, if gates are saved in the products' dtype,
-// products and gates share memory: each product is read before its gate is written.
+// The matrix product of the input and W_ih, for the steps of one chunk. On a CPU, if gates are
+// saved in the products' dtype, products and gates share memory: each product is read before its
+// gate is written.
 Tensor input_products(const LayerRun& run, const Tensor& x, const Tensor& w_ih,
                       const Tensor& gates) {
   if (!gates.defined() || !x.is_cpu() || x.scalar_type() != run.acc) {
@@ -44,7 +46,7 @@ Tensor put_state(const Tensor& state, const Tensor& last) {
   return last.is_same(state) ? last : last.copy_(state);
 }
 
-// The arguments of a direction's steps, without the products.
+// The arguments that describe all steps of a direction, without the input products.
 RecurrenceForward steps_of(const LayerRun& run, const ForwardDirection& direction,
                            const Tensor& output) {
   const RecurrenceSizes& sizes = run.sizes;
@@ -111,7 +113,8 @@ LayerSaved forward(const RecurrenceBackend& backend, const LayerArguments& argum
   const auto [output, h, c, gates] =
       run_layer(backend, in_groups(arguments, groups), save, algorithm, {});
   const auto put = [&](const Tensor& t, int64_t blocks, const Tensor& to) {
-    const Tensor found = from_groups(t, groups, blocks, -1);  // a view if H/n is 1
+    // If each group has one unit, this is a view.
+    const Tensor found = from_groups(t, groups, blocks, -1);
     return to.defined() ? to.copy_(found) : contiguous(found);
   };
   return {output, put(h, 1, stack.h_n), put(c, cell.c_parts, stack.c_n),
@@ -167,8 +170,8 @@ void in_chunks(const LayerRun& run, const ForwardDirection& direction,
     chunk.step_count = end - begin;
     if (begin > 0) chunk.first_c = nullptr;
     chunk.products = matrix_view(plan.transposed ? products.t() : products);
-    // Steps count rows from row 0 of the sequence, so this moves the pointer to where that row
-    // would be.
+    // The start of a step is relative to row 0 of the whole sequence, but `products` begins at row
+    // `first`. So move the pointer back to where row 0 would be.
     chunk.products.data =
         static_cast<const char*>(chunk.products.data) -
         first * chunk.products.row_stride * static_cast<int64_t>(products.element_size());

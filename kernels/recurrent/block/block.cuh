@@ -1,12 +1,14 @@
-// Shared by the forward and backward kernels of single blocks. These kernels run layers that are so
-// small that the registers of one block hold all weights as floats. Every block computes one or two
-// rows of the batch by itself, without exchanging data with other blocks. So the time of a step is
-// the latency of its chain of dependent instructions. Products use IEEE fma, not tensor cores. Two
-// lanes share a unit. Each sums half of K (the dimension over which a product sums) for all gates
-// of the unit and up to two rows. A shuffle adds the two halves, and then each lane computes the
-// unit for one row. The state stays in registers. Only the operands of the next product go through
-// shared memory, as floats, with one barrier per step. For a half type T, the operands are first
-// rounded to T, like everything that is stored.
+// Code that the single-block kernels share: block_forward and block_backward, which algorithm
+// `cluster` uses for small layers and on GPUs without clusters. The registers of one thread block
+// hold all weights as floats. Each block computes one or two rows of the batch by itself, without
+// exchanging data with other blocks. So the time of a step is the latency of its chain of dependent
+// instructions.
+//
+// Products use IEEE fma, not tensor cores. Two lanes of a warp share a unit. Each sums over half of
+// K (the reduction dimension) for all gates of the unit and up to two rows. A shuffle adds the two
+// halves, and then each lane computes the unit for one row. The state stays in registers. Only the
+// operands of the next product go through shared memory, as floats, with one barrier per step. For
+// a half type T, the operands are first rounded to T, as are all values that are stored.
 #pragma once
 
 #include "kernels/recurrent/block/word_halves.h"
@@ -19,16 +21,17 @@ constexpr bool block_has_code(bool sm90, bool half, int units) {
   return !sm90 || !half || units <= kHalfBlockUnits;
 }
 
-// The layout of a block. `all_k` is the size of K, and `sums` is the number of sums per unit.
-// `arrays` is how many numbers each thread prefetches per step.
+// The sizes of a block's arrays in registers and shared memory. `all_k` is the size of K, and
+// `sums` is the number of sums per unit. `arrays` is the number of values that each thread
+// prefetches per step.
 template <int units, int sums, int all_k, int arrays>
 struct Block {
   static constexpr int kThreads = 2 * units;
   static constexpr int kRows = kBlockRows;  // at most
   static constexpr int kSums = sums;
   static constexpr int kDepth = all_k / 2;
-  // Independent chains of additions per sum. With a single chain, a warp that has a scheduler to
-  // itself would wait for each addition.
+  // The number of independent chains of additions per sum. With a single chain, a warp that has a
+  // scheduler to itself would wait for each addition.
   static constexpr int kChains = sums > 1 ? (kThreads > 128 ? 1 : 2) : 4;
   // Rows are padded, so that the two rows that a warp stores together are in different banks.
   static constexpr int kRowFloats = all_k + kWarp / 2;
@@ -41,11 +44,11 @@ struct Block {
   static_assert(sums * kDepth <= kFp32Weights);
 };
 
-// The position in K of a thread's i-th weight, relative to its first. The two lanes of a unit
-// alternate every four elements, so that together they read 32 contiguous bytes.
+// The position in K of a thread's i-th weight, relative to its first weight. The two lanes of a
+// unit alternate every four elements, so that together they read 32 contiguous bytes of the state.
 __device__ __forceinline__ constexpr int block_k(int i) { return i / 4 * 8 + i % 4; }
 
-// Loads a number as float. The kernel must not write to this array.
+// Loads an element as float, through the read-only cache: the kernel must not write to this array.
 template <class T>
 __device__ __forceinline__ float load_wide(const void* from, int64_t at) {
   if constexpr (is_half_type<T>) {
@@ -67,11 +70,11 @@ __device__ __forceinline__ float rounded_to(float x) {
   }
 }
 
-// A thread's prefetches from an array of T. Each number occupies a 4-byte word of a stage. In half
-// types the word also contains a neighbouring number. This thread ignores it, but no thread may
-// write to it at the same time, so results must not overwrite inputs. cp.async reads whole words
-// regardless of its src-size, so the memory of an array with an odd number of elements must include
-// the whole last word.
+// A thread's prefetches from an array of T. Each value occupies a 4-byte word of a stage. In half
+// types, the word also contains a neighbouring value, which this thread ignores. No thread may
+// write to the neighbour during the copy, so results must not overwrite inputs. cp.async reads
+// whole words regardless of its src-size. So if an array has an odd number of elements, its memory
+// must include the whole last word.
 template <class T, int ahead>
 struct Prefetched {
   WordHalves<ahead> halves;
@@ -90,7 +93,7 @@ struct Prefetched {
     if constexpr (is_half_type<T>) halves.note(reinterpret_cast<uintptr_t>(at));
   }
 
-  // Gate m of the current step, which is `ahead` - 1 steps before the last copied step.
+  // Returns gate m of the current step, which is `ahead` - 1 steps before the last copied step.
   __device__ __forceinline__ float get(const float* slot, int m = 0, int64_t apart = 0) const {
     if constexpr (is_half_type<T>) {
       return widen(reinterpret_cast<const T*>(slot)[halves.of_oldest(m, apart)]);
@@ -117,8 +120,8 @@ struct BlockRow {
   }
 };
 
-// The address of one of a row's elements in an array that has the rows of all steps. It advances
-// from step to step.
+// Points to one element of a row, in an array with the rows of all steps. The pointer advances from
+// step to step.
 template <class T>
 struct RowIterator {
   T* at;
@@ -132,8 +135,8 @@ struct RowIterator {
     keep(step);
   }
 
-  // Moves from the s-th step to the next. This is on the critical path; for dense batches it is
-  // one addition.
+  // Moves from the s-th step to the next one. This is on the critical path, so for dense batches it
+  // is one addition.
   __device__ __forceinline__ void advance(const BlockRow& row, const PersistentSizes& sizes,
                                           int s) {
     if (sizes.starts == nullptr) {
@@ -146,8 +149,8 @@ struct RowIterator {
   }
 };
 
-// Computes the product of W_hh with the state, for this thread's unit and row. Each sum has several
-// independent chains of additions.
+// Computes the product of W_hh with the state, for this thread's unit and row. All lanes of the
+// warp must call this together, because of the shuffles.
 template <class Layout>
 __device__ __forceinline__ void multiply_state(
     const float (&weights)[Layout::kSums][Layout::kDepth], const float* state, int rows, int half,

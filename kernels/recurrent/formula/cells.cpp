@@ -17,7 +17,7 @@ struct FormulaCell {
   FormulaPrograms programs;
 };
 
-// Cells stay until the process ends, so that references to them are valid without the lock.
+// Cells are never deleted, so references to them stay valid after the mutex is unlocked.
 constexpr int kMost = 4096;
 FormulaCell* cells[kMost];
 std::atomic<int> count{0};
@@ -103,8 +103,8 @@ const cpu::RowsFunctions* formula_rows(CellKind cell, Dtype dtype) {
   }
   const FormulaRowsCompiler compile = cpu_compiler.load();
   if (compile == nullptr) return nullptr;
-  // The lock is not held here: the compiler waits for Python's lock, whose owner may wait for this
-  // one.
+  // Do not hold the mutex during compile(): it acquires Python's GIL, and the thread that holds the
+  // GIL may be waiting for this mutex.
   const cpu::RowsFunctions* made = nullptr;
   compile(cell_info(cell).name, static_cast<int>(dtype), &made);
   const std::lock_guard<std::mutex> lock(mutex);

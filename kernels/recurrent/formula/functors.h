@@ -1,6 +1,6 @@
-// The operations that the functors of a formula call. treadle/_formula/source.py generates the
-// functors. NVRTC compiles them for a GPU, and the system's C++ compiler for the CPU. Twin on
-// tensors: csrc/recurrent/formula/evaluate.cpp.
+// Defines the operations that the functors of a user's formula may call. The functors are C++ code
+// that treadle/_formula/source.py generates. NVRTC compiles them for a GPU, and the system's C++
+// compiler for the CPU. The same operations on tensors: csrc/recurrent/formula/evaluate.cpp.
 #pragma once
 
 #ifndef __CUDACC_RTC__
@@ -13,7 +13,8 @@
 
 namespace treadle::math::op {
 
-// Sums and products that the compiler does not contract to fma, and fma itself.
+// Sums and products that the compiler does not contract to fma (on a CPU because of the flag
+// -ffp-contract=off), and fma itself.
 TREADLE_HD float add(float a, float b) {
 #if defined(__CUDA_ARCH__)
   return __fadd_rn(a, b);
@@ -67,7 +68,7 @@ template <class T>
 TREADLE_HD T tanh_slope(T x) {
   return slope(tanh_pair(x));
 }
-// For results that are rounded to a half type.
+// Variants for results that are rounded to a half type. On a GPU they are faster and less accurate.
 TREADLE_HD float sigmoid_of_halves(float x) { return math::sigmoid_of_halves(x); }
 TREADLE_HD float tanh_of_halves(float x) { return math::tanh_of_halves(x); }
 
@@ -112,7 +113,7 @@ TREADLE_HD T abs(T x) {
 
 namespace treadle::math {
 
-// The generated code defines this (kind.h).
+// Only declared here. The generated code defines it; kind.h has the definition for the host.
 template <class acc, int gates, int input_gates, int state_gates, int c_parts, bool half>
 struct FormulaRecurrence;
 

@@ -1,5 +1,5 @@
-// Finds the kernels of formulas. The function that Python has set compiles them. Each is loaded
-// once per process and architecture.
+// Finds the CUDA kernels of a formula's cell. A function that Python has registered compiles them.
+// Each kernel is loaded once per process and GPU architecture.
 #include <cxxabi.h>
 
 #include <cstdlib>
@@ -83,8 +83,8 @@ const void* formula_kernel(const char* kernel, std::initializer_list<const std::
     const auto found = known.find(key);
     if (found != known.end()) return found->second;
   }
-  // The lock is not held here: the compiler may wait for Python's lock, whose owner may wait for
-  // this one.
+  // Do not hold the mutex during load(): it may acquire Python's GIL, and the thread that holds the
+  // GIL may be waiting for this mutex.
   const void* const made = load(cell_info(current).name, kernel, expression, std::get<int>(key));
   const std::lock_guard<std::mutex> lock(mutex);
   return known.emplace(key, made).first->second;

@@ -1,8 +1,8 @@
 """Converts numbers that torch's own functions accept, but the ops' schemas do not: NumPy scalars
 and 0-dim tensors.
 
-An op's Python function converts them only after a call has failed, so it does no extra work for
-plain numbers.
+An op's Python function converts them only after a call has failed, so calls with plain numbers take
+no longer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The symbols on which a user's formula runs, and the functions of torch that accept them.
 
-Arithmetic on symbols adds nodes to the formula's graph, and so does each of these functions.
+Arithmetic on symbols adds nodes to the formula's graph, and so do calls of these functions.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Value:
     __getitem__ = __matmul__ = __rmatmul__ = __rpow__ = __mod__ = __floordiv__ = _not_pointwise
 
     def __getattr__(self, name: str) -> Any:
-        # Methods such as x.sigmoid() do the same as torch.sigmoid(x).
+        # A method such as x.sigmoid() does the same as torch.sigmoid(x).
         function = OF_TORCH.get(name)
         if name == "where":  # a.where(condition, b)
             return lambda condition, other: where(condition, self, other)
@@ -193,8 +193,8 @@ def _power(input: Any, exponent: Any) -> Value:
     count = abs(int(exponent))
     if not 1 <= count <= 8:
         raise ValueError(f"a formula's exponents are from -8 to 8 and not 0, got {exponent}")
-    # A negative power is a power of the reciprocal. In this form its derivatives overflow no sooner
-    # than torch's.
+    # A negative power is computed as a power of the reciprocal. In this form, its derivatives
+    # overflow only where torch's derivatives overflow too.
     base = input if exponent > 0 else call("div", 1.0, input)
     found = base
     for _ in range(count - 1):
@@ -226,7 +226,8 @@ def div(input: Any, other: Any, *, rounding_mode: None = None) -> Value:
     return call("div", input, other)
 
 
-# The functions below return NaN for NaN. Where a function has a kink, its derivative is torch's.
+# The functions below return NaN for NaN. Where a function is not differentiable, such as relu at 0,
+# its derivative is the one that torch returns.
 
 
 def relu(input: Any, inplace: bool = False) -> Value:
@@ -236,7 +237,8 @@ def relu(input: Any, inplace: bool = False) -> Value:
 
 def maximum(input: Any, other: Any) -> Value:
     a, b = input, other
-    # If both are equal, torch gives half of the gradient to each. The sum is NaN if a or b is.
+    # If a equals b, torch gives half of the gradient to each, and so does this sum. If a or b is
+    # NaN, the sum is NaN.
     return where(a > b, a, where(b > a, b, a * 0.5 + b * 0.5))
 
 
@@ -249,8 +251,8 @@ def clamp(input: Any, min: Any = None, max: Any = None) -> Value:
     if min is None and max is None:
         raise ValueError("clamp: min or max must be given in a formula, got neither")
     found = input
-    # On the boundary torch gives the gradient to the input. If a comparison is false in both
-    # directions, an operand is NaN, and so is the sum.
+    # At a bound, torch gives the gradient to the input. If a value is neither >= nor < the bound,
+    # one of them is NaN, so their sum is NaN too.
     if min is not None:
         found = where(found >= min, found, where(found < min, min, found + min))
     if max is not None:
@@ -305,7 +307,7 @@ def hardtanh(
     input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
 ) -> Value:
     x = _out_of_place("hardtanh", input, inplace)
-    # On the boundary torch's gradient is zero, unlike that of clamp.
+    # At a bound, torch's gradient of hardtanh is zero, unlike that of clamp.
     return where(x <= min_val, min_val, where(x >= max_val, max_val, x))
 
 

@@ -34,14 +34,14 @@ class Cell:
     computes the new state from the gates and the old state, unit by unit.
     :class:`treadle.nn.Recurrent` makes layers of such a cell. Kernels are compiled when a layer
     first needs them, and cached in the folder ``TREADLE_CELLS``. NVRTC, which comes with torch,
-    compiles those for a GPU, and the system's C++ compiler (``CXX``) those for the CPU. Without a
-    C++ compiler, torch's operations compute the steps, with a warning.
+    compiles the GPU kernels, and the system's C++ compiler (``CXX``) compiles the CPU kernels. If
+    there is no C++ compiler, treadle warns, and torch's operations compute the steps.
 
     Args:
         name: the cell's name in errors, a Python identifier.
         gates: the names of the gates, 1 to 4. The weights have a block of H rows for each gate, in
-            this order, except that the block of ``only_state`` is first and that of ``only_input``
-            last. The attribute ``gates`` has the names in the order of the blocks.
+            this order, except that the block of ``only_state`` is the first and the block of
+            ``only_input`` the last. The attribute ``gates`` has the names in the order of blocks.
         forward: the formula, a function composed of torch's pointwise operations. Its arguments
             have the names of the gates and of the old state: ``h``, or ``c`` for a cell with
             ``states=("c",)``. It returns the new ``h``, or ``(h, c)``. It runs once, on symbols,
@@ -50,10 +50,9 @@ class Cell:
         states: the names of up to three states besides h, such as an LSTM's ``c``; none by default.
             No matrix product reads them. The formula of a cell with states cannot read the old
             ``h``.
-        only_input: the name of a gate that has only a product of x; ``weight_hh`` has no rows for
-            it.
-        only_state: the name of a gate that has only a product of h; ``weight_ih`` has no rows for
-            it. Give both names or neither. A GRU's candidate state has two such gates.
+        only_input: the name of a gate that does not depend on h; ``weight_hh`` has no rows for it.
+        only_state: the name of a gate that does not depend on x; ``weight_ih`` has no rows for it.
+            Give both names or neither. A GRU's candidate state, for example, needs two such gates.
 
     Raises:
         TypeError, ValueError: an argument is not as above. An error within the formula is raised
@@ -109,8 +108,8 @@ class Cell:
                 f"{given} and {self.states}"
             )
         if only_input is not None and only_state is not None:
-            #: The gates, in the order of their blocks of H rows in the weights: first the one with
-            #: only a product of h, last the one with only a product of the input.
+            #: The gates, in the order of their blocks of H rows in the weights: first
+            #: ``only_state``, last ``only_input``.
             self.gates = (only_state, *both, only_input)
         else:
             self.gates = both
@@ -118,7 +117,7 @@ class Cell:
             raise ValueError(
                 f"Cell: gates must be 1 to 4 names, of which one has both products, got {given}"
             )
-        #: How many gates have a product of the input, and how many have a product of h.
+        #: How many gates are computed from the input, and how many from h.
         self.input_gates = self.state_gates = len(both) + (only_input is not None)
         graph = Graph()
         inputs = [graph.input() for _ in (*given, *states)]
@@ -154,7 +153,7 @@ class Cell:
             programs.append(program([*read, *tangents], own.tangents(values, read, tangents)))
         flags = (*counts[:3], len(self.states), affine)
         digest = hashlib.sha256("\0".join([repr(flags), *programs, functors]).encode())
-        #: The name by which the ops know this cell. Cells with the same name and formula share it.
+        #: The ops look this cell up by its key. Cells with the same name and formula share a key.
         self.key = f"{self.name}_{digest.hexdigest()[:8]}"
         with _registering:
             if self.key in _sources:
@@ -180,7 +179,7 @@ class Cell:
         )
 
     def __deepcopy__(self, memo: Any) -> Cell:
-        return self  # never changes
+        return self  # a cell never changes
 
 
 def _global(module: str, name: str) -> Cell:

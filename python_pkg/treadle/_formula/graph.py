@@ -1,8 +1,8 @@
 """A formula as a graph of values, and the graph's derivatives in reverse and forward mode.
 
 A node is immutable, and equal nodes are one object (``Graph.node``), so a common subexpression is
-computed once. There is a node for each operation that a program of
-kernels/recurrent/formula/cells.h may contain. All other functions that a formula may call are
+computed once. The operations of nodes are those of the programs that
+kernels/recurrent/formula/cells.h describes. All other functions that a formula may call are
 composed of these operations (``calls.py``).
 """
 
@@ -96,7 +96,7 @@ class Graph:
 
     def call(self, op: str, *args: Node) -> Node:
         """An operation that the formula itself contains. Derivatives use the methods above, which
-        simplify more: there a product with 0 is 0."""
+        simplify more. For example, they replace a product with 0 by 0."""
         if op == "mul" and is_number(args[0], 1):
             return args[1]
         if op in ("mul", "div") and is_number(args[1], 1):
@@ -171,7 +171,7 @@ class Graph:
     def gradients(
         self, results: Sequence[Node], grads: Sequence[Node], inputs: Sequence[Node]
     ) -> list[Node]:
-        """The gradients of ``inputs``, in reverse mode. ``grads`` are those of ``results``."""
+        """The gradients of ``inputs``, in reverse mode, given the gradients of ``results``."""
         total: dict[int, Node] = {}
 
         def give(node: Node, grad: Node) -> None:
@@ -196,7 +196,7 @@ class Graph:
     def tangents(
         self, results: Sequence[Node], inputs: Sequence[Node], given: Sequence[Node]
     ) -> list[Node]:
-        """The tangents of ``results``, in forward mode. ``given`` are those of ``inputs``."""
+        """The tangents of ``results``, in forward mode, given the tangents of ``inputs``."""
         zero = self.const(0)
         found: dict[int, Node] = {
             id(node): tangent for node, tangent in zip(inputs, given, strict=True)

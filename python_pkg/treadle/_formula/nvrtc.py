@@ -35,7 +35,7 @@ HEADERS = {
     "grid_split_forward": "grid/fp16x2_forward.cuh",
     "grid_split_backward": "grid/fp16x2_backward.cuh",
 }
-ARCHITECTURES = {90: "sm_90a", 100: "sm_100a"}  # the kernels use no variant of the others
+ARCHITECTURES = {90: "sm_90a", 100: "sm_100a"}  # all others have the plain name, such as sm_80
 
 
 def compiled(

@@ -11,7 +11,8 @@ COMPARISONS = {"gt": ">", "ge": ">=", "eq": "=="}
 
 
 class Writer:
-    """Writes statements that compute nodes. ``known`` has the C++ expressions of given nodes."""
+    """Writes statements that compute nodes. ``known`` has the C++ expressions of nodes whose values
+    the C++ code already has."""
 
     def __init__(self, known: dict[int, str], halves: frozenset[int] = frozenset()) -> None:
         self.known = dict(known)
@@ -19,7 +20,7 @@ class Writer:
         self.lines: list[str] = []
 
     def write(self, results: Sequence[Node]) -> list[str]:
-        """Writes the statements that ``results`` need, and returns the expressions of results."""
+        """Writes the statements that compute ``results``, and returns their expressions."""
         for node in ordered(results, self.known):
             self.known[id(node)] = self._statement(node)
         return [self._value(node) for node in results]
@@ -58,8 +59,8 @@ class Writer:
         return f"acc({name})" if node.op in COMPARISONS else name
 
     def _is_product(self, node: Node) -> bool:
-        # A product and the sum that contains it are written as an fma. If compilers decided what to
-        # contract, the bits of a layer would depend on the kernel that runs it.
+        # A product and the sum that contains it are written as an fma. If compilers chose where to
+        # use an fma, the results of a layer could depend on the kernel that runs it.
         return node.op == "mul" and all(id(arg) in self.known for arg in node.args)
 
 
@@ -68,14 +69,14 @@ class Formula:
     """A cell's formula and its derivatives, as nodes.
 
     c has a part for each state besides h. ``inputs`` are the gates, the parts of c, and the
-    gradients of the results. ``forward`` is new h and the parts of new c. ``backward`` is the
+    gradients of the results. ``forward`` has new h and the parts of new c. ``backward`` has the
     gradients of the gates and of the parts of c. ``keep`` is the factor of c in new c, or None if c
     has several parts or new c is not affine in c. ``seeds`` are the ids of nodes that depend on the
     gradients of the results.
     """
 
-    # How many gates there are, how many of them have a product of the input, how many have a
-    # product of h, and the number of parts of c.
+    # The number of gates, of gates that are computed from the input, of gates that are computed
+    # from h, and of parts of c.
     counts: tuple[int, int, int, int]
     inputs: Sequence[Node]
     forward: Sequence[Node]
@@ -141,8 +142,8 @@ class Formula:
         return list(found.values())
 
     def _forward(self) -> list[str]:
-        # h is rounded to a half type, so sigmoid and tanh may be approximate. A tanh on which c
-        # depends may not, because an error in c would add up over the steps.
+        # If h is rounded to a half type, sigmoid and tanh may be approximate. A tanh on which c
+        # depends must not be, because an error in c would add up over the steps.
         of_c = {id(node) for node in ordered(self.forward[1:])}
         halves = frozenset(
             id(node)

@@ -1,8 +1,8 @@
 """Nested tensors: with layout torch.jagged, elementwise ops and the sine layer run on the values.
 
-A jagged tensor [N, j, ...] has N rows of different lengths j. It stores them in one tensor
-[S, ...], the values, and an offset for each row. The rules here run above our autograd kernels, so
-that our own derivatives apply to the values.
+A jagged tensor [N, j, ...] has N rows of different lengths j. It stores them in one tensor of
+values, [sum of all j, ...], with an offset for each row. The rules here run before autograd. They
+call the op with this tensor, so the op's own derivatives apply.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ def _dense_values(t: Tensor, like: NestedTensor) -> Tensor:
         return t._values
     if t.dim() + 2 <= like.dim():
         return t
-    # Operands with one entry per row, or with dimensions of size 1, are broadcast by torch. The
-    # multiplication by 1 does not change values, not even -0.
+    # torch broadcasts operands with one entry per row, or with dimensions of size 1, in this
+    # multiplication. Multiplying by 1 changes no value, not even -0.
     nested: Any = torch.ones_like(like, dtype=t.dtype) * t
     return nested._values  # type: ignore[no-any-return]
 

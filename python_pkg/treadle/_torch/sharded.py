@@ -1,7 +1,7 @@
-"""Our ops on DTensors: each process computes with its shards and returns its part of the results.
+"""treadle's ops on DTensors. Each process computes its part of the results from its shards.
 
-This runs below autograd. Each op has a rule of our own, because torch's registry of sharding rules
-caches a rule's answer and reuses it for calls with other masks and optional arguments.
+This code runs below autograd. It does not use torch's registry of sharding rules, because the
+registry caches a rule's answer and reuses it for calls with other masks and optional arguments.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def _mesh(op: str, tensors: Tensors) -> DeviceMesh:
 
 
 def _choose(op: str, ways: list[Way], tensors: Tensors, dim: int, written: set[str]) -> Way:
-    """The way to shard along the mesh's dimension ``dim`` that moves the least data. If several
-    ways are equally good, it is the first."""
+    """Selects the way to shard along the mesh's dimension ``dim`` that moves the least data. If
+    several ways move equally little, the first of them is selected."""
     here = {name: t.placements[dim] for name, t in tensors.items() if isinstance(t, DTensor)}
 
     def moved(way: Way) -> tuple[float, int]:
@@ -102,8 +102,8 @@ def _choose(op: str, ways: list[Way], tensors: Tensors, dim: int, written: set[s
 def _global(
     local: Tensor | None, mesh: DeviceMesh, ways: list[Way], index: int, tensors: Tensors
 ) -> DTensor | None:
-    """Makes a DTensor of a local result. Its sharded dimension has the global size that the sharded
-    dimension of the arguments has."""
+    """Makes a DTensor of a local result. The global size of its sharded dimension is that of the
+    sharded dimension of the arguments."""
     if local is None:
         return None
     placements, shape = [way.outputs[index] for way in ways], list(local.shape)

@@ -43,8 +43,9 @@ def _elementwise(tensors: Tensors, *linear: str) -> list[Way]:
 
 
 def _snake(tensors: Tensors, *results: str) -> list[Way]:
-    """Sharded along any dimension of x. Along the channels, parameters with one element per channel
-    are also sharded. ``results`` names, for each result, the argument of the same shape."""
+    """Sharded along any dimension of x. If it is the dimension of channels, parameters with one
+    element per channel are also sharded. ``results`` names, for each result, the argument of the
+    same shape."""
     x, ways = tensors["x"], []
     for dim in range(x.dim()):
         inputs: dict[str, Placement] = {}
@@ -62,7 +63,7 @@ def _snake(tensors: Tensors, *results: str) -> list[Way]:
 
 
 def _sine_layer(tensors: Tensors, *results: str) -> list[Way]:
-    """Sharded by rows of the input, columns of the output, or layers of a batch of layers.
+    """Sharded by rows of the input, by columns of the output or, if a call runs N layers, by layer.
     ``results`` names, for each result, the argument or result of the same shape."""
     weight, last = tensors["weight"], tensors["input"].dim() - 1
     many = weight.dim() == 3

@@ -1,4 +1,4 @@
-"""treadle's kernels for JAX, on the CPU and on CUDA: under jit, grad and vmap.
+"""treadle's kernels for JAX, on the CPU and on CUDA. They support jit, grad and vmap.
 
 ``import treadle`` does not import this module, so write ``import treadle.jax``. The functions call
 libtreadle_kernels.so through jax.ffi, and copy no data. In reverse mode (``jax.grad``,
@@ -24,7 +24,7 @@ _ffi.register()
 
 
 def _elementwise(name: str, shape: Any, dtype: Any, *arrays: Any, **attributes: Any) -> Any:
-    # Under vmap an array without a batch gets size 1 in that dimension, which the kernels
+    # Under vmap, an array without the batch dimension gets one of size 1, which the kernels
     # broadcast.
     result = jax.ShapeDtypeStruct(shape, dtype)
     return _ffi.call(name, result, *arrays, vmap_method="expand_dims", **attributes)
@@ -162,7 +162,7 @@ _vector_add.defvjp(
 
 
 def vector_add(a: Array, b: Array, alpha: float = 1) -> Array:
-    """a + alpha * b, rounded once where the processor has an fma.
+    """a + alpha * b, rounded once where the processor has an fma instruction.
 
     Args:
         a, b: shapes that broadcast; bool, floating-point, or any integer dtype except uint16 to
@@ -206,10 +206,10 @@ def lstm(
         h0: [D, B, H] for D = 1 or 2 directions. The second reads the sequence from its end.
         c0: [D, B, H]; with half types, float32 is also allowed.
         weight_ih: [4H, I], weight_hh: [4H, H]; bias_ih, bias_hh: [4H], both or neither. The gates
-            are in torch's order: i, f, g, o. With two directions, each has a leading dimension 2.
+            are in torch's order: i, f, g, o. With two directions, all have a leading dimension 2.
 
     Returns:
-        output [T, B, D H], h_n [D, B, H] and c_n [D, B, H] of the dtype of c0.
+        output [T, B, D H], h_n [D, B, H] and c_n [D, B, H]. c_n has the dtype of c0.
 
         Every array is differentiable once. The kernels support float32 and float64 on the CPU. On
         GPUs of sm_90 and later they support float16, bfloat16 and float32 if H is a multiple of 8
@@ -243,7 +243,7 @@ def gru(
         x: [T, B, I], float64, float32, float16 or bfloat16; the other arrays have the same dtype.
         h0: [D, B, H] for D = 1 or 2 directions. The second reads the sequence from its end.
         weight_ih: [3H, I], weight_hh: [3H, H]; bias_ih, bias_hh: [3H], both or neither. The gates
-            are in torch's order: r, z, n. With two directions, each has a leading dimension 2.
+            are in torch's order: r, z, n. With two directions, all have a leading dimension 2.
 
     Returns:
         output [T, B, D H] and h_n [D, B, H]. What `lstm` says about kernels and derivatives applies

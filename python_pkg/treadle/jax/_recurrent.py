@@ -69,7 +69,7 @@ def _gradients(layer: Layer, saved: Arrays, grads: Arrays) -> Arrays:
         "recurrent_backward", results, *inputs, vmap_method="sequential", cell=cell
     )
     h = layer.hidden
-    if layer.cell == "gru":  # the gates are n of h, then r, z, and n of the input
+    if layer.cell == "gru":  # the blocks are n's part from h, then r, z, and n's part from x
         of_x = of_gates[..., h:]
         of_h = jnp.concatenate([of_gates[..., h : 3 * h], of_gates[..., :h]], axis=-1)
     else:
@@ -104,7 +104,7 @@ def _step(layer: Layer, weight: Any, bias: Any, state: Arrays, product: Any) -> 
         i, f, g, o = jnp.split(of_x + of_h, 4, axis=-1)
         new_c = jax.nn.sigmoid(f) * c_wide + jax.nn.sigmoid(i) * jnp.tanh(g)
         new_h = jax.nn.sigmoid(o) * jnp.tanh(new_c)
-    else:  # c is h before rounding
+    else:  # in a GRU, c is h before rounding
         (r, z, n), (r_h, z_h, n_h) = (jnp.split(part, 3, axis=-1) for part in (of_x, of_h))
         n = jnp.tanh(n + jax.nn.sigmoid(r + r_h) * n_h)
         new_c = new_h = n + jax.nn.sigmoid(z + z_h) * (c_wide - n)

@@ -1,4 +1,4 @@
-"""Jets: value, gradient and Laplacian in one forward pass, for networks of coordinates."""
+"""Jets: value, gradient and Laplacian in one forward pass, for networks that take coordinates."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ __all__ = ["Jet", "jet_linear"]
 class Jet(NamedTuple):
     """Values at points, and the values' derivatives with respect to the points' d coordinates.
 
-    :meth:`treadle.nn.Siren.jet` returns one. In your own network, begin with :meth:`of`, pass jets
-    through :meth:`treadle.nn.SineLinear.jet` and :func:`treadle.jet_linear`, and read the parts at
-    the end. A part that was not requested is None.
+    :meth:`treadle.nn.Siren.jet` returns a Jet. In your own network, begin with :meth:`of`, pass
+    jets through :meth:`treadle.nn.SineLinear.jet` and :func:`treadle.jet_linear`, and read the
+    parts at the end. A part that was not requested is None.
 
-    Jets add, subtract, multiply and divide, with each other and with numbers and tensors. A tensor
-    is always treated as a constant: anything that depends on the coordinates must itself be a jet.
+    The operators +, -, * and / combine jets with each other, with numbers and with tensors. A
+    tensor is always treated as a constant, so anything that depends on the coordinates must itself
+    be a jet.
 
     Attributes:
         value: [..., O].
         gradient: [..., O, d].
         laplacian: [..., O], the sum of the second derivatives with respect to each coordinate.
-        hessian_diagonal: [..., O, d], these second derivatives.
+        hessian_diagonal: [..., O, d], these second derivatives themselves.
 
     Example::
 
@@ -54,7 +55,7 @@ class Jet(NamedTuple):
             x: [..., d], of a floating-point dtype. If it requires grad, autograd can also
                 differentiate the values and the jet's derivatives with respect to x.
             laplacian, hessian_diagonal: what layers compute in addition to value and gradient.
-                Request only one: with both, each layer also sums up the Laplacian.
+                Request only one: with both, each layer computes the diagonal and also its sum.
 
         Raises:
             TypeError, ValueError: ``x`` is not as above.
@@ -75,7 +76,7 @@ class Jet(NamedTuple):
         """The jet of scale * x + shift, with derivatives with respect to x.
 
         For example, scale and shift map coordinates in metres to the range ±1 that a network
-        expects, while derivatives stay with respect to metres.
+        expects. Derivatives are still taken with respect to metres.
 
         Args:
             x: [..., d], as for :meth:`of`.
@@ -103,8 +104,8 @@ class Jet(NamedTuple):
         Tensors, such as a latent code, are treated as constants and expanded to the jets' points.
 
         Raises:
-            TypeError, ValueError, RuntimeError: there is no jet among them, or their parts do not
-                match.
+            TypeError, ValueError, RuntimeError: ``jets`` contains no jet, or the parts of the jets
+                do not match.
         """
         jets = list(jets)
         first = next((jet for jet in jets if isinstance(jet, Jet)), None)
@@ -121,18 +122,19 @@ class Jet(NamedTuple):
         return first._like(torch.cat(packed, dim=-1))
 
     def split(self, sizes: Sequence[int]) -> tuple[Jet, ...]:
-        """The inverse of :meth:`cat`: one jet of values [..., n] for each n in ``sizes``."""
+        """The inverse of :meth:`cat`: returns one jet, with values [..., n], for each n in
+        ``sizes``."""
         parts.check_parts("Jet.split", self, Jet)
         return tuple(map(self._like, parts.pack(self).split_with_sizes(sizes, dim=-1)))
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Jet:
         """Apply any smooth function to the values of each point.
 
-        Use it for functions without a jet, such as ``torch.tanh``, a norm or a module.
-        ``torch.func`` calls and differentiates the function once for each coordinate, and twice for
-        second derivatives, so it must be deterministic. torch.compile supports this method, and so
-        does torch.export with ``strict=False``. torch's second derivatives of
-        ``torch.nn.functional.layer_norm`` are wrong, so compose that function of simpler ones.
+        Use it for functions without a jet, such as ``torch.tanh``, a norm or a module. The function
+        must be deterministic, because ``torch.func`` calls it again to differentiate it with
+        respect to each coordinate. torch.compile supports this method, and so does torch.export
+        with ``strict=False``. torch's second derivatives of ``torch.nn.functional.layer_norm`` are
+        wrong, so write that function in simpler ops.
 
         Args:
             function: from values [..., O] to values [..., O'].
@@ -207,7 +209,7 @@ class Jet(NamedTuple):
             wide = self._expanded(parts.broadcast(self.value.shape, factor.shape))
         if self.gradient is not None:
             return self._like(product(parts.pack(wide), factor))
-        # The caller did not request the gradient.
+        # There is no gradient to pack, because the caller did not request it.
         value, _, laplacian, diagonal = wide
         by_coordinate = factor[..., None] if isinstance(factor, Tensor) and factor.dim() else factor
         return Jet(
@@ -247,12 +249,12 @@ def jet_linear(jet: Jet, weight: Tensor, bias: Tensor | None = None) -> Jet:
     """Applies ``torch.nn.functional.linear`` to a jet, with one product for all parts.
 
     Args:
-        jet: a :class:`treadle.Jet` of value [..., I].
+        jet: a :class:`treadle.Jet` whose value is [..., I].
         weight: [O, I], as in :class:`torch.nn.Linear`.
         bias: [O] or None.
 
     Returns:
-        The jet of value [..., O], with the fields of ``jet``.
+        A jet whose value is [..., O]. It has the same parts as ``jet``.
 
     Raises:
         TypeError, ValueError, RuntimeError: ``jet`` is not a jet, its parts do not match, or the

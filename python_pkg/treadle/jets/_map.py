@@ -64,7 +64,8 @@ def _mapped(
     parts = [function(x), *(slope(x, direction) for direction in first.unbind())]
     bends = []
     for k in range(len(first) if len(second) else 0):
-        # A Laplacian must be in the sum over directions once, so only the first direction has it.
+        # The Laplacian must be added once to the sum over directions, so only the first direction
+        # includes it.
         bend = second[k] if k < len(second) else torch.zeros_like(x)
         bends.append(_pushed(slope, (x, first[k]), (first[k], bend)))
     if len(second) == 1 and len(bends) > 1:

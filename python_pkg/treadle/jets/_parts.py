@@ -1,8 +1,8 @@
-"""Checks jets, packs a jet's parts into one tensor, as the op expects them, and unpacks them.
+"""Checks jets, packs a jet's parts into one tensor, which the op expects, and unpacks them.
 
 The tensor is [P, ..., O] with P = 1 + d + n2 parts: the value, its derivatives with respect to d
-coordinates, and n2 second derivatives. These are none, the Laplacian (n2 = 1), or the Hessian's
-diagonal (n2 = d).
+coordinates, and n2 second derivatives. The last are none (n2 = 0), the Laplacian (n2 = 1), or the
+Hessian's diagonal (n2 = d).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from .._check.tensors import check_dense, check_tensor, dtype_name
 
 NONE, LAPLACIAN, DIAGONAL = "none", "laplacian", "hessian_diagonal"
-# value, gradient, laplacian, hessian_diagonal of a treadle.Jet.
+# The value, gradient, laplacian and hessian_diagonal of a treadle.Jet.
 Fields = tuple[Tensor, "Tensor | None", "Tensor | None", "Tensor | None"]
 
 
@@ -45,7 +45,7 @@ def identity(x: Tensor) -> Tensor:
 
 
 def _is_dtensor(t: Tensor) -> bool:
-    """Tests the class name: torch.distributed may be missing, and the compiler must trace this."""
+    """Compares class names: torch.distributed may be missing, and torch.compile must trace this."""
     return type(t).__name__ == "DTensor"
 
 
@@ -61,8 +61,8 @@ def of_coordinates(value: Tensor, slope: Tensor, second: str) -> Tensor:
 
 
 def unpack(packed: Tensor, coordinates: int, laplacian: bool, diagonal: bool) -> Fields:
-    """The parts as views of ``packed``, whose backward pass is one copy. If there is a diagonal,
-    the Laplacian is its sum."""
+    """Returns the parts as views of ``packed``. The backward pass of all views together is one
+    copy. If there is a diagonal, the Laplacian is its sum."""
     second = second_named(laplacian, diagonal)
     value, gradient, rest = packed.split_with_sizes(sizes(coordinates, second))
     bend, bends = rest.squeeze(0) if laplacian and not diagonal else None, None
@@ -87,7 +87,7 @@ def pack(jet: Fields) -> Tensor:
 
 
 def _whole(jet: Fields, rows: Sequence[Tensor]) -> Tensor | None:
-    """The tensor that consists of these parts in this order, if all are views of it, or None."""
+    """The tensor that consists of these parts in this order, or None if they are not its views."""
     value = jet[0]
     # torch.compile removes copies itself, and cannot read a view's base.
     if torch.compiler.is_compiling() or not value._is_view():
@@ -115,7 +115,7 @@ def _whole(jet: Fields, rows: Sequence[Tensor]) -> Tensor | None:
 
 
 def split(jet: Fields) -> tuple[Tensor, Tensor, Tensor]:
-    """Values [1, ..., O], first [d, ..., O] and second derivatives [n2, ..., O]."""
+    """The value [1, ..., O], first derivatives [d, ..., O], second derivatives [n2, ..., O]."""
     assert jet[1] is not None
     value, first, second = pack(jet).split_with_sizes(sizes(jet[1].shape[-1], second_of(jet)))
     return value, first, second
@@ -140,8 +140,9 @@ def broadcast(*shapes: Sequence[int]) -> torch.Size:
 def linear(packed: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """One product for all parts; only the value gets the bias."""
     if _is_dtensor(packed):
-        # A DTensor cannot flatten its rows if the points are sharded and dimension 0 is not. And
-        # F.pad of a DTensor may return a result with the size of an earlier call's result.
+        # Each part has its own product here. A DTensor cannot flatten its rows if the points are
+        # sharded and dimension 0 is not. And F.pad of a DTensor may return a result with the size
+        # of an earlier call's result.
         value, *rest = packed.unbind()
         others = [F.linear(part, weight) for part in rest]
         return torch.stack([F.linear(value, weight, bias), *others])

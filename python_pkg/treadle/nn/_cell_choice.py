@@ -13,11 +13,13 @@ from torch.autograd import forward_ad
 
 from ._check import HALVES
 
-# Up to this H, our CPU kernels, which compute in float32, are faster than torch's in half types.
+# In half types on a CPU, treadle's kernels compute in float32. Up to this H, they are faster than
+# torch's.
 _FEW_UNITS = 64
-# But below this B * H, torch's RNN cell (two products and an activation) is faster on a CPU.
+# But if B * H is less than this, torch's RNN cell (two products and an activation) is faster.
 _SMALL_STEP = 1024
-# Up to this H, our single kernel runs a step of few rows on a GPU faster than torch's products.
+# On a GPU, treadle runs a step of few rows in a single kernel. Up to this H, it is faster than
+# torch's matrix products.
 _UNITS_OF_A_LAUNCH = 512
 
 _innermost_transform = torch._C._functorch.peek_interpreter_stack
@@ -27,13 +29,13 @@ def torchs_is_faster(
     kind: str, hidden: int, input: Tensor, h: Tensor, c: Tensor, parameters: list[Any]
 ) -> bool:
     """For a cell without c, ``c`` is h. ``parameters`` has the weights, and biases or None."""
-    if input.is_cpu:  # five times as fast as device.type
+    if input.is_cpu:  # reading device.type takes five times as long
         return _on_a_cpu(kind, hidden, input, c)
     return input.is_cuda and _on_a_gpu(hidden, input, h, c, parameters)
 
 
 def _on_a_cpu(kind: str, hidden: int, input: Tensor, state: Tensor) -> bool:
-    # oneDNN multiplies half types in hardware, and the kernels compute in float32.
+    # oneDNN multiplies half types in hardware, but treadle's kernels convert them to float32.
     if torch.is_autocast_enabled("cpu"):
         return True
     rnn = kind.startswith("rnn")
@@ -44,13 +46,13 @@ def _on_a_cpu(kind: str, hidden: int, input: Tensor, state: Tensor) -> bool:
             return False
     elif not rnn:
         return False
-    # torch's op has no batching rule, so vmap would run it once for each entry.
+    # torch's op has no batching rule, so vmap would run it once for each element of the batch.
     return torch.compiler.is_compiling() or _innermost_transform() is None
 
 
 def _on_a_gpu(hidden: int, input: Tensor, h: Tensor, c: Tensor, parameters: list[Any]) -> bool:
     # torch's fused op is differentiable twice in reverse mode, but not in forward mode, and does
-    # not support vmap or DTensors. Compiled programs and exported graphs contain our op.
+    # not support vmap or DTensors. Compiled programs and exported graphs contain treadle's op.
     if torch.compiler.is_compiling() or type(input) is not Tensor:
         return False
     if _innermost_transform() is not None or forward_ad._current_level >= 0:

@@ -15,12 +15,12 @@ from ._tracers import NotScripted, fx_leaf, is_tracing
 
 __all__ = ["GRU_CELL", "LSTM_CELL", "RNN_CELL", "CellFront", "TorchCell"]
 
-# A cell is called once per step. So it calls the op for one layer directly. treadle.lstm would
+# A cell is called once per step, so it calls the op for one layer directly. treadle.lstm would
 # check and unpack lists of parameters at every call.
 _layer = torch.ops.treadle.recurrent_layer.default
 
-# With "cell", float32 products follow torch's TF32 setting for matrix products instead of the one
-# for cuDNN, as they do in torch's cells.
+# With "cell", float32 products follow torch's TF32 setting for matrix products, like those of
+# torch's cells. The products of layers follow the setting for cuDNN.
 _ALGORITHM = "cell"
 
 _torchs_lstm: Callable[..., Any] = nn.LSTMCell.forward
@@ -44,7 +44,7 @@ class CellFront(NamedTuple):
                 return leaf
         exports = is_tracing() or torch.compiler.is_exporting()
         if exports and torch.onnx.is_in_onnx_export():
-            return self.torchs(cell, input, hx)  # its export needs no translation table
+            return self.torchs(cell, input, hx)  # torch itself can export this to ONNX
         if isinstance(input, Tensor) and input.is_complex() and cell.weight_ih.is_complex():
             return self.torchs(cell, input, hx)  # the kernels do not support complex numbers
         try:
@@ -60,7 +60,7 @@ class CellFront(NamedTuple):
                 check_dense(self.name, "input", input)
                 weight = _parameters_of(cell)[0]
                 if input.dtype is not weight.dtype:
-                    # torch's cell checks sizes before dtypes.
+                    # torch's cell checks sizes before dtypes, so an error about sizes comes first.
                     self.torchs(cell, input.to(weight.dtype), _in_dtype(hx, weight.dtype))
                 check_same_dtype(self.name, "input", input, weight)
             self.torchs(cell, input, hx)
@@ -74,7 +74,7 @@ def _in_dtype(hx: Any, dtype: torch.dtype) -> Any:
 
 def _parameters_of(cell: Any) -> list[Tensor]:
     # They are read at every call, because nn.utils.parametrize and functional_call replace them.
-    # An attribute of torch.nn.Module takes five times as long to read as this dict.
+    # Reading an attribute of a module takes five times as long as reading this dict.
     own: dict[str, Tensor] = cell._parameters
     return [own[name] if name in own else getattr(cell, name) for name in _NAMES]
 
@@ -140,7 +140,8 @@ def _step_of_h(
         new_h = torchs(input, h, *parameters)
     else:
         x, h0 = input.unsqueeze(0), h.unsqueeze(0)
-        # c is h before rounding, which a cell does not pass on to the next step.
+        # The last result is h before rounding. It is not used, because torch's cell has no such
+        # result.
         _, h_n, _ = _layer(x, None, h0, h0, *parameters, cell=kind, algorithm=_ALGORITHM)
         new_h = h_n.squeeze(0)
     return new_h.squeeze(0) if one_row else new_h
@@ -172,7 +173,8 @@ class TorchCell(NotScripted):
         **kind: str,
     ) -> None:
         check_dtype(self._front.name, dtype)
-        # super() is called instead of nn.LSTMCell, because some programs replace that by ours.
+        # super() is called instead of nn.LSTMCell, because some programs replace nn.LSTMCell by
+        # treadle's class.
         super().__init__(  # type: ignore[call-arg]
             input_size, hidden_size, bias, device=device, dtype=dtype, **kind
         )
@@ -189,9 +191,11 @@ class TorchCell(NotScripted):
         Returns:
             ``(new_h, new_c)``, or only ``new_h``, with the shapes and dtypes of ``hx``. Under
             autocast the dtypes are those of torch's cell: the lower precision or, on a CPU, float32
-            if ``c`` (or ``h`` of a GRU) is float32. torch's op runs instead where it is faster: on
-            a CPU, under autocast, in half types with H > 64, and for most sizes of an RNN; on a
-            GPU, in calls that record gradients, and with H > 512.
+            if ``c`` (or ``h`` of a GRU) is float32.
+
+            Where torch's op is faster, it runs instead of treadle's. On a CPU, it is faster under
+            autocast, in half types with H > 64, and for RNN cells of most sizes. On a GPU, it is
+            faster in calls that record gradients, and with H > 512.
 
         Raises:
             ValueError, RuntimeError, TypeError, AttributeError: the errors of torch's cell.

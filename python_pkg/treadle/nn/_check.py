@@ -79,7 +79,8 @@ def check_dtype(module: str, dtype: object) -> None:
 
 
 def check_features(module: str, letters: str, input: Tensor) -> None:
-    """Raises if ``input`` is not floating-point. Indices [T, B] would look like features [T, I]."""
+    """Raises if ``input`` is not floating-point. Otherwise, a tensor of indices [T, B] would be
+    taken for features [T, I]."""
     if not input.is_floating_point() and not input.is_complex():
         raise DtypeError(
             f"{module}: input must be features of shape {letters}, got "
@@ -97,8 +98,8 @@ def check_same_dtype(module: str, name: str, input: Tensor, weight: Tensor) -> N
     castable = (found == torch.float64) == (wanted == torch.float64)
     if castable and device != "meta" and torch.is_autocast_enabled(device):
         return  # the op decides what is cast
-    # Raises the class that torch's modules raise. Only torch.nn.LSTM lets its op check the dtype
-    # of a packed batch, so the class is another one there.
+    # The error has the class that torch's modules raise. torch.nn.LSTM raises another class for a
+    # packed batch, because it lets its op check the dtype.
     error = RuntimeError if (module, name) == ("LSTM", "input.data") else DtypeError
     raise error(
         f"{module}: {name} must have the dtype of the parameters, {dtype_name(wanted)}, "
@@ -109,8 +110,8 @@ def check_same_dtype(module: str, name: str, input: Tensor, weight: Tensor) -> N
 def check_rows(
     module: str, input: object, features: int, weight: Tensor | None, name: str = "input"
 ) -> None:
-    """Raises unless ``input`` has shape [..., features] and, if ``weight`` is given, its dtype.
-    Errors call the argument ``name``."""
+    """Raises unless ``input`` has shape [..., features] and, if ``weight`` is given, the dtype of
+    ``weight``. Errors call the argument ``name``."""
     if not isinstance(input, Tensor):
         check_tensor(module, name, input)
         return  # a torch.fx proxy
@@ -175,8 +176,8 @@ def _wrong_count(hx: object, count: int, shape: tuple[int, ...]) -> type[Excepti
 def check_resets(
     module: str, names: tuple[str, ...], reset: object, reset_hx: object
 ) -> tuple[Tensor | None, tuple[Tensor, ...]]:
-    """Returns ``reset`` as a tensor or None, and the states of ``reset_hx``, which are none if it
-    is None. The op checks their shapes, dtypes and devices."""
+    """Returns ``reset`` as a tensor or None, and the tuple of the states of ``reset_hx``, which is
+    empty if ``reset_hx`` is None. The op checks shapes, dtypes and devices."""
     if isinstance(reset, PackedSequence):
         reset = reset.data
     if reset is not None and not isinstance(reset, Tensor):

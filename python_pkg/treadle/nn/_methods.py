@@ -34,9 +34,9 @@ __all__ = [
 def _read_as(torchs: Any, ours: Any) -> Callable[..., Any]:
     """Returns ``ours`` in a form for which TorchScript compiles torch's method ``torchs`` instead.
 
-    TorchScript does not call a method but compiles its source. functools.update_wrapper makes it
-    read the source of ``torchs``. TorchScript looks up names in the function's globals, so the
-    result has the globals of ``torchs``.
+    TorchScript does not call a method but compiles its source. functools.update_wrapper makes
+    TorchScript read the source of ``torchs``. TorchScript looks up names in the globals of a
+    function, so the result has the globals of ``torchs``.
     """
     made = FunctionType(ours.__code__, torchs.__globals__, ours.__name__)
     made.__kwdefaults__, made.__defaults__ = ours.__kwdefaults__, ours.__defaults__
@@ -49,9 +49,9 @@ def _read_as(torchs: Any, ours: Any) -> Callable[..., Any]:
 class Methods:
     """Methods of a module that replace those of its class.
 
-    They are attributes of the module, bound to this object. A copy of the module, or one loaded
-    from a file, has an object of its own. The object has only a weak reference to the module;
-    otherwise a deleted module would keep its memory until Python collects cycles.
+    They are attributes of the module, bound to an object of this class. A module that is copied or
+    loaded from a file gets an object of its own. The object has only a weak reference to the
+    module; otherwise a deleted module would keep its memory until Python collects cycles.
     """
 
     names: tuple[str, ...] = ("forward", "_replicate_for_data_parallel")  # replaced methods
@@ -155,14 +155,14 @@ def is_forward_ours(module: nn.Module) -> bool:
 
 
 def parameters_of(layer: nn.Module) -> list[Tensor]:
-    """The parameters of one of our layers, in the order that its op expects."""
+    """The parameters of a treadle layer, in the order that its op expects."""
     front = front_of(layer)
     assert front is not None
     return front.parameters(layer)
 
 
 def front_of(module: object) -> Front | None:
-    """The Front of one of our layers or of a replaced one; None for any other object."""
+    """The Front of a treadle layer or of a replaced layer; None for any other object."""
     if isinstance(module, SequenceLayers):
         return module._front
     methods = methods_of(module)
@@ -173,8 +173,8 @@ class Replaceable(ABCMeta):
     """The metaclass of treadle.nn's LSTM, GRU, RNN and their cells. It makes isinstance true for
     replaced modules.
 
-    It derives from ABCMeta, because a subclass may have another base with abstract methods, and
-    metaclasses of bases must be compatible.
+    It derives from ABCMeta, because a user's subclass may have another base class with abstract
+    methods, and the metaclasses of its bases must be compatible.
     """
 
     def __instancecheck__(cls, instance: object) -> bool:

@@ -23,7 +23,7 @@ class PaddedRows:
             self._t = torch.arange(self.steps, device=lengths.device).unsqueeze(1)  # [T, 1]
 
     def firsts(self, h: Tensor, direction: int) -> Tensor:
-        """[T, B, P]: ``h`` [B, P] at each row's first step, 0 at the others."""
+        """[T, B, P]: ``h`` [B, P] at each row's first step, 0 at all other steps."""
         if direction and self._lengths is not None:
             return torch.where(self._is_last(), h, 0)
         after = self.steps - 1
@@ -44,7 +44,7 @@ class PaddedRows:
         return marks.unsqueeze(-1), h
 
     def ends(self, h: Tensor, h0: Tensor | None, direction: int) -> Tensor | None:
-        """[B, P]: ``h`` [T, B, P] at each row's last step; ``h0`` or 0 for rows without steps."""
+        """[B, P]: ``h`` [T, B, P] at each row's last step. Rows without steps get ``h0`` or 0."""
         if direction or self._lengths is None:
             end = h[0] if direction else h[-1]
         else:  # a sum, whose derivative needs no scatter
@@ -69,7 +69,7 @@ class PackedRows:
         return int(self.batch_sizes[0][0])
 
     def firsts(self, h: Tensor, direction: int) -> Tensor:
-        """[S, P]: ``h`` [B, P] at each row's first step, 0 at the others."""
+        """[S, P]: ``h`` [B, P] at each row's first step, 0 at all other steps."""
         others = h.new_zeros(()).expand(self._count, h.size(1))
         if not direction:
             return torch.cat([h, others[len(h) :]])
@@ -92,7 +92,7 @@ class PackedRows:
         return marks.unsqueeze(-1), h
 
     def ends(self, h: Tensor, h0: Tensor | None, direction: int) -> Tensor | None:
-        """Returns None, which tells the caller to project m_n instead."""
+        """Returns None. The caller then computes the last h of each row from its last m."""
         return None
 
     def _sizes(self) -> list[tuple[int, int]]:

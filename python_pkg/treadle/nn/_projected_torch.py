@@ -1,8 +1,9 @@
 """Runs an LSTM with projections by torch.lstm on a CPU, where that is faster.
 
-On a CPU, torch.lstm is composed of ops and has every derivative. At each step it multiplies
-m = o tanh(c) by W_hr and the result by W_hh. run_projected (_projections.py) multiplies m by the
-product of both matrices. That is more work, but calls no ops at each step.
+On a CPU, torch.lstm is composed of differentiable ops, so it supports every kind of derivative. At
+each step it multiplies m = o tanh(c) by W_hr and the result by W_hh. run_projected
+(_projections.py) multiplies m by the product of both matrices. It takes more multiplications, but
+calls no ops at each step.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ __all__ = ["run_torchs", "torchs_is_faster"]
 
 
 class _Costs(NamedTuple):
-    """Times on a CPU, in units of one multiplication."""
+    """Times on a CPU, in units of the time of one multiplication."""
 
     step: float  # torch.lstm's ops, for each step
     unit: float  # the same ops, for each step, row and unit
@@ -28,7 +29,8 @@ class _Costs(NamedTuple):
     call_from_h0: float  # the same, if h0 is given
 
 
-# bfloat16 differs, because torch multiplies it in hardware, and the kernels multiply in float32.
+# bfloat16 differs, because torch multiplies it in hardware, but treadle's kernels convert it to
+# float32.
 _COSTS = {
     torch.float64: _Costs(step=2.4e5, unit=180, call=1.1e6, call_from_h0=3e6),
     torch.float32: _Costs(step=6e5, unit=360, call=2.2e6, call_from_h0=6e6),

@@ -4,9 +4,9 @@ Let m = o tanh(c), of size H. A layer with projections has h = W_hr m, of size P
 its gates. Since W_hh h = (W_hh W_hr) m, m is the h of a layer without projections whose recurrent
 weight is W_hh W_hr. One product then computes h of all steps from m.
 
-There may be no m for which W_hr m is the given h0. So h0 is appended to the input of each row's
+For a given h0, there may be no m with W_hr m = h0. So h0 is appended to the input of each row's
 first step, 0 is appended to the inputs of other steps, and W_hh is appended to the input weights.
-The given h after a reset is treated in the same way.
+The h of ``reset_hx``, from which a row continues after a reset, is treated in the same way.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def run_projected(
     rest: tuple[bool, ...],
     options: Options,
 ) -> tuple[Tensor, ...]:
-    """The forward pass of ``layer``. ``run`` computes that of a layer without projections.
+    """The forward pass of ``layer``. It calls ``run`` to run a layer without projections.
 
     If h0 is zero, ``states`` has only c0.
     """
@@ -91,7 +91,7 @@ def _one_layer(
     h0 = states[0] if states is not None and len(states) == 2 else None
     reset_h = options.reset_hx[0] if options.reset_hx else None
     # For a single step, h0 is padded with zeros to the size of m, and weight_hh with zero columns.
-    # That computes the same without W_hh W_hr.
+    # The result is the same, and W_hh W_hr need not be computed.
     single = isinstance(rows.steps, int) and rows.steps == 1
     joined: list[Tensor] = []
     if is_tracing() and rows.batch_sizes and (h0 is not None or reset_h is not None):
@@ -138,7 +138,8 @@ def _one_layer(
 def _joined(
     rows: Rows, marks: Tensor | None, h0: Tensor | None, reset_h: Tensor | None, direction: int
 ) -> Tensor:
-    """[T, B, P] or [S, P]: the given h before steps that begin a row or follow a reset, else 0."""
+    """[T, B, P], or [S, P] for a packed batch: the given h where a step begins a row or follows a
+    reset, else 0."""
     if h0 is None:
         assert reset_h is not None
         h0 = reset_h.new_zeros(direction + 1, rows.batch, reset_h.size(-1))

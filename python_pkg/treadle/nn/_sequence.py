@@ -34,7 +34,7 @@ PAD = (
 
 
 class Options(NamedTuple):
-    """Keyword arguments of a call, after their checks."""
+    """The checked keyword arguments of a call."""
 
     reset: Tensor | None
     reset_hx: States
@@ -45,11 +45,11 @@ class Options(NamedTuple):
 class Front:
     """The forward pass of a layer that has torch.nn.LSTM's attributes.
 
-    It is an object of its own, because torch's modules can use it too (treadle.nn.replace).
+    It is separate from the layer, because torch's modules can use it too (treadle.nn.replace).
     """
 
-    name: str  # of the module, shown in errors
-    # The names of the states, h0 first. Callers use a tensor if there is only one, else a tuple.
+    name: str  # the module's name, shown in errors
+    # The names of the states, h0 first. If there is only one, calls take and return a plain tensor.
     states: tuple[str, ...]
     op: Callable[..., tuple[Tensor, ...]]  # called like torch.lstm
 
@@ -61,7 +61,7 @@ class Front:
     def parameters(self, layer: Any) -> list[Tensor]:
         """The parameters of each layer and direction, in the order that the op expects."""
         # They are read at every call, because nn.utils.parametrize and functional_call replace
-        # them. An attribute of torch.nn.Module takes five times as long to read as this dict.
+        # them. Reading an attribute of a module takes five times as long as reading this dict.
         own: dict[str, Tensor] = layer._parameters
         return [
             own[name] if name in own else getattr(layer, name)
@@ -81,13 +81,13 @@ class Front:
         rest: tuple[bool, ...],
         options: Options,
     ) -> tuple[Tensor, ...]:
-        """Calls the op. ``net`` has its arguments from ``params`` to ``bidirectional``."""
+        """Calls the op. ``net`` has the op's arguments from ``params`` to ``bidirectional``."""
         reset_hx = options.reset_hx
         given: dict[str, Any] = {
-            # After treadle.nn.restore(), the layer of a Step is torch's, without `recompute`.
+            # After restore(), the layer of a Step is a torch.nn module, which lacks `recompute`.
             "recompute": getattr(layer, "recompute", False),
             "reset": options.reset,
-            # Passed even if None: torch.compile's guards from an earlier call may read this key.
+            # This key must always exist, because guards that torch.compile made may read it.
             "lengths": options.lengths,
         }
         op: Any = self.op_of(layer)
@@ -160,7 +160,7 @@ class Front:
         reset, reset_hx, lengths, _ = options
         options = options._replace(
             reset=None if reset is None else reset.unsqueeze(batch_dim),
-            # Without a batch a state is [L*D, H], or [L*D, T, H] if there is one for each step.
+            # Without a batch, states of L layers are [L*D, H], or [L*D, T, H] with one per step.
             reset_hx=tuple(
                 state.unsqueeze(1 if state.dim() == 2 else 1 + batch_dim) for state in reset_hx
             ),
@@ -196,8 +196,8 @@ class Front:
         if sorted_indices is not None:
             batch = sorted_indices.size(0)
         elif hx is not None and torch.compiler.is_compiling():
-            # The compiler cannot compare hx with batch_sizes[0], so accept the rows of hx. The op
-            # raises if there are too few, and returns extra rows unchanged.
+            # The compiler cannot compare hx with batch_sizes[0], so hx determines how many rows
+            # there are. The op raises if hx has too few, and returns extra rows unchanged.
             first = hx if isinstance(hx, Tensor) else hx[0]
             batch = first.size(1) if isinstance(first, Tensor) and first.dim() == 3 else 0
         elif is_tracing():
@@ -207,8 +207,8 @@ class Front:
         states = self._start(layer, data, hx, batch)
         if states is not None and hx is not None:
             states = _permuted(states, sorted_indices)
-        # A reset_hx with a state for each row is in the caller's order. One with a state for each
-        # step is in the order of the data.
+        # If reset_hx has one state for each row, these are in the caller's order. If it has one for
+        # each step and row, they are in the order of the data.
         if any(state.dim() == 3 and state.size(1) == batch for state in options.reset_hx):
             options = options._replace(reset_hx=_permuted(options.reset_hx, sorted_indices))
         output, last, cells = self._run(layer, (data, batch_sizes), states, options)
@@ -292,7 +292,7 @@ def load(
     # state_dict is a copy made by load_state_dict, so it may be changed.
     with hooks_run(layer, state_dict, prefix, metadata, *args):
         why = None
-        if getattr(layer, "groups", 1) == 1:  # with groups, shapes do not show the gates
+        if getattr(layer, "groups", 1) == 1:  # with groups, shapes do not identify the cell
             why = wrong_cell(front.name, front.name, state_dict, prefix, metadata)
         why = why or front.rename_entries(layer, state_dict, prefix)
         if why:
@@ -302,7 +302,7 @@ def load(
 
 
 class SequenceLayers(NotScripted):
-    """The base of recurrent modules. Its forward pass is that of its Front."""
+    """The base class of recurrent modules. ``_front`` runs the forward pass."""
 
     _front: Front
 
@@ -336,19 +336,19 @@ class SequenceLayers(NotScripted):
             input: [T, B, I] ([B, T, I] if ``batch_first``), or [T, I] without a batch, or a
                 ``PackedSequence`` of sequences in any order.
             hx: ``(h0, c0)``, or ``h0`` for a GRU or an RNN, each [num_layers * D, B, H]
-                ([num_layers * D, H] without a batch; h of an LSTM with projections has P in place
-                of H, here and in all results). For a ``PackedSequence``, rows are in the order
-                before packing. With half-precision inputs, ``c0`` may be float32, and c then stays
-                float32. If None, the states start as zeros in the dtype of ``input``; under
-                autocast, c of an LLTM starts in at least float32.
-            reset: [T, B] bool ([B, T] if ``batch_first``; [T] without a batch; for a
-                ``PackedSequence``, another one of bool, or [S] in the order of its data). Where it
-                is true, the sequence resets before that step; see :func:`treadle.lstm`.
+                ([num_layers * D, H] without a batch). D is 2 if ``bidirectional``, else 1. In an
+                LSTM with projections, h has size P instead of H, here and in all results. For a
+                ``PackedSequence``, rows are in the order before packing. With half-precision
+                inputs, ``c0`` may be float32, and c then stays float32. If ``hx`` is None, states
+                are zeros in the dtype of ``input`` (c of an LLTM under autocast: at least float32).
+            reset: bool, [T, B] ([B, T] if ``batch_first``; [T] without a batch). For a
+                ``PackedSequence``, a bool ``PackedSequence``, or one value for each row of its
+                data. Where true, the sequence resets before that step; see :func:`treadle.lstm`.
             reset_hx: the state after a reset, by default zeros: like ``hx``, or one for each step,
                 [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``).
             lengths: [B] ([] without a batch), int64 or int32 on the device of ``input``: the number
-                of steps of each sequence, as an alternative to packing. :func:`treadle.lstm`
-                describes what happens to padding and to values outside 0 ... T.
+                of steps of each sequence. Give it instead of a ``PackedSequence``. See
+                :func:`treadle.lstm` for the treatment of padding and of values outside 0 ... T.
             return_cells: whether to also return c of all steps, as the last result. It must be
                 False for a GRU and an RNN, whose output already is the state of each step.
 
@@ -370,8 +370,8 @@ class SequenceLayers(NotScripted):
         ``torch.compile`` breaks the graph at torch's ``pack_padded_sequence`` and
         ``pad_packed_sequence``; ``lengths`` needs neither.
         """
-        # Dynamo skips a function with a graph break in a `try`, such as this one, but would compile
-        # each function that it calls, in a cache that all layers share. So it is off in the call.
+        # Dynamo does not compile a function with a graph break in a `try`, such as this one. But it
+        # would compile the functions called below, in a cache that all layers share. So disable it.
         compiler = None if torch.compiler.is_compiling() else self._set_compiler(None)
         try:
             return self._called(input, hx, reset, reset_hx, lengths, return_cells)

@@ -52,8 +52,8 @@ def _of_jagged(siren: Any, x: Any, flags: dict[str, bool]) -> Jet:
 
 
 def _pulled_back(siren: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Values and gradient in reverse mode, for which each layer computes one product for each
-    output of the net. For a jet it would compute one for each coordinate."""
+    """Values and gradient in reverse mode. Each layer then computes one product for each output of
+    the net. In a jet, it would compute one product for each coordinate."""
     layers = siren.net._modules.values()
 
     def values(x: Tensor) -> Tensor:

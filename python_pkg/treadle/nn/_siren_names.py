@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# layers.{k}.weight and net.{k}.weight of siren-pytorch, net.{k}.0.weight of the paper's FCBlock.
-# SirenWrapper and SingleBVPNet contain such modules and prepend another "net.".
+# This matches layers.{k}.weight and net.{k}.weight of siren-pytorch, and net.{k}.0.weight of the
+# paper's FCBlock. SirenWrapper and SingleBVPNet contain such modules and prepend another "net.".
 _LAYER = re.compile(r"(?:net\.)?(?:layers|net)\.(\d+)\.(?:0\.)?(weight|bias)")
-# siren-pytorch's last layer, which has a different name, and its final activation.
+# This matches siren-pytorch's last layer, which has a different name, and its final activation.
 _LAST = re.compile(r"(?:net\.)?last_layer\.(?:(weight|bias)|(activation\..+))")
 _WRAPPER = re.compile(r"net\.(?:layers|net)\.0\.weight")
 

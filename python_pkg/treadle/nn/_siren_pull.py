@@ -1,6 +1,6 @@
 """A Siren's values and their gradient with respect to the points, computed in reverse mode.
 
-In general this is done by torch.func. If only autograd is active, a net of sine layers and a final
+In general, torch.func computes them. If only autograd is active, a net of sine layers and a final
 linear layer becomes a single autograd Node, which needs less memory. For each sine layer the Node
 saves the phase, the output (only in float32), and the gradient of each output of the net with
 respect to the layer's output. The backward pass recomputes the rest. The Node processes points in
@@ -27,8 +27,8 @@ _PROXY: Any = torch._C._TorchDispatchModeKey.PROXY  # the dispatch mode of torch
 _forward = torch.ops.treadle.sine_linear_forward.default
 
 # The points are processed in up to _PARTS chunks. A chunk has at least _LEAST points, and enough
-# points for the values of one layer to fill _AT_ONCE bytes. In addition to saved tensors, it needs
-# nine times the memory of these values.
+# points for the values of one layer to fill _AT_ONCE bytes. In addition to saved tensors, the
+# computation of a chunk needs nine times the memory of these values.
 _PARTS = 8
 _AT_ONCE, _LEAST = 1 << 18, 2048
 
@@ -87,7 +87,7 @@ def pulled_back(x: Tensor, omegas: Sequence[float], params: Params) -> tuple[Ten
 
 
 class _Kept(NamedTuple):
-    """Tensors saved for the backward pass. ``outputs`` and ``phases`` have one for each layer."""
+    """Tensors saved for the backward pass. ``outputs`` and ``phases`` have a tensor per layer."""
 
     outputs: list[Tensor]  # [N, width]; empty if the phases suffice to recompute them
     phases: list[Tensor]
@@ -224,8 +224,8 @@ def _composed_backward(
     """The gradients of x and params, composed of ops that can be differentiated again."""
     create = torch.is_grad_enabled()
     with torch.enable_grad():
-        # The gradients are taken with respect to views. So if a parameter depends on x, its part
-        # of the gradient does not reach x here.
+        # The gradients are taken with respect to views. So if a parameter depends on x, the
+        # gradient of x computed here does not include the path through that parameter.
         taken = [t if t is None else t.view_as(t) for t in (x, *params)]
 
         def values(x: Tensor) -> Tensor:

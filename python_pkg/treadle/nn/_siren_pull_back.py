@@ -25,7 +25,7 @@ class Layer(NamedTuple):
     omega: float
 
     def slope(self, grad: Tensor) -> Tensor:
-        """The gradient with respect to the sine's argument, given that of the output."""
+        """The gradient with respect to the sine's argument, given the gradient of the output."""
         return _slope(grad, None, *self, 1)  # type: ignore[no-any-return]
 
     def slope_backward(self, v: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -34,8 +34,8 @@ class Layer(NamedTuple):
         return by_grad, by_sum
 
     def value(self) -> Tensor:
-        """The output. If it was not saved, it is recomputed from the phase as the sine's fourth
-        derivative."""
+        """The output. If it was not saved, it is recomputed from the phase as the fourth derivative
+        of the sine, which is the sine again."""
         if self.output is not None:
             return self.output
         ones = self.input.new_ones(self.phase.shape)
@@ -68,7 +68,7 @@ class Gradients:
         of_value: Tensor | None,
         of_gradient: Tensor | None,
     ) -> None:
-        """Adds the gradients of the points ``rows``. The other arguments have only these points."""
+        """Adds the gradients at the points ``rows``. The other arguments are for these points."""
         by_sums: list[Tensor | None] = [None] * len(layers)
         if of_gradient is not None:
             self._through_gradient(layers, pulls, of_gradient, by_sums)

@@ -10,9 +10,9 @@ from torch import nn
 from .. import _build
 from .._check.tensors import dtype_name
 
-# The batch for which the planner is called, because replace() does not know the model's batch.
+# The planner is called for this batch, because replace() does not know the model's batch.
 STEPS, BATCH = 128, 16
-# In these dtypes cuDNN runs all steps in one launch. In bfloat16 it does not, and is slower.
+# In these dtypes cuDNN runs all steps in one launch. In bfloat16 it does not, so it is slower.
 DTYPES = (torch.float32, torch.float16)
 
 

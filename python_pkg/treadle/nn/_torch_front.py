@@ -36,7 +36,7 @@ class TorchFront(Front):
     ) -> None:
         super().__init__(name, states, op)
         # The forward pass of torch's module, saved because some programs later replace
-        # torch.nn.LSTM by our class.
+        # torch.nn.LSTM by treadle's class.
         self.torchs = torchs
 
     def called(self, layer: Any, input: object, hx: object, *options: object) -> tuple[Any, ...]:
@@ -123,7 +123,7 @@ class TorchFront(Front):
         dtypes = {input.dtype, *(state.dtype for state in each)}
         if not plain or groups > 1 or len(dtypes) > 1 or not dtypes <= _ONNX_DTYPES:
             return None
-        # In torch's op, torch.export would fix the number of steps.
+        # torch.export would make the number of steps of torch's op a constant.
         any_steps = isinstance(input.size(1 if arguments[-1] else 0), torch.SymInt)
         return onnx_layers(op, *arguments) if any_steps else torchs(*arguments)
 

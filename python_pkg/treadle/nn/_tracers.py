@@ -16,7 +16,8 @@ PAD_REASON = (
 )
 
 DEFAULTS = (None, False)
-# Whether torch.jit.trace is running. torch.compile cannot call the function of torch._C for this.
+# Whether torch.jit.trace is running. torch._C also has such a function, but torch.compile cannot
+# call it.
 is_tracing: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defined]
 
 
@@ -86,12 +87,12 @@ def break_graphs_at_pad() -> None:
     skips the whole function that calls the module.
     """
     pad: Any = rnn.pad_packed_sequence
-    # A program that uses torch.compile has imported the compiler. This sets the attribute that
-    # torch.compiler.disable would set.
+    # A program that uses torch.compile has already imported torch._dynamo. The attributes set here
+    # are those that torch.compiler.disable would set.
     if "torch._dynamo" in sys.modules and not hasattr(pad, "_torchdynamo_disable"):
         pad._torchdynamo_disable, pad._torchdynamo_disable_msg = True, PAD_REASON
 
 
-# The compiler calls this function and treats its result as a constant. The decorator
-# torch.compiler.assume_constant_result does the same, but its import takes a second.
+# With this attribute, torch.compile calls the function and treats its result as a constant. The
+# decorator torch.compiler.assume_constant_result sets it too, but its import takes a second.
 break_graphs_at_pad._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -1,16 +1,16 @@
 """The CUDA graphs of a :class:`treadle.nn.TrainingStep`, and their nodes in autograd.
 
-There are as many slots as calls that may wait for their backward pass (the argument ``calls``).
-Each slot has a graph for the forward pass and one for the backward pass. Its memory contains the
-tensors saved for the backward pass, so a slot is in use from a call to the end of that call's
-backward pass. Slots run in any order, so each forward graph has its own memory pool: in a shared
-pool, the temporary tensors of one slot could overwrite the saved tensors of another. The backward
-graphs share a pool, because only copies of their results are kept.
+A call of the step runs in a slot, which has a graph for the forward pass, a graph for the backward
+pass, and the memory of the tensors that are saved for the backward pass. So a slot is in use from a
+call to the end of that call's backward pass. The argument ``calls`` is the number of slots. Slots
+run in any order, so each forward graph has its own memory pool: in a shared pool, the temporary
+tensors of one slot could overwrite the saved tensors of another. The backward graphs share a pool,
+because only copies of their results are kept.
 
 The backward graphs add the gradients of parameters to sums that all slots share. Autograd must get
-each sum only once, after the backward passes of all calls. So every call has another input, the
-token, which is the output of ``_Parameters``. Autograd runs the token's node after those of all
-calls, and this node returns the sums.
+each sum only once, after the backward passes of all calls. So every call also takes an input that
+the caller does not see: the token, which is the output of ``_Parameters``. Autograd runs the node
+of ``_Parameters`` after the nodes of all calls, and this node returns the sums.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from .._check.tensors import dtype_name
 from ._capture import capturing
 from ._training_modules import Modules, leaves_of, without_hooks
 
-WARM_UP = 3  # calls before the capture, in which libraries select kernels and allocate workspaces
+WARM_UP = 3  # calls before the capture: libraries select kernels and allocate workspaces in them
 
 Replay = Callable[[], None]
 
 
 class Recorder:
-    """Captures on a separate stream, and makes each call wait for the previous call's stream."""
+    """Captures CUDA graphs on a separate stream, and makes each call wait for the previous one."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._last = torch.cuda.current_stream(device)
         self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._pool: Any = None  # of the backward graphs
+        self._pool: Any = None  # the memory pool of the backward graphs
 
     @contextmanager
     def prepare(self) -> Iterator[None]:
-        """The context in which to warm up and capture, on the separate stream."""
+        """In this context, warm-up calls and captures use the separate stream."""
         self._side.wait_stream(self._last)
         with torch.cuda.device(self._device), torch.cuda.stream(self._side):
             yield
@@ -64,7 +64,8 @@ class Recorder:
         return result, graph.replay
 
     def enter(self) -> None:
-        """Make the current stream wait for the previous call's, which may still use the memory."""
+        """Make the current stream wait for the stream of the previous call, which may still use the
+        memory."""
         current = torch.cuda.current_stream(self._device)
         if current != self._last:
             current.wait_stream(self._last)
@@ -72,7 +73,7 @@ class Recorder:
 
 
 class Graphs:
-    """Captures ``fn`` for tensors like ``samples``, and calls it."""
+    """Captures ``fn`` for inputs like ``samples``. A call replays what was captured."""
 
     def __init__(
         self,
@@ -86,12 +87,12 @@ class Graphs:
         self._autocast = _autocast(self.device)
         self._modules = Modules()
         self._recorder = Recorder(self.device)
-        # The leaves of the captured autograd graph (for modules' parameters, their aliases), the
-        # sums of their gradients, and the tensors that get the sums (the parameters themselves).
+        # The leaves of the captured autograd graph, in which aliases replace modules' parameters;
+        # the sums of the leaves' gradients; and the parameters, which receive these sums.
         self.leaves: list[Tensor] = []
         self.sums: list[Tensor] = []
         self._parameters: list[Tensor] = []
-        self.has_grad: set[int] = set()  # indices of the leaves for which there are gradients
+        self.has_grad: set[int] = set()  # indices of the leaves that get gradients
         self._task: int | None = None  # the backward pass whose gradients are in the sums
         self._token: Tensor | None = None
         self._trained: list[bool] = []  # which parameters required grad when the token was made
@@ -246,7 +247,7 @@ class Graphs:
         return _copies(slot.input_grads)
 
     def take_sums(self) -> list[Any]:
-        """Copies of the sums of this backward pass. The sums are then set to zero."""
+        """Returns copies of the sums of this backward pass, and sets the sums to zero."""
         if self._task != torch._C._current_graph_task_id():
             return [None] * len(self.sums)
         self._recorder.enter()
@@ -257,13 +258,13 @@ class Graphs:
 
 
 class Slot:
-    """The memory and the graphs that one call uses at a time."""
+    """The graphs and the memory of a call. After its backward pass, another call can use them."""
 
     def __init__(self, graphs: Graphs, samples: Sequence[Tensor]) -> None:
         self._graphs = graphs
         self.inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in samples]
         self.detached_inputs = [t.detach() for t in self.inputs]
-        self.call = 0  # how many calls have used it
+        self.call = 0  # how many calls have used this slot
 
     def capture(self, recorder: Recorder) -> None:
         self.results, self.replay_forward = recorder.capture(self.forward, shared=False)
@@ -278,7 +279,7 @@ class Slot:
         graphs = self._graphs
         wanted = [k for k, t in enumerate(self.inputs) if t.requires_grad]
         with torch.autocast(graphs.device.type, enabled=False), without_hooks(graphs.leaves):
-            # The graph is replayed many times, so the tensors saved by the forward pass are kept.
+            # retain_graph keeps the saved tensors: the CUDA graph reads them at every replay.
             grads = torch.autograd.grad(
                 [self._outputs[k] for k in graphs.trained_outputs],
                 [*(self.inputs[k] for k in wanted), *graphs.leaves],

@@ -45,8 +45,8 @@ class LiGRU(Recurrent):
         z = sigmoid(z)
         h = z * h + (1 - z) * relu(a)
 
-    relu does not bound h. The paper also normalizes the products of x by batch norm, which this
-    layer does not do.
+    relu does not bound h. The paper also applies batch norm to the products of x. This layer does
+    not.
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
@@ -75,8 +75,9 @@ class MGU(Recurrent):
         f = sigmoid(x_f + h_f)
         h = (1 - f) * h + f * tanh(x_n + f * h_n)
 
-    The paper multiplies h by f, and the result by the weight. Here the product of h and the weight
-    is multiplied by f, just as by r in torch's GRU. So a step needs only one matrix product of h.
+    The paper multiplies h by f, and the result by the weight. This layer multiplies the product of
+    h and the weight by f, just as torch's GRU multiplies it by r. So a step needs only one matrix
+    product of h.
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
@@ -102,7 +103,7 @@ class SLSTM(Recurrent):
     Let i, f, z and o be the four blocks of ``W_ih x + b_ih + W_hh h + b_hh``. Then a step, in the
     paper's stabilized form with the sigmoid forget gate, is::
 
-        m' = max(log(sigmoid(f)) + m, i)        (i where n is 0, as before the first step)
+        m' = max(log(sigmoid(f)) + m, i)        (but i where n is 0, as before the first step)
         i = exp(i - m')
         f = exp(min(log(sigmoid(f)) + m - m', 0))
         c = f * c + i * tanh(z)
@@ -116,7 +117,7 @@ class SLSTM(Recurrent):
             its own head, so ``weight_hh_l0`` is [4 H, H / num_heads].
         recompute: save less for the backward pass, which then recomputes the rest.
 
-    A call takes and returns the states (h, c, n, m), each [L * D, B, H].
+    A call takes and returns the states (h, c, n, m), each [num_layers * D, B, H].
 
     Parameters: those of :class:`treadle.nn.Recurrent`, with blocks of H rows in the order i, f, z,
     o.

@@ -40,10 +40,10 @@ class LLTM(CellLayers, nn.Module):
     never scaled down, so pass a float32 ``c0`` for long sequences of half-precision inputs.
 
     LLTM is the cell of PyTorch's tutorial on C++ extensions: an LSTM without the forget gate. Its
-    cell state grows without bound on long sequences and during training. Once tanh(c) is ±1, h no
+    cell state c grows without bound on long sequences and during training. Once tanh(c) is ±1, h no
     longer depends on c, and one optimizer step can ruin the model. Use short sequences, and add a
     penalty on the last c to the loss, such as ``0.3 * c.abs().mean()``. For real models prefer
-    :class:`treadle.nn.LSTM` or :class:`treadle.nn.GRU`, which learn more.
+    :class:`treadle.nn.LSTM` or :class:`treadle.nn.GRU`, which learn better.
 
     Args:
         input_size: I, the number of features of an input.
@@ -66,7 +66,7 @@ class LLTM(CellLayers, nn.Module):
         weight_ih_l0: [3H, I] (later layers: [3H, D*H]), with rows for the gates i and o and the
             candidate z, in this order.
         weight_hh_l0: [3H, H].
-        bias_l0: [3H], the only bias, where torch.nn.LSTM has two. Absent if ``bias`` is False.
+        bias_l0: [3H], the only bias (torch.nn.LSTM has two). Absent if ``bias`` is False.
 
     Names of layer k end in ``_lk``, and in ``_lk_reverse`` for the second direction. All parameters
     are drawn from the uniform distribution over ±1/sqrt(H), and the module reads them at every
@@ -80,8 +80,8 @@ class LLTM(CellLayers, nn.Module):
         layer = treadle.nn.LLTM(8, 64, num_layers=2)
         output, (h, c) = layer(rows)        # [T, B, 8] -> [T, B, 64], [2, B, 64] each
 
-    A single layer in one direction and an :class:`LLTMCell` load each other's ``state_dict``. To
-    copy one direction of a layer of a larger module to a cell, and back::
+    A single layer in one direction and an :class:`LLTMCell` load each other's ``state_dict``. This
+    code copies one direction of a layer of a larger module to a cell, and back::
 
         weights = torch.cat([layer.weight_hh_l0, layer.weight_ih_l0], dim=1)
         cell.load_state_dict({"weights": weights, "bias": layer.bias_l0})

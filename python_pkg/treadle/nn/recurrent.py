@@ -55,12 +55,12 @@ class CellFront(Front):
             return found
         output, h, c = found
         # Copies, because torch does not let a caller change views from chunk in place.
-        parts = c.view(*c.shape[:-1], len(self.cell.states), -1).unbind(-2)
+        parts = c.reshape(*c.shape[:-1], len(self.cell.states), -1).unbind(-2)
         return (output, h, *(part.clone() for part in parts))
 
 
 def _joined(name: str, label: str, names: tuple[str, ...], states: States) -> list[Tensor]:
-    """h and c, which has the other states side by side: [L*D, B, count * H]."""
+    """h and c for the op. c has the K states besides h side by side: [num_layers * D, B, K * H]."""
     if len(states) < 3:
         return list(states)
     first = states[1]
@@ -91,10 +91,10 @@ class Recurrent(SequenceLayers, nn.Module):
         recompute: save less for the backward pass, which then recomputes the rest.
 
     The parameters of each layer and direction have the names of torch.nn.LSTM's. ``weight_ih_l0``
-    [G_i H, I] and ``bias_ih_l0`` [G_i H] have a block of H rows for each of the G_i gates with a
-    product of the input. ``weight_hh_l0`` [G_h H, H / groups] and ``bias_hh_l0`` [G_h H] have one
-    for each of the G_h gates with a product of h. Blocks are in the order of ``cell.gates``.
-    Initial values are drawn from the uniform distribution over ±1/sqrt(H).
+    [G_i H, I] and ``bias_ih_l0`` [G_i H] have a block of H rows for each of the G_i gates that are
+    computed from the input. ``weight_hh_l0`` [G_h H, H / groups] and ``bias_hh_l0`` [G_h H] have a
+    block for each of the G_h gates that are computed from h. Blocks are in the order of
+    ``cell.gates``. Initial values are drawn from the uniform distribution over ±1/sqrt(H).
 
     A call takes and returns ``h`` or, if the cell has other states, a tuple of h and these states.
     Each is [num_layers * D, B, H], where D is 2 if bidirectional, else 1.

@@ -66,16 +66,16 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
     """Make every LSTM, GRU, RNN, LSTMCell, GRUCell and RNNCell of torch.nn in ``model`` run on
     treadle's kernels, in place.
 
-    The modules stay the same objects of the same class, but their forward pass becomes that of
-    :class:`treadle.nn.LSTM` and so on. They keep their parameters, buffers, hooks and tied weights,
-    and references to them stay valid. For ``isinstance`` they are instances of both classes.
-    ``recompute`` is off; to turn it on for a layer, set that attribute.
+    The modules stay the same objects of the same class, but their forward pass becomes that of the
+    class with the same name in treadle.nn. They keep their parameters, buffers, hooks and tied
+    weights, and references to them stay valid. ``isinstance`` is true for torch's class and for
+    treadle's. ``recompute`` is off; to turn it on for a layer, set that attribute.
 
-    Tools that know torch's classes work on a replaced model as before, and their results are
-    torch's: TorchScript, ``torch.onnx.export``, int8 quantization by ``torch.ao.quantization``,
-    FLOP counters, Opacus. The documentation lists these tools and the exceptions. The forward pass
-    is an attribute that is bound to the module, so a shallow copy of the module (``copy.copy``)
-    must be replaced again.
+    Tools that know torch's classes work on a replaced model as before, with the same results as
+    for torch's modules. Such tools are TorchScript, ``torch.onnx.export``, int8 quantization by
+    ``torch.ao.quantization``, FLOP counters and Opacus. The documentation lists all of them, and
+    the exceptions. The forward pass is an attribute that is bound to the module, so a shallow copy
+    of the module (``copy.copy``) must be replaced again.
 
     On NVIDIA GPUs of compute capability 7.5, or if H is too large for the GPU, a layer launches a
     matrix product and a kernel at each step. In these cases float16 LSTM layers, and float32 layers
@@ -85,9 +85,9 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
     Args:
         model: a module; it may itself be such a module.
         only_if_faster: do not replace a float32 or float16 layer that would launch a product and a
-            kernel at each step for 16 rows of 128 steps. Do not replace cells on a GPU either,
-            because there a training step with treadle's cells is slower than with torch's. Move the
-            model to its GPU and dtype first.
+            kernel at each step for 16 rows of 128 steps. Cells on a GPU are not replaced either,
+            because a training step with treadle's cells is slower than with torch's there. Move
+            the model to its GPU and dtype first.
 
     Returns:
         The modules that were replaced, and those that were not, each with the reason. A module is

@@ -63,7 +63,8 @@ class _TorchLayers(SequenceLayers):
             self._keep_blocks()
 
     def _keep_blocks(self) -> None:
-        """Gives weight_hh the columns of one block, and draws all parameters again."""
+        """Replaces each weight_hh by one with the columns of one block, and draws all parameters
+        again."""
         layer: Any = self
         if layer.proj_size:
             raise ValueError(
@@ -108,9 +109,9 @@ class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
             dtype: as in torch.nn.LSTM.
         proj_size: P, less than H; 0 for no projections. With projections, h is
-            ``weight_hr_l0 @ (o * tanh(c))``, of size P. The layer runs like one without projections
-            whose recurrent weight is ``weight_hh_l0 @ weight_hr_l0``. Then a product computes h of
-            all steps. On a CPU it runs torch.lstm where that is faster.
+            ``weight_hr_l0 @ (o * tanh(c))``, of size P. The layer runs like a layer without
+            projections whose recurrent weight is ``weight_hh_l0 @ weight_hr_l0``. Then one product
+            computes h of all steps. On a CPU, torch.lstm runs instead where it is faster.
         groups: the number of diagonal blocks of each gate's part of W_hh, a divisor of hidden_size.
             A hidden unit then reads only h of its group of H / groups adjacent units, and
             ``weight_hh_l0`` is [4H, H / groups]. It must be 1 with projections.

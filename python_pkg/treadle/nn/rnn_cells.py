@@ -18,8 +18,8 @@ class LSTMCell(TorchCell, nn.LSTMCell, metaclass=Replaceable):
 
     This is a subclass of torch's cell, with the same parameters, initialisation, ``state_dict``,
     arguments, results and errors. :func:`treadle.nn.replace` gives its forward pass to the cells of
-    an existing model. Double backward, forward mode and vmap work on every device.
-    Where all steps of the input are known, :class:`treadle.nn.LSTM` runs them in one call.
+    an existing model. Double backward, forward mode and vmap work on every device. If all steps of
+    the input are known in advance, :class:`treadle.nn.LSTM` runs them in one call.
 
     Args:
         input_size: I, the number of features of an input.
@@ -54,8 +54,8 @@ class GRUCell(TorchCell, nn.GRUCell, metaclass=Replaceable):
 
     This is a subclass of torch's cell, with the same parameters, initialisation, ``state_dict``,
     arguments, results and errors. :func:`treadle.nn.replace` gives its forward pass to the cells of
-    an existing model. Double backward, forward mode and vmap work on every device.
-    Where all steps of the input are known, :class:`treadle.nn.GRU` runs them in one call.
+    an existing model. Double backward, forward mode and vmap work on every device. If all steps of
+    the input are known in advance, :class:`treadle.nn.GRU` runs them in one call.
 
     Args:
         input_size: I, the number of features of an input.
@@ -87,8 +87,8 @@ class RNNCell(TorchCell, nn.RNNCell, metaclass=Replaceable):
 
     This is a subclass of torch's cell, with the same parameters, initialisation, ``state_dict``,
     arguments, results and errors. :func:`treadle.nn.replace` gives its forward pass to the cells of
-    an existing model. Double backward, forward mode and vmap work on every device.
-    Where all steps of the input are known, :class:`treadle.nn.RNN` runs them in one call.
+    an existing model. Double backward, forward mode and vmap work on every device. If all steps of
+    the input are known in advance, :class:`treadle.nn.RNN` runs them in one call.
 
     Args:
         input_size: I, the number of features of an input.

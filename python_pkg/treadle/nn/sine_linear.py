@@ -40,9 +40,9 @@ class SineLinear(NotScripted, nn.Module):
             ±sqrt(6/I)/\\|omega_0\\|.
         bias: [O] or None, drawn like that of :class:`torch.nn.Linear`, over ±1/sqrt(I).
 
-    A ``state_dict`` also has omega_0 as extra state, a tensor of one number. Loading raises if it
-    differs from the layer's omega_0. Dicts without omega_0 also load, and so do those of the
-    paper's layer, whose parameters are in a module named ``linear``.
+    A ``state_dict`` also has omega_0 as extra state, a tensor of one number. Loading raises if this
+    number differs from the layer's omega_0. State dicts without omega_0 load as well. So do those
+    of the paper's layer, whose parameters are in a module named ``linear``.
 
     Raises:
         TypeError, ValueError: an argument is not as above; ``omega_0`` must be finite, and 0 only
@@ -112,10 +112,11 @@ class SineLinear(NotScripted, nn.Module):
         Hooks of the module do not run, because they belong to ``forward``.
 
         Args:
-            jet: a :class:`treadle.Jet` of value [..., I], of coordinates or of a previous layer.
+            jet: the :class:`treadle.Jet` of coordinates, or one that a previous layer returned. Its
+                value is [..., I].
 
         Returns:
-            The jet of value [..., O], with the fields of ``jet``.
+            A jet whose value is [..., O]. It has the same parts as ``jet``.
 
         Raises:
             TypeError, ValueError, RuntimeError: ``jet`` is not a jet, its parts do not match, or
@@ -170,8 +171,8 @@ class SineLinear(NotScripted, nn.Module):
 
 
 def draw(layer: SineLinear | nn.Linear, bound: float | None, omega: float) -> None:
-    """Draws weights uniformly from ±bound, and the bias like nn.Linear. If ``bound`` is None, it is
-    that of a hidden layer."""
+    """Draws weights uniformly from ±bound, and the bias like nn.Linear. If ``bound`` is None, the
+    bound of a hidden layer is used."""
     fan_in = layer.in_features
     if bound is None:
         bound = math.sqrt(6 / fan_in) / abs(omega)

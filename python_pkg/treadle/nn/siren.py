@@ -29,12 +29,13 @@ __all__ = ["Siren"]
 class Siren(NotScripted, nn.Module):
     """A network of sine layers from coordinates to values: the SIREN of Sitzmann and others, 2020.
 
-    ``net`` has a first :class:`SineLinear`, ``hidden_layers`` more of them, and a last layer. This
-    is another :class:`SineLinear` or, if ``outermost_linear``, a :class:`torch.nn.Linear` with the
-    same initialisation. The first seven arguments and the layers are those of the paper's code;
-    ``bias``, ``final_activation`` and ``dropout`` are siren-pytorch's. The paper's network also
-    returns a copy of the coordinates, with respect to which it can be differentiated. This network
-    returns only the values, so pass coordinates that require grad.
+    ``net`` has a first :class:`SineLinear`, ``hidden_layers`` more of them, and a last layer. The
+    last layer is another :class:`SineLinear` or, if ``outermost_linear``, a
+    :class:`torch.nn.Linear` with the same initialisation. The first seven arguments and the layers
+    are those of the paper's code; ``bias``, ``final_activation`` and ``dropout`` are
+    siren-pytorch's. The paper's network also returns a copy of the coordinates, and values can be
+    differentiated with respect to that copy. This network returns only the values. To
+    differentiate them, pass coordinates that require grad.
 
     Args:
         in_features: the number of coordinates of a point; they should be within ±1.
@@ -150,7 +151,7 @@ class Siren(NotScripted, nn.Module):
             # A hook may cast the input, for example for FSDP2's mixed precision. Then only the
             # layer checks the dtype.
             hooks = self.net._forward_pre_hooks or first._forward_pre_hooks
-            # Reading the attribute would compute a parametrized weight twice.
+            # Reading first.weight would compute a parametrized weight a second time.
             weight = None if hooks else first._parameters.get("weight")
             check_rows("Siren", input, first.in_features, weight)
         output: Tensor = self.net(input)

@@ -17,7 +17,7 @@ from ._sequence import Options, States
 __all__ = ["Step", "make_step"]
 
 NO_OPTIONS = Options(reset=None, reset_hx=(), lengths=None, return_cells=False)
-WARM_UP = 3  # calls before the capture, in which libraries select kernels and allocate workspaces
+WARM_UP = 3  # calls before the capture: libraries select kernels and allocate workspaces in them
 
 
 def make_step(layer: nn.Module, batch: int, *, clone: bool = False) -> Step:
@@ -61,20 +61,20 @@ def make_step(layer: nn.Module, batch: int, *, clone: bool = False) -> Step:
 
 
 class Step:
-    """Runs one step of a recurrent layer at each call. :func:`make_step` makes it.
+    """Runs one step of a recurrent layer at each call. :func:`make_step` creates a Step.
 
-    A Step reads the layer's own parameters, so ``optimizer.step()`` and ``load_state_dict`` take
-    effect. Calls may run on different streams: each waits for the previous one. The layer's
-    ``forward`` and its hooks do not run.
+    A Step reads the layer's own parameters, so the next call uses the values that
+    ``optimizer.step()`` or ``load_state_dict`` wrote. Calls may run on different streams: each
+    waits for the previous one. The layer's ``forward`` and its hooks do not run.
     """
 
     def __init__(self, layer: Any, batch: int, clone: bool) -> None:
         self._layer, self._clone = layer, clone
-        # The Front is saved, because treadle.nn.restore may turn the layer into torch's.
+        # The Front is saved, because treadle.nn.restore may turn the layer into a torch module.
         front = front_of(layer)
         assert front is not None
         self._front, self._names = front, front.states
-        # These references keep the memory that the graph reads from being reused.
+        # The graph reads the parameters' memory. These references prevent its reuse.
         self._parameters = _own_parameters(layer)
         self._places = [(name, p.data_ptr()) for name, p in self._parameters.items()]
         first = next(iter(self._parameters.values()))
@@ -123,9 +123,9 @@ class Step:
 
     @property
     def state(self) -> Tensor | States:
-        """The state after the last step, like the layer's ``hx``: h, or (h, c), each [num_layers,
-        B, H]. For float16 and bfloat16, c is float32. Every step reads and writes these tensors. If
-        you write to them, the next step begins with the new values."""
+        """The state after the last step, in the form of the layer's ``hx``: h, or (h, c), each
+        [num_layers, B, H]. For float16 and bfloat16, c is float32. Every step reads and writes
+        these tensors. If you write to them, the next step begins with the new values."""
         return self._states[0] if len(self._names) == 1 else self._states
 
     def set_state(self, hx: Tensor | States) -> None:
@@ -222,7 +222,8 @@ class Step:
             self.reset_all()
 
     def _enter(self) -> None:
-        """Make the current stream wait for the previous call's, which may still use the memory."""
+        """Make the current stream wait for the stream of the previous call, which may still use the
+        memory."""
         if self._stream is None:
             return
         current = torch.cuda.current_stream(self._device)

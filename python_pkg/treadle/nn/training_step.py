@@ -1,4 +1,4 @@
-"""Runs a function by CUDA graphs, for training loops that call it at every step."""
+"""Runs a function as CUDA graphs, for training loops that call it at every step."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ def make_training_step(
         fn: a module, or any function of tensors, which may call modules and treadle's layers. It
             must not wait for the device, change its arguments, or depend on values on the host that
             change between calls, because its Python code runs only during the capture. If autocast
-            is enabled in ``fn`` or around this call, the graph contains its casts.
+            is enabled in ``fn`` or during the capture, the graph contains the casts.
         sample_args: the arguments of a call: tensors, or tuples, lists and dicts of tensors, all on
             one device. Later arguments must have the same shapes and dtypes. An argument can be
             differentiated only if its sample requires grad. Warm-up calls use the samples' values.
-        calls: how many calls may wait for their backward pass at the same time. Each has its own
-            memory for activations. If ``fn`` is one step, this is the number of steps.
+        calls: how many calls may wait for their backward pass at the same time. Each of them has
+            its own memory for activations. If ``fn`` is one step, this is the number of steps.
 
     Returns:
-        A :class:`TrainingStep`. Like ``fn``, it returns new tensors.
+        A :class:`TrainingStep`. Like ``fn``, it returns new tensors at each call.
 
     Raises:
         TypeError: ``fn`` is not callable, or one of its arguments or results is not a tensor.
         ValueError: ``calls`` is less than 1, there are no arguments, or they are on several
             devices.
         RuntimeError: ``fn`` cannot be captured, changes an argument, returns nothing that requires
-            grad, or differentiates with respect to a tensor that was computed earlier and is not
-            an argument.
+            grad, or needs the gradient of a tensor that was computed earlier and is not an
+            argument.
 
     Example::
 
@@ -79,7 +79,7 @@ def make_training_step(
 
 @dataclass(frozen=True)
 class _Sample:
-    """The requirements of the tensor at one position of the arguments."""
+    """What later calls must pass in place of one tensor of ``sample_args``."""
 
     name: str  # "args[0]"
     shape: torch.Size
@@ -98,11 +98,12 @@ class _Sample:
 
 
 class TrainingStep:
-    """Runs a function by CUDA graphs, forward and backward. :func:`make_training_step` makes it.
+    """Runs a function as CUDA graphs, forward and backward. :func:`make_training_step` creates it.
 
     The graphs read the parameters of the function's modules from the memory that they had at the
-    capture, so ``optimizer.step()`` and ``load_state_dict`` take effect. Calls may run on different
-    streams: each waits for the previous one. Second derivatives (``create_graph=True``) raise.
+    capture. So the next call uses the values that ``optimizer.step()`` or ``load_state_dict``
+    wrote there. Calls may run on different streams: each waits for the previous one. Second
+    derivatives (``create_graph=True``) raise.
     """
 
     _captured_on = ("cuda",)

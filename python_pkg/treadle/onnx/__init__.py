@@ -24,7 +24,7 @@ __all__ = ["translation_table"]
 
 
 def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """The functions that write each of treadle's ops in ONNX, for ``torch.onnx.export``::
+    """Returns the functions that translate treadle's ops to ONNX, for ``torch.onnx.export``::
 
         torch.onnx.export(
             model, args, "model.onnx", dynamo=True,
@@ -32,10 +32,10 @@ def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
         )
 
     LSTM, GRU and RNN become ONNX's nodes of these names. With ``reset`` or in float64 they become a
-    Scan over the steps, and an LLTM always does. ``lengths`` of a layer in two directions are
-    exported as resets. The sine layer becomes MatMul, Add, Mul and Sin; its jets also use Cos. An
-    op that rounds only its result in half types runs in float32 between two Casts. Any size except
-    the number of features may be dynamic.
+    Scan over the steps. An LLTM always becomes a Scan. ``lengths`` of a layer in two directions are
+    exported as resets. The sine layer becomes MatMul, Add, Mul and Sin; its jets also use Cos. If
+    an op computes half types in float32 and rounds only its result, it is exported in float32,
+    between two Casts. Any size except the number of features may be dynamic.
 
     Returns:
         A new dict of functions by op; you can add entries for your own ops.
@@ -43,7 +43,7 @@ def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
     Raises (the functions, while a model is exported):
         NotImplementedError: the model has a packed batch; use ``lengths`` instead.
 
-    Forms that write into a tensor (``sine_``, ``out=``) cannot be exported, and neither can
+    Ops that write into a given tensor (``sine_``, ``out=``) cannot be exported, and neither can
     derivatives.
     """
     ops = torch.ops.treadle
@@ -189,7 +189,7 @@ def _result_dtype(*operands: Value | float) -> Any:
 
 
 def _stand_in(operand: Value | float) -> Any:
-    """A meta tensor with the operand's dtype and rank, which decide promotion."""
+    """A meta tensor with the operand's dtype and rank, which determine type promotion."""
     if not isinstance(operand, ir.Value):
         return operand
     dtype = ir.tensor_adapters.to_torch_dtype(operand.dtype)

@@ -67,8 +67,8 @@ def scan(
     """Calls ``step(op, *states, *rows)`` for every step. Returns the states after all steps, then
     the other results, each with all steps in one tensor.
 
-    ``rows`` are values that are sliced along their first dimension, with their dtypes. ``dtype`` is
-    that of all other values. If ``back``, the steps run from the last to the first.
+    ``rows`` has pairs of a value and its dtype. Step t gets row t of the value. ``dtype`` is the
+    dtype of all other values. If ``back``, the steps run from the last to the first.
     """
     dtypes = [dtype] * len(states) + [each for _, each in rows]
     given = [
@@ -76,7 +76,7 @@ def scan(
     ]
     body = _Body()
     made = step(body, *given)
-    # A name in a body must not occur in the graph.
+    # Names in the body of a Scan must not occur in the graph.
     nodes = body.nodes()
     for n, node in enumerate(nodes):
         for k, value in enumerate(node.outputs):

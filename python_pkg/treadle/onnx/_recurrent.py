@@ -1,8 +1,8 @@
 """The recurrent ops in ONNX; used by treadle.onnx.
 
-LSTM, GRU and RNN become ONNX's own nodes. LLTM, layers with resets, and layers in float64, for
-which onnxruntime lacks these nodes, become a Scan over the steps. A Scan computes float16 and
-bfloat16 in float32.
+LSTM, GRU and RNN become ONNX's own nodes. An LLTM and a layer with resets become a Scan over the
+steps. So does a layer in float64, which onnxruntime does not support in its nodes. A Scan computes
+float16 and bfloat16 in float32.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ __all__ = ["affine_scan", "lltm_cell", "lltm_cell_forward", "recurrent_layer"]
 
 Cell = tuple[Any, Any]  # h and c
 
-# For each of ONNX's gates, the index of our gate. ONNX's LSTM has the order i, o, f, c, and its GRU
-# has z, r, h.
+# For each of ONNX's gates, the index of the same gate in treadle. The order of ONNX's LSTM is
+# i, o, f, c, and that of its GRU is z, r, h.
 ORDERS = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn_tanh": (0,), "rnn_relu": (0,)}
 
 # ---- one step. gates [B, GH] are the sums of the products with input and state; c is [B, H].
@@ -30,7 +30,7 @@ ORDERS = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn_tanh": (0,), "rnn_relu": 
 def _elu(op: Ops, z: Value, dtype: Any) -> Value:
     if dtype != ir.DataType.DOUBLE:
         return op.Elu(z)
-    # onnxruntime has no Elu of float64.
+    # onnxruntime has no Elu for float64.
     zero, one = constant(0.0, dtype), constant(1.0, dtype)
     return op.Where(op.Less(z, zero), op.Sub(op.Exp(z), one), z)
 
@@ -64,7 +64,8 @@ def _rnn_relu_step(op: Ops, gate: Value, c: Value, dtype: Any) -> Cell:
     return op.Relu(gate), op.Relu(gate)
 
 
-# The cells that need only the sum of both products for each gate; a GRU needs them separately.
+# In these cells, a gate depends only on the sum of its products with input and state. A GRU needs
+# both products separately.
 _STEPS = {
     "lltm": _lltm_step,
     "lstm": _lstm_step,
@@ -136,7 +137,7 @@ class _Layer(NamedTuple):
         return cast(value, self.dtype)
 
     def of_directions(self, value: Value, rank: int) -> Value:
-        """A parameter with dimension D, which is added if the parameter lacks it (then D is 1)."""
+        """A parameter with the leading dimension D. If it is missing, D = 1 is added."""
         found = self.cast(value)
         return found if len(value.shape) == rank else op.Unsqueeze(found, [0])
 
@@ -153,8 +154,8 @@ class _Layer(NamedTuple):
 
 def _node(a: _Layer) -> Sequence[Value]:
     """ONNX's LSTM, GRU or RNN."""
-    # Puts the rows of our weights into ONNX's order, by a Gather, because the exporter folds a
-    # Gather of constants but not a Split.
+    # A Gather puts the rows of treadle's weights into ONNX's order, because the exporter folds a
+    # Gather of constants, but not a Split.
     order = [gate * a.hidden + row for gate in ORDERS[a.cell] for row in range(a.hidden)]
     rows = constant(order, ir.DataType.INT64)
 
@@ -195,11 +196,12 @@ def _direction(a: _Layer, d: int) -> Sequence[Value]:
     )
     biases = [None if value is None else a.of_direction(value, d, 1) for value in a.biases]
     of_input = op.MatMul(a.cast(a.input), weight_ih)
-    # A GRU adds its second bias to the product with the state, before the multiplication by r.
+    # The second bias of a GRU is not added here, but to the product with the state, which is then
+    # multiplied by r.
     for bias in biases[: 1 if a.cell == "gru" else 2]:
         of_input = of_input if bias is None else op.Add(of_input, bias)
     rows = [(of_input, a.dtype)]
-    always: list[Value] = []  # the states after a reset; None if there is one for each step
+    always: list[Value] = []  # the states after a reset; None where each step has its own
     if a.reset is not None:
         # The second direction runs backward in time, so a reset at t + 1 acts before its step t.
         mark = a.reset if d == 0 else op.Pad(a.reset, [-1, 0, 0, 1, 0, 0])
@@ -231,7 +233,7 @@ def _direction(a: _Layer, d: int) -> Sequence[Value]:
 
 
 def _steps(a: _Layer) -> Sequence[Value]:
-    """A layer in one or two directions, as a Scan for each."""
+    """A layer as one Scan for each of its directions."""
     found = [_direction(a, d) for d in range(a.directions)]
     h_n, c_n, output = zip(*found, strict=True)
     if a.directions == 1:

@@ -49,7 +49,7 @@ def lstm(*args: Any, **kwargs: Any) -> Any:
             direction, which reads from the end, resets before step t if reset[t + 1] is true.
         reset_hx: the state to which a row resets, by default zeros: like ``hx``, or one for each
             step, [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``;
-            [num_layers * D, S, H] for a packed batch). Gradients flow into it, not across a reset.
+            [num_layers * D, S, H] for a packed batch). It gets gradients; none flow across a reset.
         lengths: [B], int64 or int32 on input's device, as an alternative to packing. Row b has
             lengths[b] steps, and the second direction begins at its last step. Padding, even NaN,
             does not affect results and gets zero gradients. The host does not wait for the values,
@@ -63,7 +63,7 @@ def lstm(*args: Any, **kwargs: Any) -> Any:
         h_n, c_n: [num_layers * D, B, H], h and c after each row's last step (in the second
             direction, its first), or hx for a row without steps, in the dtypes of h0 and c0.
         cells: only with ``return_cells``: c of every step, shaped like output, in c_n's dtype. It
-            is computed from gates in input's dtype.
+            is computed from the gates after they were rounded to input's dtype.
 
         All tensors except batch_sizes, reset and lengths are differentiable twice. Under autocast
         they are cast to the lower precision, but on a CPU those of a packed batch stay float32 if

@@ -44,8 +44,8 @@ class Overloads(NamedTuple):
         return (self.data_cells if cells else self.data)(*args, **kwargs)
 
     def _check_types(self, args: tuple[Any, ...], kwargs: dict[str, Any], packed: bool) -> None:
-        """Check input, hx and params. torch.ops would print whole tensors in its error. If hx were
-        h instead of (h, c), it would take h for batch_sizes."""
+        """Check input, hx and params. Without these checks, an error of torch.ops would print whole
+        tensors. If hx were h instead of (h, c), torch.ops would also take h for batch_sizes."""
         first = "data" if packed else "input"
         if args or first in kwargs:
             input = args[0] if args else kwargs[first]
@@ -74,7 +74,7 @@ class Overloads(NamedTuple):
 
 
 def _is_traced(value: object) -> bool:
-    """Whether a tracer such as torch.fx makes the call, with proxies for tensors."""
+    """Whether ``value`` is a proxy, which a tracer such as torch.fx passes instead of a tensor."""
     return not isinstance(value, Tensor) and is_tensor_like(value)  # type: ignore[no-untyped-call]
 
 
@@ -94,7 +94,7 @@ def _packed(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         return False
     if second.dtype is not torch.int64:
         if second.dim() != 1:
-            return False  # it is hx, of a dtype for which the op raises
+            return False  # the second argument is hx, of a dtype that the op does not support
         raise RuntimeError(
             f"{name}: batch_sizes must have dtype int64, got {dtype_name(second.dtype)}"
         )
@@ -238,7 +238,7 @@ def without_cells(function: Callable[..., Any]) -> WithoutCells:
 
 def _with_signature(function: Any, protocol: Any) -> Any:
     """Makes help() and notebooks show the arguments of the first overload, for padded input."""
-    # get_overloads is that of typing_extensions, because typing has none before Python 3.11.
+    # get_overloads comes from typing_extensions, because typing lacks it before Python 3.11.
     padded = inspect.signature(get_overloads(protocol.__call__)[0])
     _, *parameters = (
         p.replace(annotation="bool") if p.name == "return_cells" else p

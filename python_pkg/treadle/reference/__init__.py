@@ -134,7 +134,7 @@ def snake(
     """``x + sin(alpha * x)**2 / (beta + eps)``, or ``x + alpha * (x * sinc(alpha * x))**2``.
 
     Args:
-        x: [N, C, ...], or with one channel if it has fewer than two dimensions.
+        x: [N, C, ...]. If it has fewer than two dimensions, there is one channel.
         alpha: [C] or [1].
         beta: [C] or [1]. If it is None, alpha is used.
         eps: a number that is added to beta. None means 0; if beta is None too, the second formula
@@ -155,7 +155,7 @@ def snake(
     phase = along(alpha) * x
     wave = torch.sin(phase)
     if beta is None and eps is None:
-        # For a tiny phase the quotient is replaced by 1, because its derivative would overflow in
+        # For a tiny phase, wave / phase is replaced by 1, because its derivative would overflow in
         # half types.
         tiny = phase.abs() < torch.finfo(wave.dtype).eps
         scaled = x * torch.where(tiny, 1, wave / torch.where(tiny, 1, phase))

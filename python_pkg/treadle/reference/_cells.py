@@ -10,8 +10,8 @@ from .._formula.cell import Cell
 
 
 def _of_state(old_h: Tensor, weight_hh: Tensor, bias_hh: Tensor | None) -> Tensor:
-    """The product of h with ``weight_hh`` [G H, H], or with a block-diagonal one of n blocks. This
-    is [G H, H / n], because a unit has weights only for the H / n units of its own block."""
+    """The product of h with ``weight_hh`` [G H, H]. A block-diagonal weight_hh of n blocks is
+    [G H, H / n], because a unit has weights only for the H / n units of its own block."""
     hidden, own = old_h.shape[-1], weight_hh.shape[-1]
     if hidden == own:
         return F.linear(old_h, weight_hh, bias_hh)
@@ -187,7 +187,7 @@ def formula_cell(
     Args:
         input: [B, I].
         weight_ih: [G_i H, I]; weight_hh: [G_h H, H]; bias_ih: [G_i H] or None; bias_hh: [G_h H] or
-            None. G_i gates have a product with the input, and G_h gates have one with h.
+            None. G_i gates have a product with the input, and G_h gates have a product with h.
         old_h: [B, H].
         old_cell: [B, K H], the cell's K states besides h, side by side. For a cell without such
             states it is [B, H], ``old_h`` before it was rounded. It has the dtype of ``input`` or a
@@ -195,13 +195,13 @@ def formula_cell(
 
     Returns:
         ``new_h`` [B, H] in the dtype of ``input`` (under autocast: of the matrix product), and
-        ``new_cell`` [B, H] in the dtype of ``old_cell``.
+        ``new_cell`` in the shape and dtype of ``old_cell``.
     """
     of_input, of_h = F.linear(input, weight_ih, bias_ih), _of_state(old_h, weight_hh, bias_hh)
     wide = torch.promote_types(of_input.dtype, old_cell.dtype)
     hidden, gates = old_h.shape[-1], len(cell.gates)
     before, after = (gates - cell.input_gates) * hidden, (gates - cell.state_gates) * hidden
-    # The first gates have no product with the input, and the last ones none with h.
+    # Gates without a product with the input come first; gates without a product with h come last.
     sums = F.pad(of_input.to(wide), (before, 0)) + F.pad(of_h.to(wide), (0, after))
     given = dict(zip(cell.gates, sums.chunk(gates, dim=-1), strict=True))
     states = cell.states or ("h",)

@@ -60,10 +60,11 @@ def recurrent_layer(
     """One layer of cells over a sequence, in D = 1 or 2 directions; the second is backward in time.
 
     Args:
-        input: [T, B, I]; or [S, I], the data of a packed batch, S rows in all.
+        input: [T, B, I]; or [S, I], the data of a packed batch, where S is the sum of batch_sizes.
         batch_sizes: [T], int64 on the CPU, the number of rows of each step of a packed batch; or
             None.
-        h0, c0: [D, B, H]. For a GRU, an RNN, or a Cell without states, c0 is h0 before rounding.
+        h0, c0: [D, B, H]. For a GRU, an RNN, or a Cell whose only state is h, c0 is the unrounded
+            h0, in float32 with half types.
         weight_ih: [D, GH, I], where G is 4 for LSTM, 3 for GRU and LLTM, and 1 for RNN. The blocks
             of H rows are in the order of the cell's gates.
         weight_hh: [D, GH, H], or [D, GH, H/n] with n diagonal blocks (not LLTM).
@@ -71,7 +72,7 @@ def recurrent_layer(
         cell: "lltm", "lstm", "gru", "rnn_tanh", "rnn_relu", or a :class:`treadle.Cell`, whose
             formula then runs on tensors.
         reset: [T, B, 1] or [S, 1], bool, or None. Where it is true, the row resets before that
-            step. In the second direction it resets before step t if reset is true at step t + 1.
+            step. The second direction resets the row before step t if reset is true at step t + 1.
         reset_h, reset_c: the state after a reset, [D, B, H], [D, T, B, H] or [D, S, H]; None for
             zeros.
 
@@ -272,7 +273,7 @@ def _layers_of_h(
     reset_hx: Tensor | None,
     lengths: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Layers of a cell whose only state is h. With half types, h is passed on in float32."""
+    """Layers of a cell whose only state is h. Between steps, h of half types is in float32."""
     batch_sizes, (hx, *rest) = _unpacked(arguments)
 
     def wide(h: Tensor) -> States:

@@ -1,4 +1,5 @@
-"""Calls of lltm, lstm and gru with rows of variable length, and their references."""
+"""Helpers for tests of recurrent layers with rows of variable length. They call lltm, lstm or gru,
+and compare the results and gradients with those of the reference."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ T, B, INPUTS, H = 7, 5, 4, 6
 LENGTHS = (3, 7, 0, 1, 6)
 EACH_DEVICE = pytest.mark.parametrize("device", DEVICES)
 BOTH_WAYS = pytest.mark.parametrize("bidirectional", [False, True])
-# Resets at various steps, also in the padding; row 1 has none.
+# Marks of resets at various steps, some of them in the padding. Row 1 has none.
 MARKS = torch.tensor([[b != 1 and (t * 3 + b) % 4 == 0 for b in range(B)] for t in range(T)])
 
 
@@ -34,7 +35,7 @@ def padding(like: Tensor) -> Tensor:
 
 
 class Given:
-    """Tensors of a call: x, the states, and the parameters of each layer and direction."""
+    """The tensors of a call: x, the states, and the parameters of each layer and direction."""
 
     def __init__(
         self,
@@ -67,7 +68,8 @@ class Given:
         return values.to(self.device, self.dtype)
 
     def starts(self, form: str) -> list[Tensor]:
-        """The replacement states: none, one for each row, or one for each step."""
+        """Draws the states to which rows reset (`reset_hx`): none, one for each row, or one for
+        each step and row."""
         count, b, h = self.states[0].shape
         shape = {"none": None, "rows": (count, b, h), "steps": (count, T, b, h)}[form]
         return [self.draw(*shape) for _ in range(self.count)] if shape else []
@@ -83,7 +85,7 @@ class Given:
         batch_first: bool = False,
         **options: Any,
     ) -> tuple[Tensor, ...]:
-        """The results of the call, with `tensors` instead of those of `tensors()` if given."""
+        """Calls the op with `tensors` or, if they are not given, with `self.tensors()`."""
         x, *others = self.tensors() if tensors is None else tensors
         states, params = others[: self.count], others[self.count :]
 
@@ -100,8 +102,8 @@ class Given:
 def with_gradients(
     given: Given, dtype: torch.dtype, starts: list[Tensor], **options: Any
 ) -> list[Tensor]:
-    """Results and gradients of all tensors in `dtype`, for cotangents that every dtype can
-    represent."""
+    """Runs the call in `dtype`. Returns the results and the gradients of all tensors. The
+    cotangents are numbers that every dtype can represent."""
     leaves = [t.detach().to(dtype).requires_grad_() for t in given.tensors()]
     others = [t.detach().to(dtype).requires_grad_() for t in starts]
     results = given.run(leaves, others, **options)
@@ -120,7 +122,7 @@ def with_gradients(
 
 
 def against_reference(given: Given, starts: list[Tensor], **options: Any) -> None:
-    """Results and gradients agree with the plain reference, by the rule."""
+    """Asserts that results and gradients agree with the reference within the rule's tolerance."""
     ours = with_gradients(given, given.dtype, starts, **options)
     truth = with_gradients(given, torch.float64, starts, module=reference, **options)
     plain = with_gradients(given, given.dtype, starts, module=reference, **options)

@@ -114,7 +114,7 @@ add_library(treadle::treadle SHARED IMPORTED)
 set_target_properties(treadle::treadle PROPERTIES
   IMPORTED_LOCATION "${_build}/libtreadle.so"
   IMPORTED_SONAME libtreadle.so
-  # The library that libtreadle.so loads itself, from the folder above its own.
+  # libtreadle.so itself loads this library from the folder above its own.
   IMPORTED_LINK_DEPENDENT_LIBRARIES treadle::kernels
   INTERFACE_INCLUDE_DIRECTORIES "${_ops}"
   INTERFACE_LINK_LIBRARIES treadle::torch)
