@@ -5,6 +5,7 @@
 //  - With one direction, gates that keep c carry it through the padding (keep_cells). With two, c
 //    is recomputed (cells.h).
 //  - The second direction starts in the padding, so it resets before a row's last step.
+// aligned.h does this in another way for cells that must not run over the padding.
 #pragma once
 
 #include "recurrent/layer/layer.h"
