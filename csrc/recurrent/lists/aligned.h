@@ -1,7 +1,7 @@
 // Runs rows of variable length (`lengths`) for cells whose c cannot be carried through the padding,
-// which are the cells of formulas.
-// Each direction runs on rows that all end at the last step, so the states after that step are the
-// last states. The steps before a row repeat its first step, and their results are not used.
+// which are the cells of formulas. Each direction runs on rows that all end at the last step, so
+// the states after that step are the last states. Before its own steps, a row repeats its first
+// step, and the results of these repetitions are not used.
 #pragma once
 
 #include <c10/util/FunctionRef.h>

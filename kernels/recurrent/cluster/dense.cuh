@@ -1,8 +1,8 @@
-// Shared by the forward and backward dense cluster kernels. cluster/dense.h defines their layouts,
-// and cluster/cluster.cuh explains how blocks exchange states. A block may have fewer rows or units
-// than its layout. The lanes of missing rows and units compute like all others, which avoids
-// branches, but store no results. Their computations are harmless, because rows are independent of
-// each other and missing units send zeros.
+// Code that the forward and backward dense cluster kernels share. cluster/dense.h defines their
+// layouts, and cluster/cluster.cuh explains how blocks exchange states. A block may have fewer rows
+// or units than its layout. The lanes of missing rows and units compute like all others, which
+// avoids branches, but store no results. Their computations are harmless, because rows are
+// independent of each other and missing units send zeros.
 #pragma once
 
 #include "kernels/recurrent/cluster/cluster.cuh"

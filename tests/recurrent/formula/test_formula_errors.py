@@ -1,4 +1,4 @@
-"""What treadle.Cell and treadle.nn.Recurrent refuse, and how they say it."""
+"""Arguments that treadle.Cell and treadle.nn.Recurrent refuse, and their error texts."""
 
 from __future__ import annotations
 
