@@ -1,9 +1,9 @@
-// The forward dense cluster kernel (cluster/dense.cuh): gates_t = products_t + bias + h_{t-1}
-// W_hh^T, then the cell. A step has two barriers: one for the warps that share units, after they
-// have stored their sums, and one for all threads, before states are sent. While h is being sent,
-// all threads make their copies between global and shared memory. Products are summed in the same
-// order as in cluster/forward.cuh. `rows_each` is the number of rows per cluster. Twin:
-// kernels/recurrent/cpu/rows_forward.h.
+// The forward dense cluster kernel (cluster/dense.cuh):
+// gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. A step has two barriers: one for the
+// warps that share units, after they have stored their sums, and one for all threads, before states
+// are sent. While h is being sent, all threads make their copies between global and shared memory.
+// Products are summed in the same order as in cluster/forward.cuh. `rows_each` is the number of
+// rows per cluster. Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
 #include "kernels/recurrent/cluster/call.cuh"
