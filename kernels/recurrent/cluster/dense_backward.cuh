@@ -244,7 +244,7 @@ __global__ void __launch_bounds__(
       }
     }
 
-    // ---- while the sums travel: copies
+    // ---- copies, while the sums are being sent
     own.store(parity);
     own.fetch(s + L::kAhead < steps, (s + L::kAhead) % L::kDepth * L::kStageBytes);
     if (asks) marks.gather(s);

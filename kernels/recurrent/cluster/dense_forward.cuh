@@ -230,8 +230,8 @@ __global__ void __launch_bounds__(
     ptx::sync_threads(kSendBarrier, L::kThreads);
     if (s + 1 < steps) sends.send(parity, other);
 
-    // ---- while h travels. Gates overwrite the products from which they were computed, and are
-    // stored one step later, after the next barrier.
+    // ---- while h is being sent. Gates overwrite the products from which they were computed, and
+    // are stored one step later, after the next barrier.
     own.store_output(parity);
     if (save) {
       if (s > 0) own.store_gates((s - 1) % L::kDepth * L::kStageBytes);
