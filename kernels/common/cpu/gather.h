@@ -50,7 +50,7 @@ struct alignas(64) Buffer {
   char bytes[kBlock * kMaxElementSize];
 };
 
-// Is read in place of a missing input.
+// This is read in place of a missing input.
 inline constexpr Buffer kZeros = {};
 
 // Consecutive elements of one row.
