@@ -1,4 +1,4 @@
-"""How far rows exceed their targets, and targets for the geometric mean of many rows.
+"""Computes how far rows exceed their targets, and targets for the geometric mean of many rows.
 
 The rows are dicts as in a JSON file of results, because the scripts that write the pages also use
 these functions.

@@ -64,7 +64,7 @@ class Form:
         return partial(check, args=args, plain=plain)
 
     def check_lstm(self, function: Callable[..., Any], args: Args) -> Callable[[], float]:
-        """A check of nn.LSTM's call with these `lstm_arguments`."""
+        """A check of a call of nn.LSTM with `args`, which `lstm_arguments` made."""
         plain = self.call(torch.lstm, args[0].requires_grad)
         if self.both:
             own = {"plain": without_cudnn(plain), "rule": verify_baseline, "op": "nn.LSTM"}
@@ -136,8 +136,8 @@ def chosen(function: Callable[..., Any], args: Args) -> str:
 def module(
     kind: type[nn.Module], shape: Shape, device: str, dtype: torch.dtype, backward: bool
 ) -> tuple[Callable[..., Any], Args]:
-    """treadle.nn.LLTM or nn.LSTM as a function of arguments that end with its parameters, and those
-    arguments."""
+    """Returns treadle.nn.LLTM or nn.LSTM as a function of tensors, and the arguments of this
+    function, which end with the module's parameters."""
     net = kind(shape.i, shape.h, device=device, dtype=dtype).requires_grad_(backward)
     net.train(backward)
     x, h0, c0 = arguments(shape, device, dtype, backward)[:3]

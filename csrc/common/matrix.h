@@ -1,5 +1,5 @@
-// A matrix in memory, as an operand of a product. Its views cost nothing, unlike a view of a
-// tensor, which is a dispatcher call.
+// A matrix in memory, as an operand of a product. A view of it costs nothing, whereas a view of a
+// tensor costs a dispatcher call.
 #pragma once
 
 #include <ATen/core/Tensor.h>

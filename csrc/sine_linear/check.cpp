@@ -1,4 +1,4 @@
-// sine_linear: checks of its arguments.
+// Checks the arguments of sine_linear's ops.
 #include "common/check.h"
 
 #include <c10/util/Exception.h>

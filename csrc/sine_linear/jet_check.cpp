@@ -1,4 +1,4 @@
-// sine_linear_jet: checks of its arguments.
+// Checks the arguments of sine_linear_jet's ops.
 #include <c10/util/Exception.h>
 
 #include <cmath>

@@ -34,7 +34,7 @@ OPTIONS = {"outermost_linear": True, "first_omega_0": 4.0, "hidden_omega_0": 4.0
 
 
 class Net(dde.nn.NN):
-    """A Siren that DeepXDE trains. ``jet`` is the jet at the points of its last call."""
+    """A Siren that DeepXDE trains. ``jet`` is the jet at the points of the last call."""
 
     def __init__(self, by_jet: bool) -> None:
         super().__init__()

@@ -12,7 +12,7 @@
 namespace treadle {
 namespace {
 
-// How many libraries the process has loaded so far.
+// The number of libraries that the process has loaded so far.
 unsigned long long loads() {
   unsigned long long found = 0;
   dl_iterate_phdr(

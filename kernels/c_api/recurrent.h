@@ -1,4 +1,5 @@
-// A checked recurrent layer of kernels.h, shared by the code for the CPU and for CUDA.
+// A recurrent layer of kernels.h whose arguments have been checked. The code for the CPU and the
+// code for CUDA share this header.
 #pragma once
 
 #include <cstddef>

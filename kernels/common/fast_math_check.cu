@@ -1,6 +1,7 @@
-// This kernel is compiled with the same flags as every other one, but never launched. It fails to
-// assemble under --use_fast_math, for which nvcc (unlike NVRTC and the C++ compilers) defines no
-// macro.
+// Makes a build with --use_fast_math fail. This kernel is compiled with the same flags as every
+// other kernel, and fails to assemble with that flag. It is never launched. A check by the
+// preprocessor is not possible, because nvcc (unlike NVRTC and the C++ compilers) defines no macro
+// for the flag.
 extern "C" __device__ int __nvvm_reflect(const char*);
 
 namespace treadle {

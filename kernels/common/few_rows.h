@@ -1,4 +1,4 @@
-// Which float32 products cuBLAS computes faster when transposed.
+// Tells which float32 matrix products cuBLAS computes faster if they are transposed.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Records the launches of a thread, with the resources of their kernels, while that thread requests
-// it.
+// Records the launches that a thread makes while recording is on for that thread, with the
+// resources that their kernels use.
 #include <cuda_runtime_api.h>
 #include <cxxabi.h>
 

@@ -1,5 +1,5 @@
 // The launches of a thread, as treadle.launch_info shows them. kernels/common/launch_observer.cu
-// records them; in a build without CUDA nothing does.
+// records them. A build without CUDA has no launches to record.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// out[i] = f(in[i]...) where every operand is contiguous and has the dtype in which f computes.
+// The kernel dense_map computes out[i] = f(in[i]...) if every operand is contiguous and has the
+// dtype in which f computes.
 #pragma once
 
 #include <algorithm>

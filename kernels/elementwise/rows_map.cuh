@@ -1,5 +1,5 @@
-// out[i] = f(in[i]...) where rows are dense or repeat one element, with any dtypes and any strides
-// between rows.
+// The kernel rows_map computes out[i] = f(in[i]...) if each row of an operand is dense or repeats
+// one element. Dtypes may differ, and strides between rows may have any value.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Shared by snake's CUDA kernels: whether a vector's phases alpha x are in the domain of
-// near_snake.
+// Tells whether all phases alpha x of a vector are in the domain of near_snake. snake's CUDA
+// kernels share this code.
 #pragma once
 
 #include "kernels/common/convert.cuh"

@@ -1,4 +1,4 @@
-// out[i] = f(in[i]...) for any strides and dtypes.
+// The kernel strided_map computes out[i] = f(in[i]...) for any strides and dtypes.
 #pragma once
 
 #include <cstdlib>

@@ -1,6 +1,6 @@
-// out[i] = f(in[i]...) where an input and the output are dense along different dimensions, as in
-// a + b.t(). Two-dimensional tiles of that input are transposed through shared memory. Operands may
-// have any strides and dtypes.
+// The kernel tiles_map computes out[i] = f(in[i]...) if an input and the output are dense along
+// different dimensions, as in a + b.t(). Two-dimensional tiles of that input are transposed through
+// shared memory. Operands may have any strides and dtypes.
 #pragma once
 
 #include "kernels/elementwise/strided_map.cuh"

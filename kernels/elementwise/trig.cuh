@@ -1,5 +1,5 @@
 // sine and cosine on the device, a vector at a time. Large arguments slow down only the warps that
-// contain some. Forward: wave(x), where wave is sin or cos. Backward: grad * wave(x), or its
+// contain them. Forward: wave(x), where wave is sin or cos. Backward: grad * wave(x), or its
 // negative.
 #pragma once
 

@@ -1,6 +1,6 @@
-// sigmoid, tanh and elu with their derivatives, for host and device, float and double.
-// Twin in plain PyTorch: torch.sigmoid, torch.tanh, torch.nn.functional.elu.
-// NaN and inf appear where they do in torch. For this, sigmoid is 0 where exp(-x) overflows.
+// sigmoid, tanh and elu with their derivatives, for host and device, float and double. Twin in
+// plain PyTorch: torch.sigmoid, torch.tanh, torch.nn.functional.elu. NaN and inf appear where they
+// do in torch. To achieve this, sigmoid is 0 where exp(-x) overflows.
 #pragma once
 
 #include "kernels/math/exp.h"

@@ -1,5 +1,5 @@
-// c of one hidden unit: a number, or several in cells with more than one state besides h. A cell's
-// functor says how many (kCParts).
+// The state c of one hidden unit. It is one number, or several numbers in cells with more than one
+// state besides h. A cell's functor declares how many numbers (kCParts).
 #pragma once
 
 #include "kernels/common/dtype.h"

@@ -1,5 +1,6 @@
 // Operations that round once, to nearest even (CUDA's suffix _rn). No compiler may merge or split
-// them, so formulas made of them have the same bits on host and device. sqrt_near is the exception.
+// them, so formulas made of them have the same bits on host and device. The exception is sqrt_near,
+// which on a GPU has an error of up to 2 ulp.
 #pragma once
 
 #include "kernels/math/bits.h"

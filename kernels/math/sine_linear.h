@@ -120,8 +120,8 @@ TREADLE_HD float decode_cosine(float y, int32_t code) {
 
 }  // namespace detail
 
-// For each stored type: the type of the phase in memory (phase_t) and in registers (Phase), which
-// saved values the cosine and sine of the derivatives are computed from, and the formulas.
+// For each stored type: the type of the phase in memory (phase_t) and in registers (Phase), the
+// saved values from which the derivatives' cosines and sines are computed, and the formulas.
 template <class scalar_t>
 struct SineLinear {
   using phase_t = int16_t;

@@ -7,10 +7,10 @@
 namespace treadle {
 namespace {
 
-// Rows that a thread loads before it uses them, to hide memory latency.
+// The number of rows that a thread loads before it uses them. This hides memory latency.
 template <class T>
 constexpr int kRowsInFlight = sizeof(T) == 8 ? 2 : 4;
-// Resident blocks per SM, limited by registers.
+// The number of resident blocks per SM, which registers limit.
 template <class T>
 constexpr int kResident = sizeof(T) == 2 ? 4 : 3;
 // Blocks for a large input: one wave on the 132 SMs of an H100 or H200.

@@ -74,7 +74,7 @@ __device__ __forceinline__ void store_sines_of(const SineLinearForward& args, in
     for (int e = 0; e < n; ++e) bias[e] *= omega;
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
-      // Both rows together, because independent work hides latency.
+      // Computes both rows together, because independent work hides latency.
       float u[kRows][n];
       bool far = false;
 #pragma unroll

@@ -8,7 +8,7 @@
 namespace treadle {
 namespace {
 
-// Coordinates that a thread loads before it uses them.
+// The number of coordinates that a thread loads before it uses them.
 template <class T, JetSecond kSecond>
 constexpr int kAtOnce = kSecond == JetSecond::kDiagonal || sizeof(T) == 4 ? 2 : 4;
 // Resident blocks per SM, limited by registers, and blocks for a large input: one wave on the 132
@@ -30,7 +30,8 @@ struct Slopes {
     if constexpr (Kept<T, kWidth, true, true>::kOutput) widen(kept.output, y);
 #pragma unroll
     for (int e = 0; e < kWidth; ++e) phase[e] = kept.phase.value[e];
-    // Only double saves u itself, which may be large.
+    // In double the saved phase is u itself, which may exceed kNearPhase. Other types save a 16-bit
+    // phase, which never needs the far path.
     bool far = false;
     if constexpr (std::is_same_v<T, double>) far = any_far<T>(phase);
     far ? compute<true>(args, y, phase) : compute<false>(args, y, phase);
@@ -68,7 +69,7 @@ class Point {
     constexpr int n = kAtOnce<T, kSecond>;
     const int d = static_cast<int>(args_.parts.coordinates);
     Raw of_first[n], outputs[n], of_second[n], seconds[n];
-    // A Laplacian has a single part of second derivatives, with index 0.
+    // A Laplacian has a single second-derivative part, with index 0.
     const auto fetch_second = [&](int j, int part) {
       of_second[j] = load(args_.grad, part);
       seconds[j] = load(args_.grad_z, part);
@@ -120,7 +121,7 @@ class Point {
     store_rounded<T>(args_.grad_z, element_ + part * stride_, values);
   }
 
-  // Stores the gradient of a part of second derivatives of z. Adds that part's contribution to the
+  // Stores the gradient of a second-derivative part of z. Adds that part's contribution to the
   // gradient of the value, except for the term with squares.
   __device__ __forceinline__ void take_second(const Slopes<T, kWidth>& s, const Raw& grad,
                                               const Raw& second, int part, acc (&g2)[kWidth],
@@ -136,7 +137,7 @@ class Point {
     store(part, z);
   }
 
-  // g2 is the gradient of the part of second derivatives that contains z's square.
+  // g2 is the gradient of the second-derivative part that contains z's square.
   __device__ __forceinline__ void take_first(const Slopes<T, kWidth>& s, const Raw& grad,
                                              const Raw& output, int part, const acc (&g2)[kWidth],
                                              acc (&square)[kWidth], acc (&of_value)[kWidth]) const {

@@ -43,8 +43,8 @@ def launch_info(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list
         ``local_bytes`` (per thread; 0 unless registers spill), ``blocks_per_sm`` and ``occupancy``
         (resident threads, as a fraction of a multiprocessor's maximum). Kernels of recurrent layers
         also have the ``family`` of kernels that the plan selected (such as ``cluster_dense``), its
-        ``algorithm`` and the ``reason`` for it; these are empty strings for other kernels. The list
-        is empty if nothing was launched on a GPU.
+        ``algorithm`` and the ``reason`` for this choice. In other kernels these are empty strings.
+        The list is empty if nothing was launched on a GPU.
 
     Raises:
         ValueError: ``op`` is neither callable nor the name of an op.

@@ -1,5 +1,5 @@
-"""A good call of each function of kernels.h, for hostile.py to break. The calls are made from
-native.py, the ctypes mirror of the header."""
+"""A valid call of each function of kernels.h, which hostile.py changes into invalid calls. The
+calls are generated from native.py, the ctypes mirror of the header."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Ways to break a good call of kernels.h, and checks of the resulting errors. They are derived from
-native.py, the ctypes mirror of the header.
+"""Ways to make a valid call of kernels.h invalid, and checks of the resulting errors. The ways are
+derived from native.py, the ctypes mirror of the header.
 
 A `Spoiler` changes one argument or field so that the function must refuse the call. As a program,
 this file makes random calls. A crash then ends only that program:

@@ -73,7 +73,7 @@ def result(form: Form, x: Tensor, out: Tensor, number: Any) -> Tensor | None:
 
 
 def as_torch(place: str, x: Tensor, number: Any) -> bool:
-    """Checks that ours equals torch's result or that both raise. Returns False if both raised."""
+    """Checks that our result equals torch's, or that both calls raise (then returns False)."""
     ours, theirs = PLACES[place]
     if place.startswith("alpha") and x.dtype in HALVES:
         # Some of torch's CPU loops also round the product (see tests/laws/test_opinfo.py).

@@ -1,7 +1,8 @@
-"""sine and cosine are as accurate as promised for finite arguments, and NaN where torch is.
+"""sine and cosine are as accurate as promised for finite arguments, and NaN where torch's results
+are NaN.
 
-CUDA is tested on all float32 numbers, and the CPU on one of every 256 bit patterns, because all
-2^32 would take two cores a minute. Both are also tested on the hardest arguments, which
+CUDA is tested on all float32 numbers, and the CPU on one of every 256 bit patterns, because testing
+all 2^32 would take a minute on two cores. Both are also tested on the hardest arguments, which
 tools/hard_arguments.py finds.
 """
 

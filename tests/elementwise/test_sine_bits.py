@@ -1,5 +1,5 @@
 """The bits of sine, cosine and their backward ops do not depend on neighbouring elements. Except in
-float64, they are the same on CUDA and, with every instruction set, on the CPU.
+float64, they are also the same on CUDA and on the CPU, with every instruction set.
 
 Both devices use different code for small and large magnitudes. The CPU chooses the code for 512
 numbers at a time, and CUDA for the vectors of a warp, which have at most 256 numbers. The bits of

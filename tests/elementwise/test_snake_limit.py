@@ -134,7 +134,7 @@ def test_second_derivatives(dtype: torch.dtype, device: str) -> None:
 
 
 def test_third_derivative() -> None:
-    """sinc has derivatives of every order at 0; those of a constant in its place would be 0."""
+    """sinc has derivatives of every order at 0. If a constant replaced it, they would be 0."""
     x = torch.tensor([0.5, 2.0], dtype=torch.float64)
     third = jacrev(jacrev(jacrev(lambda a: treadle.snake(x[None, :, None], a.expand(2)).flatten())))
     for alpha in (0.0, 1e-9, -1e-3):

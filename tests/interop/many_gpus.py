@@ -116,7 +116,7 @@ def ddp(process: Process, name: str, parts: int = 1, **options: Any) -> Results:
 def fsdp(process: Process, name: str, **options: Any) -> Results:
     """Applies FSDP2 to every child and to the net. The sharded checkpoint is kept for a test that
     reads it."""
-    # The default mesh would have GPUs, if there are any, even for a net on the CPU.
+    # If there are GPUs, the default mesh would use them even for a net on the CPU.
     mesh = init_device_mesh(process.device.partition(":")[0], (process.world,))
     path = process.folder / f"fsdp {name}{' in bfloat16' if options else ''}"
 
@@ -199,7 +199,7 @@ CASES: dict[str, Callable[[Process, str], Results]] = {
 
 
 def missing(case: str) -> str | None:
-    """The package that a case needs, if it is not installed."""
+    """Returns the package that a case needs if it is not installed, otherwise None."""
     package = PACKAGES.get(case)
     return None if package is None or importlib.util.find_spec(package) else package
 

@@ -92,7 +92,7 @@ def whole(value: Tensor) -> Tensor:
 
 
 def named(tensors: Iterator[tuple[str, Tensor | None]]) -> dict[str, Tensor]:
-    """Gathers the tensors on the CPU, by their names without the wrapper's prefix."""
+    """Gathers the tensors on the CPU. The keys are their names without the wrapper's prefix."""
     found = {}
     for name, tensor in tensors:
         assert tensor is not None, name

@@ -58,7 +58,7 @@ Run = Callable[[Backend], Path]
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The folder of a backend's results, made once by the first pytest process that needs it."""
+    """The folder of a backend's results. The first pytest process that needs it creates it."""
 
     @cache
     def started(backend: Backend) -> Path:

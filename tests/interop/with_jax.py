@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-# Test processes share a GPU, so none may preallocate its memory.
+# Test processes share a GPU, so no process may preallocate its memory.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 jax = pytest.importorskip("jax", reason="jax is not installed")
 try:
@@ -35,7 +35,7 @@ def on_cpu():
 
 
 def calls(f, *arguments) -> int:
-    """How many FFI handlers `f` calls."""
+    """Returns the number of FFI handlers that `f` calls."""
     return str(jax.make_jaxpr(f)(*arguments)).count("ffi_call[")
 
 

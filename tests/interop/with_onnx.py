@@ -40,7 +40,7 @@ def exported(
 
 
 def nodes(program: Any) -> Counter[str]:
-    """How many nodes of each type the graph has, not counting the body of a Scan."""
+    """Counts the nodes of each type in the graph, without those in the body of a Scan."""
     return Counter(node.op_type for node in program.model_proto.graph.node)
 
 

@@ -1,4 +1,5 @@
-"""The C++ example: configured, built and run as a user would, without Python in the program."""
+"""The C++ example is configured, built and run as a user would do it. The program contains no
+Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The documents are true: their files, commands, names and numbers, and the example of use."""
+"""The documents are correct: the files, commands, names and numbers that they mention, and the
+usage example."""
 
 from __future__ import annotations
 

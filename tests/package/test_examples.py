@@ -139,7 +139,8 @@ def test_demo_reaches_the_target(demo) -> None:
     for right, (_, _, share, ms) in zip(read, rows, strict=True):
         assert right >= 0.95 * 360 and float(share) == round(100 * right / 360, 1)
         assert float(ms) > 0
-    # They start with the same parameters and learn the same, up to rounding.
+    # The runs that are compared here start with the same parameters and learn the same, up to
+    # rounding.
     for alike in (read[:2], read[2:4], read[4:]):
         assert max(alike) - min(alike) <= 2
     same = re.search(r"plain cell reads (\d+) of 360 the same, the layer (\d+)", done.stdout)
@@ -152,7 +153,7 @@ def test_demo_draws(demo) -> None:
         with Image.open(out / name) as picture:
             assert picture.format == "PNG" and min(picture.size) > 400
             pixels = np.asarray(picture.convert("L"))
-            # Neither blank nor black.
+            # The picture is neither blank nor black.
             assert 0.02 < (pixels < 128).mean() < 0.5
 
 

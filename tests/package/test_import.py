@@ -1,4 +1,4 @@
-"""``import treadle`` has no side effects, and its errors describe a build that does not fit."""
+"""``import treadle`` has no side effects, and if a build does not fit, the error explains why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The wheel of a release: its requirements, and what must not be in it. .ci/run makes one."""
+"""The wheel of a release: its requirements, and what must not be in it. .ci/run builds this
+wheel."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Siren.jet for only value and gradient, with few outputs. Eager mode uses one autograd Node for
-this, which saves little and recomputes the rest for a chunk of points at a time."""
+"""Siren.jet for only value and gradient, with few outputs. In eager mode, one autograd Node
+computes this. It saves few values for the backward pass, and recomputes the others for a chunk of
+points at a time."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The layer's result may be overwritten (`y *= factor`), like that of torch.sin. Gradients are
-bitwise equal to those of `y = y * factor`; higher derivatives sum in another order."""
+"""The sine layer's result may be overwritten (`y *= factor`), like the result of torch.sin.
+Gradients are bitwise equal to those of `y = y * factor`; higher derivatives are summed in a
+different order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The fused sm_90 kernel for products and sines of all parts: partial tiles, any width."""
+"""Tests the fused sm_90 kernel, which computes the products and sines of all parts of a jet, with
+partial tiles and any width."""
 
 from __future__ import annotations
 

@@ -61,7 +61,8 @@ def ulp(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def within_ulps(actual: Tensor, exact: Tensor, bound: float, what: object = "") -> None:
-    """Compares with float64 `exact` on its device. NaN, inf and the sign of 0 must be equal."""
+    """Compares with the float64 tensor `exact`, on the device of `exact`. NaN, inf and the sign of
+    0 must be equal."""
     ours = actual.detach().to(exact.device).double()
     assert torch.equal(ours.isnan(), exact.isnan()), f"{what}: NaN elsewhere"
     zero = exact == 0

@@ -1,6 +1,7 @@
 """Slow tests, with the CPU seconds that all cases of a function or file take together.
 
-Measured on an AMD EPYC (Zen 4), including child processes; `pytest --durations=0` shows wall times.
+The times were measured on an AMD EPYC (Zen 4) and include child processes. `pytest --durations=0`
+shows wall times instead.
 """
 
 SLOW = {

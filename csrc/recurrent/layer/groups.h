@@ -1,8 +1,8 @@
 // Layers whose W_hh is block-diagonal: the H hidden units are in n groups, and a row of weight_hh
 // [D, GH, H/n] has the weights of one gate of a unit for the H/n units of its own group. The
-// kernels run such a layer as n layers of H/n units side by side. To them, each direction of time
-// is n directions: direction d n + j is group j of direction d. The units of a group are adjacent,
-// so the output needs no reordering.
+// kernels run such a layer as n layers of H/n units side by side. For the kernels, each direction d
+// of time becomes n directions: their direction d n + j is group j of direction d. The units of a
+// group are adjacent, so the output needs no reordering.
 #pragma once
 
 #include "recurrent/layer/layer.h"

@@ -1,5 +1,5 @@
 // Variable-length rows of a padded batch (`lengths`). The layer also runs over the padding, which
-// is replaced with zeros, and its results there are not used. So the host does not wait for the
+// is replaced with zeros. Results in the padding are not used. So the host does not wait for the
 // lengths, which stay on their device.
 //  - h after a row's last step is the output of that step.
 //  - With one direction, gates that keep c carry it through the padding (keep_cells). With two, c

@@ -1,6 +1,6 @@
 // The forward pass of recurrent_layer, on all devices. Shapes: layer/layer.h; formulas:
-// kernels/math/cells. Backward pass: backward.cpp. Backends: recurrent/cpu.cpp,
-// recurrent/cuda/layer.cpp. Derivatives: layer/autograd.cpp.
+// kernels/math/cells. Backward pass: backward.cpp. Backends: run/cpu.cpp, cuda/layer.cpp.
+// Derivatives: layer/autograd.cpp.
 #include <ATen/Functions.h>
 #include <ATen/record_function.h>
 

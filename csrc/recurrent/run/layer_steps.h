@@ -1,6 +1,6 @@
 // The steps of a layer: the rows of each step in a dense or packed sequence, and in the states. h
-// and c always have B rows; a step of a packed batch updates only the first of them. layer/layer.h
-// explains the sizes, such as B.
+// and c always have B rows; a step of a packed batch updates only the first rows of h and c.
+// layer/layer.h explains the sizes, such as B.
 #pragma once
 
 #include <ATen/functorch/TensorWrapper.h>

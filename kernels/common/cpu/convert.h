@@ -1,7 +1,7 @@
 // load converts n stored elements of type T, stride_bytes apart, to buf[0..n) of the computed type.
 // store does the reverse, and rounds once to nearest even (to half types via float, like torch).
 // Half and bfloat16 NaNs stay NaNs; bool is stored as value != 0; integers wrap. Sources may be
-// unaligned. Compiled without torch, once per instruction set.
+// unaligned. This file is compiled without torch, once per instruction set.
 #pragma once
 
 #include <cstdint>

@@ -2,7 +2,7 @@
 // strided and expanded rows are gathered into blocks on the stack, and their results are scattered
 // from there. There are N independent problems of R rows and C columns. Elements are numbered over
 // [N, R, C], and a call computes elements begin to end, so that a parallel loop can divide them
-// anywhere. Compiled without torch, once per instruction set.
+// anywhere. This file is compiled without torch, once per instruction set.
 #pragma once
 
 #include <algorithm>
@@ -50,7 +50,7 @@ struct alignas(64) Buffer {
   char bytes[kBlock * kMaxElementSize];
 };
 
-// Is read in place of a missing input.
+// This is read in place of a missing input.
 inline constexpr Buffer kZeros = {};
 
 // Consecutive elements of one row.

@@ -1,7 +1,7 @@
-// A mode in which a thread treats subnormal numbers as zero, in arguments and in results. Each
-// subnormal would cost about 150 cycles, and saturated gates fill whole tensors with them.
-// Subnormal float16 values are normal floats, and conversions still read and write them. Only x86
-// has the mode; elsewhere these functions do nothing.
+// A mode in which a thread treats subnormal numbers as zero, in arguments and in results. Without
+// this mode, each subnormal number would cost about 150 cycles, and saturated gates fill whole
+// tensors with such numbers. Subnormal float16 values are normal floats, and conversions still read
+// and write them. Only x86 has the mode; elsewhere these functions do nothing.
 #pragma once
 
 #if defined(__x86_64__)

@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       if (!mine) continue;
-      // Not shared with the other kernels, because a function would change the machine code.
+      // Not shared with the other kernels: a call would change the machine code.
       float parts[kWarps];
 #pragma unroll
       for (int k = 0; k < kWarps; ++k) {
@@ -267,7 +267,7 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
                   send_barrier[i] + (parity ^ 1) * kWarps * 8);
     }
 
-    // ---- while the gradients travel: copies
+    // ---- copies, while the gradients are being sent
     if (!Layout::kCopyWarp) own.before();
     if (!Layout::kCopyWarp && asks) words.leave(marks, s + 2);
     ptx::sync_threads(kStepBarrier, kThreads);

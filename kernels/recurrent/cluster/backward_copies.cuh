@@ -70,7 +70,7 @@ struct BackwardCopies {
     }
   }
 
-  // Does not use group.backward_time(), which would change the machine code. In direction 1, the
+  // Does not use group.backward_time(): the call would change the machine code. In direction 1, the
   // forward pass ran backward in time.
   __device__ __forceinline__ int time(int s) const {
     return group.reverse == 0 ? static_cast<int>(args.sizes.steps) - 1 - s : s;

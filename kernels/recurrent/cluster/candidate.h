@@ -15,7 +15,7 @@ inline int64_t clusters_at_once(int blocks, const RecurrenceDevice& device) {
   return std::max<int64_t>(device.multiprocessors * of_132 / 132, 1);
 }
 
-// Which kernels of one shape can compute a batch.
+// Tells which kernels of one shape can compute a batch.
 struct ShapeCandidates {
   ClusterShape shape;
   int any_rows;     // most rows of the kernel for any batch; 0: there is none
@@ -63,8 +63,8 @@ inline double step_time(const RecurrenceSizes& sizes, const ShapeCandidates& ker
               : split_time(kernels.shape, dense, gates);
 }
 
-// GPUs without clusters run only the kernels of single blocks. In half types they run them for
-// larger H than GPUs with clusters do, because there a single block is faster than the grid.
+// GPUs without clusters run only single-block kernels. In half types, they use these kernels for
+// larger H than GPUs with clusters, because a single block is faster than the grid.
 inline bool runs_on(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                     const ClusterShape& shape, Dtype dtype) {
   if (shape.blocks > 1) return device.clusters() && one_c(sizes);

@@ -1,7 +1,7 @@
-// Shared by the forward and backward cluster kernels. A cluster of blocks computes all steps of
-// some rows of the batch. Each block keeps the rows of W_hh for its hidden units on the chip. For
-// step t + 1 every block needs all of h_t, so the blocks send their parts of it into each other's
-// shared memory with st.async.
+// Code that the forward and backward cluster kernels share. A cluster of blocks computes all steps
+// of some rows of the batch. Each block keeps the rows of W_hh for its hidden units on the chip.
+// For step t + 1 every block needs all of h_t, so the blocks send their parts of it into each
+// other's shared memory with st.async.
 //
 // The exchanged state is stored in the order of the B operand of mma.sync: [chunk of 16 units]
 // [lane & 3][row] x 4 units. Lane q of a quad owns k = 2q, 2q+1, 2q+8, 2q+9 of a product; k is

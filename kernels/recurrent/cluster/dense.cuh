@@ -1,8 +1,8 @@
-// Shared by the forward and backward dense cluster kernels. cluster/dense.h defines their layouts,
-// and cluster/cluster.cuh explains how blocks exchange states. A block may have fewer rows or units
-// than its layout. The lanes of missing rows and units compute like all others, which avoids
-// branches, but store no results. Their computations are harmless, because rows are independent of
-// each other and missing units send zeros.
+// Code that the forward and backward dense cluster kernels share. cluster/dense.h defines their
+// layouts, and cluster/cluster.cuh explains how blocks exchange states. A block may have fewer rows
+// or units than its layout. The lanes of missing rows and units compute like all others, which
+// avoids branches, but store no results. Their computations are harmless, because rows are
+// independent of each other and missing units send zeros.
 #pragma once
 
 #include "kernels/recurrent/cluster/cluster.cuh"
@@ -11,9 +11,9 @@
 namespace treadle {
 
 // The B operands that a warp multiplies, for `columns` tiles of the batch's rows. They are loaded
-// in `turns` turns of 16 elements of K; after `chunks` turns, loading starts again with the first
-// elements. Registers hold the operands of up to four turns. Those of later turns are loaded while
-// products run. `state` is the address of this lane's part of the first operand.
+// in `turns` rounds of 16 elements of K. After `chunks` rounds, loading starts again with the first
+// elements. Registers hold the operands of up to four rounds. The operands of later rounds are
+// loaded while products run. `state` is the address of this lane's part of the first operand.
 template <class Layout, int columns, int chunks, int turns>
 struct Operands {
   static constexpr int kRing = turns < 4 ? turns : 4;
@@ -119,7 +119,7 @@ struct SpreadWeights {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
 // What a thread sends in each step: 16-byte pieces of its block's h, each to one block. Some
-// threads send one piece fewer than others.
+// threads send one fewer piece than others.
 template <class Layout>
 struct DenseSends {
   static constexpr int kMost = shapes::ceil_div(Layout::kSends, Layout::kThreads);

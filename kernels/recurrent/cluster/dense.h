@@ -23,7 +23,7 @@ constexpr int kept_fragments(int warps, int reserve, int fragments) {
 inline constexpr int kDenseMarksBytes = 64 * 4 + 32;
 
 // The forward kernel. As in ClusterForward (engine/shapes.h), a warp computes the products of 16
-// units over one of kSplits slices of K, the dimension over which a product sums.
+// units over one of kSplits slices of K, the reduction dimension.
 template <int gates, int state_gates, int units, int blocks, int tiles, int stride>
 struct DenseForward {
   static constexpr int kUnits = units, kBlocks = blocks, kTiles = tiles, kStride = stride;

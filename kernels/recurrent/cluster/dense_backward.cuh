@@ -2,8 +2,9 @@
 // multiplies the gradients of its own gates by its rows of W_hh, which gives a part of grad_h of
 // every unit. It sends these partial sums from the accumulators to the blocks that own the units.
 // Each of those adds the parts in the order of the sending blocks. A step has one barrier of all
-// threads, after which the block's own gradients are complete. All threads copy while sums travel.
-// `rows_each` is the number of rows per cluster. Twin: kernels/recurrent/cpu/rows_backward.h.
+// threads, after which the block's own gradients are complete. While sums are being sent, all
+// threads make their copies between global and shared memory. `rows_each` is the number of rows per
+// cluster. Twin: kernels/recurrent/cpu/rows_backward.h.
 //
 // The sums for step s + 2 overwrite those for step s. Two such buffers of sums are enough, because
 // a block sends sums for step s + 2 only after it has received those for step s + 1 from all
@@ -243,7 +244,7 @@ __global__ void __launch_bounds__(
       }
     }
 
-    // ---- while the sums travel: copies
+    // ---- copies, while the sums are being sent
     own.store(parity);
     own.fetch(s + L::kAhead < steps, (s + L::kAhead) % L::kDepth * L::kStageBytes);
     if (asks) marks.gather(s);

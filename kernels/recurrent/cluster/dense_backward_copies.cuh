@@ -102,7 +102,7 @@ struct WeightTurn {
   int row, columns;  // `columns` of this lane's 8 columns exist
   bool vector;
 
-  // `weight` points to this warp's first column, and `columns` is how many columns exist from there
+  // `weight` points to this warp's first column, and `columns` is the number of columns from there
   // on.
   __device__ __forceinline__ WeightTurn(uint32_t base, int lane, const uint16_t* weight,
                                         int64_t hidden, int columns)
@@ -143,7 +143,7 @@ struct WeightTurn {
     __syncwarp();
   }
 
-  // The fragment of tile `tile`, which is 16 of the warp's columns.
+  // Returns the fragment of tile `tile`. A tile is 16 of the warp's columns.
   __device__ __forceinline__ uint4 get(int tile) const {
     return ptx::load_transposed(from + tile * 32);
   }

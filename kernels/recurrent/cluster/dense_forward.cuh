@@ -1,9 +1,9 @@
 // The forward dense cluster kernel (cluster/dense.cuh):
 // gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. A step has two barriers: one for the
 // warps that share units, after they have stored their sums, and one for all threads, before states
-// are sent. All threads copy while h travels. Products are summed in the same order as in
-// cluster/forward.cuh. `rows_each` is the number of rows per cluster. Twin:
-// kernels/recurrent/cpu/rows_forward.h.
+// are sent. While h is being sent, all threads make their copies between global and shared memory.
+// Products are summed in the same order as in cluster/forward.cuh. `rows_each` is the number of
+// rows per cluster. Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
 #include "kernels/recurrent/cluster/call.cuh"
@@ -230,8 +230,8 @@ __global__ void __launch_bounds__(
     ptx::sync_threads(kSendBarrier, L::kThreads);
     if (s + 1 < steps) sends.send(parity, other);
 
-    // ---- while h travels. Gates overwrite the products from which they were computed, and are
-    // stored one step later, after the next barrier.
+    // ---- while h is being sent. Gates overwrite the products from which they were computed, and
+    // are stored one step later, after the next barrier.
     own.store_output(parity);
     if (save) {
       if (s > 0) own.store_gates((s - 1) % L::kDepth * L::kStageBytes);

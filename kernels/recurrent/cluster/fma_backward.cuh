@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
     send_rows<blocks, kSent, kAll, kOwn>(base + Layout::kOutgoing + parity * Layout::kOutgoingBytes,
                                          base + Layout::kState + (parity ^ 1) * Layout::kStateBytes,
                                          barriers + 8 * (parity ^ 1), rank, rows_each);
-    // While the gradients travel, this stores grad_gates and starts the next prefetch.
+    // While the gradients are being sent, this stores grad_gates and starts the next prefetch.
     for (int e = thread; e < active * (kOwn / 4); e += kFp32Threads) {
       const int place = e % (kOwn / 4) * 4, r = e / (kOwn / 4);
       const int m = place / units, u = first_unit + place % units;

@@ -161,8 +161,8 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
                                      base + Layout::kState + (parity ^ 1) * Layout::kStateBytes,
                                      barriers + 8 * (parity ^ 1), rank, rows_each);
     }
-    // While h travels, this stores output and gates and starts the next prefetch. With resets, the
-    // h that was sent may differ from the output.
+    // While h is being sent, this stores output and gates and starts the next prefetch. With
+    // resets, the h that was sent may differ from the output.
     if (any_resets) {
       const int64_t at = (start + row) * args.output_row + d * hidden + first_unit + unit;
       if (real && row < active) static_cast<float*>(args.output)[at] = last;

@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
 #pragma unroll 1
   for (int s = 0; s < steps; ++s) {
     const int parity = s & 1;
-    // Does not use group.forward_time(), which would change the machine code.
+    // Does not use group.forward_time(): the call would change the machine code.
     const int active = rows.active(group.reverse == 0 ? s : steps - 1 - s);
     const int stage = s % Layout::kDepth * Layout::kStageBytes;
 
@@ -232,7 +232,7 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
       const uint32_t to = starts.template place_of<Layout>(anew, i, outgoing);
 #pragma unroll
       for (int m = 0; m < kStateGates; ++m) {
-        // Not shared with the other kernels, because a function would change the machine code.
+        // Not shared with the other kernels: a call would change the machine code.
         float parts[kSplits];
 #pragma unroll
         for (int k = 0; k < kSplits; ++k) {
@@ -266,7 +266,7 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
       }
     }
 
-    // ---- while h travels: gates overwrite the products from which they were computed
+    // ---- while h is being sent: gates overwrite the products from which they were computed
     if (save) {
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {

@@ -57,7 +57,7 @@ struct ForwardCopies {
     }
   }
 
-  // Does not use group.forward_time(), which would change the machine code.
+  // Does not use group.forward_time(): the call would change the machine code.
   __device__ __forceinline__ int time(int s) const {
     return group.reverse == 0 ? s : static_cast<int>(args.sizes.steps) - 1 - s;
   }

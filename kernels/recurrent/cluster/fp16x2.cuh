@@ -55,7 +55,7 @@ template <class L>
 struct SplitSums {
   float total[L::kStateGates][2][4], high[L::kStateGates][2][4], low[L::kStateGates][2][4];
 
-  // Tile 0 is the large one, tile 1 the small one.
+  // Tile 0 is the large tile, and tile 1 is the small tile.
   static constexpr bool has(int tile) { return tile == 0 ? L::kWide > 0 : L::kNarrow > 0; }
 
   __device__ __forceinline__ void multiply(const SpreadWeights<L>& weights, uint4& next,
@@ -83,8 +83,8 @@ struct SplitSums {
         }
       }
       operands.load(k + operands.kRing, parity);
-      // Otherwise the compiler computes all products first, and needs registers for their sums that
-      // weights could use.
+      // Without this, the compiler would compute all products first. Their sums would occupy
+      // registers that weights could use.
       if (k % 2 == 1 && L::kItems == 1) __syncwarp();
     }
   }

@@ -67,7 +67,7 @@ struct SplitForward {
   }
 
   static constexpr int kTiles = (kWide > 0) + (kNarrow > 0);
-  // Found by trial: with one register more or less, the compiler spills.
+  // These numbers were found by trial: with one register more or less, the compiler spills.
   static constexpr int kBesides = state_gates == 4 ? 92 : gates == 4 && kItems == 1 ? 92 : 84;
   static constexpr int kReserve =
       kBesides + 12 * state_gates * kTiles + (8 + gates + state_gates) * kItems;

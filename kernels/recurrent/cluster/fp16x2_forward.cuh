@@ -243,7 +243,7 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
     ptx::sync_threads(kSendBarrier, L::kThreads);
     if (s + 1 < steps) sends.send(parity, other);
 
-    // ---- while h travels: copies
+    // ---- copies, while h is being sent
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       if (real[i]) {

@@ -171,7 +171,8 @@ inline constexpr ClusterKernels kClusterKernels[] = {
 inline constexpr size_t kShapes = sizeof(kClusterKernels) / sizeof(kClusterKernels[0]);
 
 // `grows` means that |h| can grow at every step. The fp16x2 kernels check only before the first
-// step which rows of h are too large for them. So there are none for cells whose h can grow.
+// step which rows of h are too large for them. So no fp16x2 kernels exist for cells whose h can
+// grow.
 constexpr ShapeKernels kernels_of(size_t shape, int state_gates, bool grows) {
   const ClusterKernels& all = kClusterKernels[shape];
   ShapeKernels found = state_gates == 1 ? all.one : state_gates < 4 ? all.three : all.four;

@@ -1,7 +1,8 @@
-// Shared by all persistent kernels, which run all steps of a layer in one launch and keep its
-// weights on the chip (cluster and grid, in half types and float32). This file defines which rows
-// of the batch a group of blocks computes. It also contains functions that load and store rows of
-// any size and alignment and, for cluster in half types, the product with W_hh on tensor cores.
+// Code that all persistent kernels share. These kernels run all steps of a layer in one launch and
+// keep its weights on the chip (cluster and grid, in half types and float32). This file defines
+// which rows of the batch a group of blocks computes. It also contains functions that load and
+// store rows of any size and alignment and, for cluster in half types, the product with W_hh on
+// tensor cores.
 #pragma once
 
 #ifndef __CUDACC_RTC__

@@ -26,8 +26,7 @@ constexpr int registers_of(int threads) {
 // ---- cluster
 
 // The half-type forward kernel. A block has `units` hidden units and all their gates. A warp
-// computes the products of 16 units over one of kSplits slices of K, the dimension over which a
-// product sums.
+// computes the products of 16 units over one of kSplits slices of K, the reduction dimension.
 template <int gates, int state_gates, int units, int blocks, int tiles>
 struct ClusterForward {
   static constexpr int kUnits = units, kBlocks = blocks, kTiles = tiles, kGates = gates;

@@ -1,7 +1,7 @@
-// What the host must know about the functors of a cell that a formula defines: the numbers of gates
-// and of parts of c, which determine the layouts of the kernels. The kernels are compiled at run
-// time. There functors.h declares the same functors, and generated code defines them with the
-// user's formula.
+// The host's declaration of the functors of a cell that a formula defines. It has the numbers of
+// gates and of parts of c, which determine the layouts of the kernels. The kernels are compiled at
+// run time. In that compilation, functors.h declares the same functors, and generated code defines
+// them with the user's formula.
 #pragma once
 
 #include <cstdlib>

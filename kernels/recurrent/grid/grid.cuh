@@ -1,9 +1,9 @@
-// Shared by the forward and backward grid kernels. A group of resident blocks keeps the weights of
-// one direction and computes all steps of some rows of the batch, a tile of 8 rows at a time. The
-// MMA warps keep W_hh in registers and shared memory. They wait for a tile's packets, multiply, and
-// write partial sums to one of two buffers. The epilogue warps add the sums, compute the cell, send
-// packets to the other blocks, and store results. So while the cell of one tile is computed, the
-// next tile is multiplied, and the packets of a third tile are in flight.
+// Code that the forward and backward grid kernels share. A group of resident blocks keeps the
+// weights of one direction and computes all steps of some rows of the batch, a tile of 8 rows at a
+// time. The MMA warps keep W_hh in registers and shared memory. They wait for a tile's packets,
+// multiply, and write partial sums to one of two buffers. The epilogue warps add the sums, compute
+// the cell, send packets to the other blocks, and store results. So while the cell of one tile is
+// computed, the next tile is multiplied, and the packets of a third tile are in flight.
 //
 // A packet is 32 bits that one store writes: two half-type numbers of a pair of units in one row.
 // Packets travel through a ring buffer in global memory. Before the launch, the host sets all bits

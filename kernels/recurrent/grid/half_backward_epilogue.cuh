@@ -1,5 +1,6 @@
-// Shared by the epilogue warps of grid/half_backward.cuh and grid/fp16x2_backward.cuh: a thread's
-// rows and units, the values saved by the forward pass, and the gradients of states between steps.
+// Code that the epilogue warps of grid/half_backward.cuh and grid/fp16x2_backward.cuh share: a
+// thread's rows and units, the values saved by the forward pass, and the gradients of states
+// between steps.
 #pragma once
 
 #include "kernels/recurrent/grid/grid.cuh"

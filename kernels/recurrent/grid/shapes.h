@@ -62,8 +62,7 @@ struct GridForward {
                                                                            : 176;
   static constexpr int kFinishingRegisters =
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
-  // How many chunks of 32 elements of K, the dimension over which a product sums, a warp
-  // multiplies.
+  // How many chunks of 32 elements of K, the reduction dimension, a warp multiplies.
   static constexpr int kChunks = hidden / 32 / kMultiplyingWarps;
   // How many half-chunks of weights fit in registers next to packets, sums and addresses. The
   // others are in shared memory.

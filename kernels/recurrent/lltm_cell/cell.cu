@@ -154,9 +154,9 @@ bool vectorisable(const LltmView& view, size_t element_size) {
           whole(view.row_stride) && whole(view.problem_stride));
 }
 
-// With fewer units than this the GPU is not full, and more threads are faster than wider accesses.
-// With more units, the values of kWidth below were the fastest of 1, 2, 4 and 8 on an H200, where
-// registers are the limit, not memory.
+// With fewer units than this, the threads do not fill the GPU, so more threads with narrow accesses
+// are faster. With more units, the values of kWidth below were the fastest of 1, 2, 4 and 8 on an
+// H200, where registers are the limit, not memory.
 constexpr int64_t kWideFrom = int64_t{1} << 17;
 
 LaunchShape launch_shape(const Locate& locate, int width) {

@@ -1,7 +1,7 @@
 // The LLTM cell for few rows on CUDA. One launch computes the whole forward pass; another computes
-// all products and sums of the backward pass. Separate matrix products of so few rows would be
-// launches of few blocks each, with copies between them. Shapes: N problems of B rows, H units, I
-// inputs.
+// all products and sums of the backward pass. If the matrix products of so few rows were launched
+// separately, each launch would have few blocks, and copies between the launches would be
+// necessary. Shapes: N problems of B rows, H units, I inputs.
 #include "kernels/common/convert.cuh"
 #include "kernels/common/launch.cuh"
 #include "kernels/math/cells/lltm.h"

@@ -27,7 +27,7 @@ def cells_folder() -> Path:
 
 
 def path_of(*parts: str) -> Path:
-    """The cache's file for code that is compiled from these texts and the kernels' headers."""
+    """The path in the cache of code that is compiled from these texts and the kernels' headers."""
     key = "\0".join([*parts, _kernels_digest()])
     return cells_folder() / hashlib.sha256(key.encode()).hexdigest()
 

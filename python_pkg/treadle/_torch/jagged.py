@@ -1,8 +1,8 @@
 """Nested tensors: with layout torch.jagged, elementwise ops and the sine layer run on the values.
 
 A jagged tensor [N, j, ...] has N rows of different lengths j. It stores them in one tensor of
-values, [sum of all j, ...], with an offset for each row. The rules here run before autograd. They
-call the op with this tensor, so the op's own derivatives apply.
+values, [sum of all j, ...], with an offset for each row. A rule calls the op with this tensor of
+values. Rules run below autograd, so derivatives are those that the op itself defines.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SINE_LAYER: dict[str, tuple[int, ...]] = {
 }
 _REFUSED = (
     *("scale.out", "sine.out", "cosine.out", "vector_add.out", "affine_scan"),
-    # Channels are dimension 1, which is ragged.
+    # The channels of snake are dimension 1, which is ragged in a jagged tensor.
     *("snake", "snake_", "snake.out", "snake_backward"),
     # A jet has its parts in dimension 0, where jagged tensors have rows. Siren.jet instead returns
     # a jet whose parts are jagged.

@@ -182,7 +182,8 @@ def vector_add(a: Array, b: Array, alpha: float = 1) -> Array:
     alpha = _number("vector_add", "alpha", alpha)
     a, b = _common("vector_add", alpha, jnp.asarray(a), jnp.asarray(b))
     ndim = max(a.ndim, b.ndim)
-    # vmap puts the batch first in both, so both must have the same number of other dimensions.
+    # vmap makes the batch the first dimension of both arrays, so both must have the same number of
+    # other dimensions.
     a, b = (x.reshape((1,) * (ndim - x.ndim) + x.shape) for x in (a, b))
     return _vector_add(alpha, (a.shape, b.shape), a, b)
 

@@ -29,7 +29,7 @@ _ALIGNMENT = 256
 class Layer(NamedTuple):
     """The properties that decide how a recurrent layer runs. JAX's transforms do not trace them."""
 
-    cell: str  # of CELLS
+    cell: str  # a key of CELLS
     directions: int
     dtype: str
     c_dtype: str
@@ -151,7 +151,7 @@ def has_kernel(layer: Layer, platform: str) -> bool:
 
 def workspace_result(layer: Layer, backward: bool) -> Any:
     """The workspace of a pass. It is large enough for each platform of this process, because code
-    that was traced for one may run on another."""
+    that was traced for one platform may run on another."""
     sizes = [workspace(layer, backward, platform) for platform in ("cpu", "gpu")]
     most = max(size for size in sizes if size is not None)
     return jax.ShapeDtypeStruct((most + _ALIGNMENT,), np.uint8)

@@ -58,7 +58,7 @@ def _layer(
         return torch.cat([weight.narrow(0, gate * hidden, hidden) for gate in gates])
 
     each = len(weights) // directions
-    # For each kind (weight_ih, weight_hh and the biases) a tensor [D, ...].
+    # For each kind of parameter (weight_ih, weight_hh and the biases), a tensor [D, ...].
     kinds = [torch.stack([ordered(w) for w in weights[kind::each]]) for kind in range(each)]
     biases = torch.cat(kinds[2:], dim=1) if each == 4 else None
     options: dict[str, Any] = {

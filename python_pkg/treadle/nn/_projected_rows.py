@@ -47,7 +47,7 @@ class PaddedRows:
         """[B, P]: ``h`` [T, B, P] at each row's last step. Rows without steps get ``h0`` or 0."""
         if direction or self._lengths is None:
             end = h[0] if direction else h[-1]
-        else:  # a sum, whose derivative needs no scatter
+        else:  # the derivative of a sum, unlike that of an index, needs no scatter
             end = h.masked_fill(self._is_last().logical_not(), 0).sum(0)
         if self._lengths is None or h0 is None:
             return end

@@ -24,8 +24,8 @@ def jet_of(siren: Any, x: Tensor, gradient: bool, laplacian: bool, diagonal: boo
     for name, flag in flags.items():
         check_bool("Siren.jet", name, flag)
     layers = siren.net._modules
-    # The weight is read from the dict, because reading the attribute would compute a parametrized
-    # weight twice.
+    # The weight is read from _parameters, because reading the attribute would compute a
+    # parametrized weight a second time.
     check_rows("Siren.jet", x, siren.in_features, layers["0"]._parameters.get("weight"), "x")
     if x.is_nested:
         return _of_jagged(siren, x, flags)
@@ -53,7 +53,7 @@ def _of_jagged(siren: Any, x: Any, flags: dict[str, bool]) -> Jet:
 
 def _pulled_back(siren: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     """Values and gradient in reverse mode. Each layer then computes one product for each output of
-    the net. In a jet, it would compute one product for each coordinate."""
+    the net. In forward mode, which jets use, it would compute one for each coordinate."""
     layers = siren.net._modules.values()
 
     def values(x: Tensor) -> Tensor:

@@ -103,7 +103,8 @@ class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
     This is a subclass of torch's class, with the same parameters, initialisation, ``state_dict``,
     arguments and results. :func:`treadle.nn.replace` gives its forward pass to the modules of an
     existing model. Double backward, forward mode and vmap also work. torch.compile breaks the graph
-    at every such module unless torch._dynamo.config.allow_rnn is True; torch.export does not.
+    at every such module unless torch._dynamo.config.allow_rnn is True. torch.export works without
+    this setting.
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
@@ -207,7 +208,8 @@ class GRU(_LayersOfH, nn.GRU, metaclass=Replaceable):
     This is a subclass of torch's class, with the same parameters, initialisation, ``state_dict``,
     arguments and results. :func:`treadle.nn.replace` gives its forward pass to the modules of an
     existing model. Double backward, forward mode and vmap also work. torch.compile breaks the graph
-    at every such module unless torch._dynamo.config.allow_rnn is True; torch.export does not.
+    at every such module unless torch._dynamo.config.allow_rnn is True. torch.export works without
+    this setting.
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device,
@@ -269,7 +271,8 @@ class RNN(_LayersOfH, nn.RNN, metaclass=Replaceable):
     This is a subclass of torch's class, with the same parameters, initialisation, ``state_dict``,
     arguments and results. :func:`treadle.nn.replace` gives its forward pass to the modules of an
     existing model. Double backward, forward mode and vmap also work. torch.compile breaks the graph
-    at every such module unless torch._dynamo.config.allow_rnn is True; torch.export does not.
+    at every such module unless torch._dynamo.config.allow_rnn is True. torch.export works without
+    this setting.
 
     Args:
         input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout,

@@ -15,7 +15,7 @@ from ._tracers import NotScripted, differs
 
 __all__ = ["Snake"]
 
-_EPS = 1e-9  # of BigVGAN's SnakeBeta
+_EPS = 1e-9  # the eps of BigVGAN's SnakeBeta
 
 
 class Snake(NotScripted, nn.Module):
@@ -44,7 +44,8 @@ class Snake(NotScripted, nn.Module):
         alpha: [C].
         beta: [C] or None.
 
-    Under autocast the parameters and the result stay in float32, as in those modules.
+    Under autocast the parameters and the result stay in float32, as in the modules of DAC and
+    BigVGAN.
 
     Raises:
         TypeError, ValueError: an argument is not as above, or ``logscale`` is True and alpha ≤ 0.

@@ -60,7 +60,7 @@ def lltm(*args: Any, **kwargs: Any) -> Any:
     Call it as ``lltm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
     batch_first)``, or for a packed batch as ``lltm(data, batch_sizes, hx, params, has_biases,
     num_layers, dropout, train, bidirectional)``. :class:`treadle.nn.LLTM` has the parameters and
-    calls this. Every step is :func:`lltm_cell`. D is 2 if bidirectional, else 1.
+    calls this. Every step computes :func:`lltm_cell`. D is 2 if bidirectional, else 1.
 
     On GPUs of sm_90 one kernel launch runs all steps of a layer if its weight_hh fits on the chip.
     It fits up to H = 1024 in half types (2048 in the forward pass) and up to H = 512 in float32

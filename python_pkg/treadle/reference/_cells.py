@@ -30,7 +30,7 @@ def lltm_cell(
 ) -> tuple[Tensor, Tensor]:
     """One step of the LLTM ("long long-term memory"), an LSTM without a forget gate.
 
-    With ``X = [old_h, input]`` and the gates ``X W^T + b`` cut into three parts of H::
+    With ``X = [old_h, input]`` and the gates ``X W^T + b`` cut into three parts [B, H]::
 
         i = sigmoid(gates[0])    o = sigmoid(gates[1])    z = elu(gates[2])
         new_cell = old_cell + z * i
@@ -72,7 +72,7 @@ def lstm_cell(
 ) -> tuple[Tensor, Tensor]:
     """One step of an LSTM.
 
-    With the gates ``input W_ih^T + b_ih + old_h W_hh^T + b_hh`` cut into four parts of H::
+    With the gates ``input W_ih^T + b_ih + old_h W_hh^T + b_hh`` cut into four parts [B, H]::
 
         i = sigmoid(gates[0])    f = sigmoid(gates[1])
         z = tanh(gates[2])       o = sigmoid(gates[3])
@@ -110,8 +110,8 @@ def gru_cell(
 ) -> tuple[Tensor, Tensor]:
     """One step of a GRU.
 
-    With ``x = input W_ih^T + b_ih`` and ``s = old_h W_hh^T + b_hh``, each cut into three parts of
-    H::
+    With ``x = input W_ih^T + b_ih`` and ``s = old_h W_hh^T + b_hh``, each cut into three parts
+    [B, H]::
 
         r = sigmoid(x[0] + s[0])    z = sigmoid(x[1] + s[1])    n = tanh(x[2] + r * s[2])
         new_cell = n + z * (old_cell - n)

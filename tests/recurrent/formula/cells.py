@@ -1,4 +1,4 @@
-"""Cells for the tests of formulas: some that treadle also has built in, and some that it lacks."""
+"""Cells for the tests of formulas: some are also built into treadle, and some are not."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_a_compiler_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @GPU
 def test_which_kernels_run() -> None:
-    """The planner treats cells of formulas like the built-in ones."""
+    """The planner treats cells of formulas like the built-in cells."""
     from tests.recurrent.kernels.persistent_calls import kernels
 
     layer = treadle.nn.Recurrent(cells.LIGRU, 8, 256, device="cuda", dtype=torch.bfloat16)

@@ -1,4 +1,4 @@
-"""What treadle.Cell and treadle.nn.Recurrent refuse, and how they say it."""
+"""Arguments that treadle.Cell and treadle.nn.Recurrent refuse, and their error texts."""
 
 from __future__ import annotations
 
@@ -372,7 +372,7 @@ def test_threads_that_make_the_same_cell() -> None:
 
 
 def test_which_cells_are_affine() -> None:
-    """If new c is affine in c, a GPU composes several steps before it knows c."""
+    """If the new c is affine in c, a GPU composes several steps before it knows c."""
     for text, affine in (
         ("c = sigmoid(a) * c + a", True),
         ("c = where(a > 0, c, 2 * c + 1)", True),

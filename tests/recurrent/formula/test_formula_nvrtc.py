@@ -1,5 +1,5 @@
-"""NVRTC compiles the kernels of a formula for every GPU since Ampere, with nothing but what torch's
-packages contain. It needs no GPU."""
+"""NVRTC compiles the kernels of a formula for every GPU since Ampere, with only the files that
+torch's packages contain. This test needs no GPU."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def fits(algorithm: str, dtype: torch.dtype, hidden: int, cell: str = "lltm") ->
 
 
 def backward_of(algorithm: str, dtype: torch.dtype, hidden: int) -> str:
-    """The algorithm that runs the backward pass if ``algorithm`` is forced."""
+    """Returns the algorithm that runs the backward pass if ``algorithm`` is forced."""
     alone = algorithm == "grid" and hidden > 1024
     if algorithm == "cluster" and not gpus.any_clusters():
         alone = dtype in HALVES and hidden > 96
@@ -167,7 +167,7 @@ class Given:
 
 
 class Draw:
-    """Draws normally distributed values, with the name as the seed."""
+    """Draws normally distributed values. The seed depends on the name."""
 
     def __init__(self, name: str, dtype: torch.dtype) -> None:
         self.dtype = dtype
@@ -306,7 +306,7 @@ def launches(run: Callable[[], Any]) -> list[Any]:
     bindings.take_launches()
     bindings.record_launches(True)
     try:
-        # Launches are recorded per thread, so the backward pass must run in this one.
+        # Launches are recorded per thread, so the backward pass must run in this thread.
         with torch.autograd.set_multithreading_enabled(False):
             run()
     finally:

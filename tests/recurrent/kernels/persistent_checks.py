@@ -20,7 +20,7 @@ def first_of(wrong: Tensor, actual: Tensor, expected: Tensor) -> str:
 
 
 class Checks:
-    """Collects comparisons and raises for the first that failed."""
+    """Collects comparisons. Raises an error for the first one that failed."""
 
     def __init__(self) -> None:
         self.failed: list[Tensor] = []

@@ -77,7 +77,7 @@ def kernels(algorithm: str, cell: str, batch: int, hidden: int) -> None:
 
 
 def weights(algorithm: str, cell: str, hidden: int) -> None:
-    """Rows of W_hh that are zero, lie far outside the range of fp16x2, or mix large and small
+    """Tests rows of W_hh that are zero, lie far outside the range of fp16x2, or mix large and small
     weights."""
     one = drawn("weights", cell, 9, hidden)
     w = one.weight_hh.clone()
@@ -107,9 +107,9 @@ def same_layer(one: Given) -> dict[str, Any]:
 
 
 def states(algorithm: str, cell: str, batch: int, hidden: int) -> None:
-    """One row with a large h0 obeys the rule, and the other rows keep their bits. A single row's
-    error depends on how much its sums happen to cancel. So the composition's error is measured over
-    many such rows, and the bound is four times that of the rule."""
+    """The results of a row with a large h0 obey the rule, and the other rows keep their bits. A
+    single row's error depends on how much its sums happen to cancel. So the composition's error is
+    measured over many such rows, and the bound is four times that of the rule."""
     one = drawn("states", cell, batch, hidden)
     many = drawn("many", cell, 400, hidden)
     clean = calls.inference(one, algorithm)

@@ -76,8 +76,8 @@ def kernels(cell: str, batch: int, hidden: int) -> None:
 
 
 def weights(cell: str, hidden: int, tf32: bool) -> None:
-    """Columns of W_hh that are zero, lie far outside the range of fp16x2, or mix large and small
-    weights."""
+    """Tests columns of W_hh that are zero, lie far outside the range of fp16x2, or mix large and
+    small weights."""
     one = drawn("weights", cell, 9, hidden)
     w = one.weight_hh.clone()
     w[:, :, 1] = 0

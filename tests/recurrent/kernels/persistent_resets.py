@@ -187,7 +187,7 @@ def bits(algorithm: str, dtype: str, cell: str) -> Cases:
 
 
 def replayed(algorithm: str, dtype: torch.dtype, cell: str) -> None:
-    """A replayed graph reads the current marks."""
+    """A replayed CUDA graph reads the current marks."""
     one = calls.given("graph", dtype, (9, 5, 64), cell=cell, features=8)
     marks = marked(one, "some").clone()
     options = {"cell": cell, "algorithm": algorithm, "reset": marks}

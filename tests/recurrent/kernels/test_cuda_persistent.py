@@ -1,6 +1,7 @@
-"""The algorithms of recurrent_layer that run in one launch, "cluster" and "grid", and the others
-for comparison. A kernel that hangs ends only if its process is killed, so each test runs its cases
-(persistent_worker.py) in a separate process with a limit of a minute."""
+"""Tests the algorithms of recurrent_layer that run in one launch, "cluster" and "grid", and
+compares them with the other algorithms. A kernel that hangs ends only if its process is killed.
+So each test runs its cases (persistent_worker.py) in a separate process with a time limit of a
+minute."""
 
 from __future__ import annotations
 

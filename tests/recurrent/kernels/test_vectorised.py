@@ -1,6 +1,6 @@
 """The pointwise loops of the CPU's row kernels are compiled to vector instructions.
 
-A single branch in a formula prevents vectorisation, which halves the speed.
+A single branch in a formula would prevent vectorisation, and the loops would be half as fast.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 // Reads half-type numbers as a thread of kernels/recurrent/block/forward.cuh does, from words that
-// were copied some steps earlier. Each number in memory is its own position. Prints the errors.
+// were copied some steps earlier. The value of each number is its position in memory. Prints the
+// errors.
 #include "kernels/recurrent/block/word_halves.h"
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// LayerComposition as an op for any cell. test_composition.py compiles it.
+// Defines an op that calls LayerComposition for any cell. test_composition.py compiles it.
 #include "recurrent/layer/composition.h"
 
 namespace treadle {

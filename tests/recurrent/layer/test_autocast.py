@@ -1,6 +1,6 @@
 """recurrent_layer under autocast runs in the lower precision, except for c0. Where torch's layer on
-a CPU promotes to float32, it runs in float32. test_autocast_torch.py compares with torch's
-layers."""
+a CPU promotes to float32, recurrent_layer runs in float32. test_autocast_torch.py compares with
+torch's layers."""
 
 from __future__ import annotations
 

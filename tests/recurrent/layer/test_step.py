@@ -1,5 +1,5 @@
-"""recurrent_layer computes the products of the input in chunks of steps, and a call of many steps
-gives the same bits as one call per step."""
+"""A call of recurrent_layer with many steps gives the same bits as one call per step, although it
+computes the input products of a whole chunk of steps at once."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ DOUBLE: dict[str, Any] = {"dtype": torch.float64}
 
 
 def pair(kind: str, groups: int, **made: Any) -> tuple[Any, Any]:
-    """Our layer, and torch's with the same weights, whose other blocks are zeros."""
+    """Our layer, and torch's layer with the same weights and zeros in all other blocks of W_hh."""
     ours = getattr(treadle.nn, kind)(3, 12, groups=groups, **made)
     theirs = getattr(nn, kind)(3, 12, **made)
     state = ours.state_dict()

@@ -1,6 +1,7 @@
 // Prints each cluster kernel of cluster/kernels.h that the planner never chooses, and each kernel
-// that it chooses although it does not exist. Exits with 1 if there are any. The arguments are
-// numbers of multiprocessors, which are tried one after another until all kernels have been chosen.
+// that the planner chooses although it is not in that list. Exits with 1 if there are any. The
+// arguments are numbers of multiprocessors, which are tried one after another until all kernels
+// have been chosen.
 #include <cstdio>
 #include <cstdlib>
 #include <set>

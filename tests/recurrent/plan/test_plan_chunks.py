@@ -1,4 +1,5 @@
-"""The number of steps in a chunk, whose products of the input are computed at once."""
+"""The number of steps in a chunk. The input products of all steps of a chunk are computed at
+once."""
 
 from __future__ import annotations
 

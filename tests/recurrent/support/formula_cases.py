@@ -1,4 +1,5 @@
-"""Cells defined by formulas, as ops for the tests of all ops; layer_cases.py has the others."""
+"""Cells defined by formulas, as ops for the tests of all ops; layer_cases.py has the built-in
+cells."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Emulated(_training_graphs.Recorder):
 
     @contextmanager
     def prepare(self) -> Iterator[None]:
-        # A capture changes neither the random number generator nor buffers.
+        # Capturing changes neither the random number generator nor buffers.
         modules = _training_modules.Modules()
         with modules.watched(), torch.random.fork_rng([]):
             yield
