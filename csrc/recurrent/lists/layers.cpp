@@ -44,10 +44,12 @@ LayersResults run_layer(const LayerArguments& given, bool recompute, bool cells,
                         const RowLengths& lengths) {
   // The arguments are checked before they are changed. Under autocast they are checked only later,
   // because their dtypes may still differ.
-  if (!autocast_dtype(given.cell, /*packed=*/false, given.c0)) {
-    check_layer(layer_op_name(), given);
-  }
+  const auto lower = autocast_dtype(given.cell, /*packed=*/false, given.c0);
+  if (!lower) check_layer(layer_op_name(), given);
   if (is_formula(given.cell) || given.cell == CellKind::kRnnRelu) {
+    if (lower) {  // selecting rows would hide a wrong number of them
+      check_layer(layer_op_name(), given.map([&](const Tensor& t) { return cast(t, *lower); }));
+    }
     return run_aligned(given, lengths,
                        [&](const LayerArguments& a) { return call_layer(a, recompute); });
   }

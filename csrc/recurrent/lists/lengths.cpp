@@ -47,8 +47,8 @@ RowLengths::RowLengths(const Tensor& lengths, const c10::SymInt& steps) {
 
 RowLengths RowLengths::without_empty() const {
   RowLengths found = *this;
-  if (stop_.sym_size(0) == 0) return found;
-  found.row_ = at::where(empty.squeeze(-1), stop_.argmax(0), row_);
+  if (TORCH_GUARD_OR_FALSE(stop_.sym_size(0).sym_eq(0))) return found;
+  found.row_ = at::where(empty.squeeze(-1), stop_.to(at::kInt).argmax(0), row_);
   found.stop_ = stop_.index_select(0, found.row_);
   found.begin_ = begin_.index_select(0, found.row_);
   return found;

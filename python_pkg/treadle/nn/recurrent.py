@@ -12,6 +12,7 @@ from .._check.tensors import dtype_name
 from .._formula.cell import Cell
 from ._check import check_bool, check_count, check_dtype, check_groups, check_probability
 from ._sequence import Front, Options, SequenceLayers, States
+from ._tracers import differs
 
 __all__ = ["Recurrent"]
 
@@ -23,6 +24,7 @@ class CellFront(Front):
         states = ("h0", *(f"{state}0" for state in cell.states))
         super().__init__(cell.name, states, torch.ops.treadle.recurrent_layers.default)
         self.cell = cell
+        self.reset_states = tuple(f"{state[:-1]} of reset_hx" for state in states)
 
     def run(
         self,
@@ -42,37 +44,36 @@ class CellFront(Front):
         found = self.op(
             data,
             batch_sizes,
-            _joined(self.name, "", self.states, states or ()),
+            _joined(self.name, self.states, states or ()),
             *net,
             *(rest or (False,)),
             cell=self.cell.key,
             recompute=layer.recompute,
             reset=options.reset,
-            reset_hx=_joined(self.name, "reset_hx: ", self.states, options.reset_hx) or None,
+            reset_hx=_joined(self.name, self.reset_states, options.reset_hx) or None,
             lengths=options.lengths,
         )
         if len(self.cell.states) < 2:
             return found
         output, h, c = found
-        # Copies, because torch does not let a caller change views from chunk in place.
-        parts = c.reshape(*c.shape[:-1], len(self.cell.states), -1).unbind(-2)
-        return (output, h, *(part.clone() for part in parts))
+        # Copies, because torch does not let a caller change the results of chunk in place.
+        return (output, h, *(part.clone() for part in c.chunk(len(self.cell.states), -1)))
 
 
-def _joined(name: str, label: str, names: tuple[str, ...], states: States) -> list[Tensor]:
+def _joined(name: str, names: tuple[str, ...], states: States) -> list[Tensor]:
     """h and c for the op. c has the K states besides h side by side: [num_layers * D, B, K * H]."""
     if len(states) < 3:
         return list(states)
     first = states[1]
     for state, own in zip(states[2:], names[2:], strict=True):
-        if state.shape != first.shape:
+        if differs(tuple(state.shape), tuple(first.shape)):
             raise ValueError(
-                f"{name}: {label}{own} must have the shape of {label}{names[1]}, "
+                f"{name}: {own} must have the shape of {names[1]}, "
                 f"{list(first.shape)}, got {list(state.shape)}"
             )
         if state.dtype != first.dtype or state.device != first.device:
             raise RuntimeError(
-                f"{name}: {label}{own} must have the dtype and device of {label}{names[1]}, "
+                f"{name}: {own} must have the dtype and device of {names[1]}, "
                 f"{dtype_name(first.dtype)} on {first.device}, got {dtype_name(state.dtype)} on "
                 f"{state.device}"
             )

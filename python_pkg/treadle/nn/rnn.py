@@ -52,7 +52,7 @@ class _TorchLayers(SequenceLayers):
             batch_first=batch_first,
             dropout=dropout,
             bidirectional=bidirectional,
-            device=device,
+            device=device if groups == 1 else "meta",
             dtype=dtype,
             **kind,
         )
@@ -60,21 +60,22 @@ class _TorchLayers(SequenceLayers):
         self.recompute = check_bool(name, "recompute", recompute)
         self.groups = check_groups(name, groups, self.hidden_size)
         if self.groups > 1:
-            self._keep_blocks()
+            self._make_blocks(device)
 
-    def _keep_blocks(self) -> None:
-        """Replaces each weight_hh by one with the columns of one block, and draws all parameters
-        again."""
+    def _make_blocks(self, device: torch.device | str | int | None) -> None:
+        """Makes the parameters of a module that was constructed on the device meta, with the
+        columns of one block in each weight_hh."""
         layer: Any = self
         if layer.proj_size:
             raise ValueError(
                 f"{self._front.name}: groups must be 1 with proj_size, got {self.groups}"
             )
-        for name in layer._flat_weights_names:
+        for name, whole in list(layer._parameters.items()):
+            rows, *columns = whole.shape
             if name.startswith("weight_hh"):
-                whole = getattr(self, name)
-                own = whole.new_empty(whole.size(0), self.hidden_size // self.groups)
-                setattr(self, name, nn.Parameter(own))
+                columns = [self.hidden_size // self.groups]
+            made = torch.empty(rows, *columns, device=device, dtype=whole.dtype)
+            setattr(self, name, nn.Parameter(made))
         layer._init_flat_weights()
         layer.reset_parameters()
 

@@ -314,7 +314,7 @@ def test_errors_name_the_state() -> None:
     for call, message in (
         (
             lambda: layer(x, reset=marks, reset_hx=(zero, zero, narrow, torch.zeros(1, 2, 6))),
-            "SLSTM: reset_hx: n0 must have the shape of reset_hx: c0, [1, 2, 4], got [1, 2, 2]",
+            "SLSTM: n of reset_hx must have the shape of c of reset_hx, [1, 2, 4], got [1, 2, 2]",
         ),
         (
             lambda: layer(x, (zero, zero, zero.long(), zero)),
@@ -332,6 +332,7 @@ def test_errors_name_the_state() -> None:
 def test_four_states_are_one_tuple() -> None:
     layer = treadle.nn.SLSTM(3, 4)
     x = torch.randn(5, 2, 3)
+    assert [s.shape for s in layer(x[:, :0])[1]] == [(1, 0, 4)] * 4
     output, states = layer(x)
     for state in states:
         assert state.is_contiguous()

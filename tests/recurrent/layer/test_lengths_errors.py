@@ -112,3 +112,16 @@ def test_cells_of_a_gru_and_of_no_bool() -> None:
         Given("gru").run(return_cells=True)
     with pytest.raises(TypeError, match="^lstm: return_cells must be a bool, got int$"):
         Given("lstm").run(return_cells=1)
+
+
+def test_rows_of_states_under_autocast() -> None:
+    """Before rows of the states are selected, which would hide a wrong number of them."""
+    layer = treadle.nn.RNN(3, 4, nonlinearity="relu")
+    x, marks = torch.randn(5, 4, 3), torch.ones(5, 4, dtype=torch.bool)
+    lengths = torch.tensor([5, 3, 0, 1])
+    for rows in (1, 6):
+        with (
+            torch.autocast("cpu", torch.bfloat16),
+            pytest.raises(RuntimeError, match="reset_hx must have shape"),
+        ):
+            layer(x, lengths=lengths, reset=marks, reset_hx=torch.zeros(1, rows, 4))
