@@ -212,8 +212,9 @@ Tensors3 sine_linear_slope_backward_autograd(c10::DispatchKeySet keys, const Ten
 
 // ---- the layer
 
-// sine_linear calls this if derivatives may be needed, so that outer levels of torch.func see one
-// op with all its derivatives. phase itself is not differentiable.
+// sine_linear calls this if derivatives may be needed. Then outer levels of torch.func see the op
+// sine_linear_forward, for which this file registers all derivatives. phase itself is not
+// differentiable.
 OutputAndPhase sine_linear_forward_autograd(c10::DispatchKeySet keys, const Tensor& input,
                                             const Tensor& weight, const OptionalTensor& bias,
                                             double omega) {

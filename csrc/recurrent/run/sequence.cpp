@@ -26,8 +26,10 @@ Sequence::Sequence(const Tensor& input, const Tensor& batch_sizes) {
 std::vector<RecurrenceStep> Sequence::in_order(int64_t d, bool reversed) const {
   std::vector<RecurrenceStep> found = steps;
   for (size_t t = 0; t < found.size(); ++t) {
+    // Direction 1 runs backward in time, so it resets before step t where step t + 1 has a mark.
+    // Nothing resets before its first step, the last in time.
     const size_t at = d == 0 ? t : t + 1;
-    if (at == found.size()) continue;  // no mark precedes the first step of direction 1
+    if (at == found.size()) continue;
     found[t].marks = steps[at].start;
     found[t].marked_rows = steps[at].rows;
   }
