@@ -3,7 +3,7 @@
 // the VJP for a gradient v of the result in one pass:
 //   for g: slope(v, f, k)    for f: slope(v, g, k)    for z: slope(v g, f, k + 1)
 // The gradient of z gives grad_x = grad_z W, grad_W = grad_z^T x and grad_b = sum grad_z. output
-// and phase are functions of x, W and b, so they get no gradients of their own.
+// and phase are functions of x, W and b, whose gradients include those through output and phase.
 //
 // z is never stored. Its gradients accumulate at a second gradient input of the layer's Node, which
 // a slope finds through output.grad_fn(). So the GEMMs run once for the sum of all gradients of z.

@@ -19,7 +19,7 @@ STEPS, B, I, H = 4, 6, 5, 7  # noqa: E741
 
 
 class Net(nn.Module):
-    """A cell over a few steps, then elementwise ops."""
+    """Runs a cell over a few steps, then elementwise ops."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -98,7 +98,7 @@ def test_a_recompile_is_noticed() -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_inductor(device: str) -> None:
-    """Several ops in one graph, compiled by inductor."""
+    """Compiles several ops in one graph with inductor."""
 
     def step(x: Tensor, weights: Tensor, bias: Tensor, h: Tensor, c: Tensor) -> Tensor:
         x = treadle.vector_add(treadle.sine(x), treadle.scale(x, 0.5), alpha=2)

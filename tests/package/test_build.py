@@ -186,7 +186,8 @@ MISSING = cuda.Missing("the reason", "the remedy")
 
 
 def sources(text: str, ours: tuple[str, ...]) -> Counter[str]:
-    """How often each of our sources is compiled, by itself or in a unit that includes several."""
+    """Counts how often each of our sources is compiled, by itself or in a unit that includes
+    several."""
     found: Counter[str] = Counter()
     for name in re.findall(r"^build .*: (?:cxx|nvcc) (\S+)", text, re.M):
         unit = Path(name).is_absolute()
