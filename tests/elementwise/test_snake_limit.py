@@ -1,4 +1,4 @@
-"""snake with an alpha at or near 0, or with logscale.
+"""Tests snake with an alpha at or near 0, or with logscale.
 
 Training of RAVE failed with such an alpha (acids-ircam/RAVE#351). Exact values are computed with
 power series.

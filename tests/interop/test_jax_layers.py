@@ -1,4 +1,4 @@
-"""lstm and gru of treadle.jax: values, gradients, jit, vmap, missing kernels, errors."""
+"""Tests lstm and gru of treadle.jax: values, gradients, jit, vmap, missing kernels, errors."""
 
 from __future__ import annotations
 

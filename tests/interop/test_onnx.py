@@ -1,4 +1,4 @@
-"""treadle.onnx: all ops except layers, models that mix ops and layers, and unsupported exports."""
+"""Tests treadle.onnx: ops except layers, models that mix ops and layers, unsupported exports."""
 
 from __future__ import annotations
 

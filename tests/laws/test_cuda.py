@@ -1,4 +1,4 @@
-"""Streams, CUDA graphs, a second GPU, and more rows than a grid dimension allows."""
+"""Tests streams, CUDA graphs, a second GPU, and more rows than a grid dimension allows."""
 
 from __future__ import annotations
 

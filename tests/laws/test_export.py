@@ -1,4 +1,5 @@
-"""torch.export with save and load, and AOTInductor packages in Python and in a C++ program."""
+"""Tests torch.export with save and load, and AOTInductor packages in Python and in a C++
+program."""
 
 from __future__ import annotations
 

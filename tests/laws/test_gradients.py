@@ -1,4 +1,4 @@
-"""First and second derivatives, in forward and reverse mode, of every case and argument subset."""
+"""Tests first and second derivatives, forward and reverse, of every case and argument subset."""
 
 from __future__ import annotations
 

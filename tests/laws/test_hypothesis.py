@@ -1,4 +1,5 @@
-"""Elementwise ops on tensors that Hypothesis draws: any shape, stride, offset, dtypes and overlap.
+"""Tests elementwise ops on tensors that Hypothesis draws, with any shape, stride, offset, dtypes
+and overlap.
 
 torch is the oracle for values (bits, or ulps where bits are not promised), layout, and the
 exception raised. The draws are the same in every run.

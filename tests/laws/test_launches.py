@@ -1,4 +1,4 @@
-"""Kernels that the profiler counts, and launches that launch_info reports."""
+"""Tests which kernels the profiler counts, and which launches launch_info reports."""
 
 from __future__ import annotations
 

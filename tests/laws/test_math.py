@@ -1,4 +1,4 @@
-"""The formulas of the CPU kernels, in every instruction set that this machine supports.
+"""Tests the formulas of the CPU kernels, in every instruction set that this machine supports.
 
 Errors in ulp against float64 or mpmath are bounded, over a sample of all floats and over all values
 of half types. The results and gradients of `lltm_cell` are NaN or inf exactly where those of its

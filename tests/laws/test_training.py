@@ -1,4 +1,4 @@
-"""Training with checkpointing, loss scaling and threads. Tests with several processes are in
+"""Tests training with checkpointing, loss scaling and threads. Tests with several processes are in
 tests/interop/test_many_gpus.py."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""torch.compile without graph breaks: static and dynamic sizes, gradients, writes, no recompiles.
+"""Tests torch.compile without graph breaks: static and dynamic sizes, gradients, writes, no
+recompiles.
 
 Most tests use aot_eager, which traces what inductor would compile.
 """

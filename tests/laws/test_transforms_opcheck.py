@@ -1,4 +1,4 @@
-"""torch.library.opcheck: schema, autograd registration, fake tensors, and AOTDispatcher.
+"""Runs torch.library.opcheck: schema, autograd registration, fake tensors, and AOTDispatcher.
 
 AOTDispatcher compiles the op, which takes 60 times as long as the other checks. It gets one call of
 each form of each overload; the other checks get every call.

@@ -1,4 +1,4 @@
-"""The vmap rules of ops: every subset of batched arguments, any dimension, nested vmap."""
+"""Tests the vmap rules of ops: every subset of batched arguments, any dimension, nested vmap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The build: its decisions, tested without a CUDA toolkit, and what it compiles and recompiles."""
+"""Tests the decisions of the build, without a CUDA toolkit, and what it compiles and recompiles."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ struct ForwardDirection {
   Tensor gates;             // [S, GH], or undefined
   RecurrenceForward all;    // the arguments of all steps, without products
 
-  // What the first step reads instead of the h in `all`, or null.
+  // The h that the first step reads instead of the h in `all`, or null.
   const void* first_h_data(const LayerRun& run) const;
 };
 
