@@ -49,8 +49,8 @@ def test_special_values(eps: float | None, dtype: torch.dtype, device: str) -> N
     values = (0.0, -0.0, 0.5, -2.0, inf, -inf, torch.nan)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     for has_beta in (True, False):
-        # Subnormal parameters are tested only in the limit form. In the others snake multiplies by
-        # the inverse of the divisor, which would be inf; the composition divides.
+        # Subnormal numbers are tested only in the limit form. In other forms snake multiplies by
+        # the inverse of the divisor, which would be inf, whereas the composition divides.
         limit = not has_beta and eps is None
         tiny = (-torch.finfo(dtype).smallest_normal / 4,) if limit else ()
         x, *rest = spread(*values, *tiny, dtype=dtype, device=device)[: 3 if has_beta else 2]

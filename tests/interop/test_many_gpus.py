@@ -2,7 +2,7 @@
 training in one. The cases are DDP, FSDP2, accelerate and Lightning, each with gloo and, on two
 GPUs, with NCCL.
 
-Each backend starts two processes once per run of the tests, and they run all cases.
+For each backend, the processes are started once per run of the tests, and run all cases.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tests the formulas of the CPU kernels, in every instruction set that this machine supports.
 
-Errors in ulp against float64 or mpmath are bounded, over a sample of all floats and over all values
+Errors in ulp against float64 or mpmath are bounded, for a sample of all floats and for all values
 of half types. The results and gradients of `lltm_cell` are NaN or inf exactly where those of its
 composition are. To test one activation, the arguments of `lltm_cell` are chosen so that its result
 is that of the activation.
@@ -230,7 +230,7 @@ def test_gradients_are_finite_for_finite_gates(dtype: torch.dtype) -> None:
 
 
 def composition(gates: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
-    """reference.lltm_cell without its matrix product, to compare `cells` with."""
+    """Computes reference.lltm_cell without its matrix product, for comparison with `cells`."""
     i, o, z = gates.t().contiguous()
     new_cell = old_cell + torch.nn.functional.elu(z) * torch.sigmoid(i)
     return torch.tanh(new_cell) * torch.sigmoid(o), new_cell

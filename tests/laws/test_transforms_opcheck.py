@@ -162,7 +162,7 @@ def layer_calls(device: str, cell: str) -> list[tuple[Call, bool]]:
     m = Make("opcheck", device, torch.float32)
     half = Make("opcheck", device, torch.bfloat16)
     sizes = (3, 2, 5, 4)
-    return [  # the first and number PACKED are traced
+    return [  # the first call and call number PACKED are traced
         (arguments(m, sizes), False),
         (arguments(m, sizes, directions=2, bias=False), False),
         (arguments(m, sizes, directions=2), True),

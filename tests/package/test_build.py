@@ -35,7 +35,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A fake toolkit, whose nvcc only reports its version and architectures. Returns nvcc."""
+    """Makes a fake toolkit, whose nvcc only reports its version and architectures. Returns nvcc."""
     return fake_toolkit(tmp_path, monkeypatch, "13.0")
 
 

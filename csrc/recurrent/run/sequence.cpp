@@ -75,7 +75,7 @@ Tensor Sequence::marks_before(const Tensor& marks, int64_t d) const {
   if (d == 0) return marks;
   const Tensor found = at::zeros_like(marks);
   if (steps.empty()) return found;
-  // One copy if every step has all rows.
+  // If every step has all rows, a single copy is enough.
   const int64_t first = steps[0].rows, others = rows - first;
   if (rows == static_cast<int64_t>(steps.size()) * first) {
     found.narrow(0, 0, others).copy_(marks.narrow(0, first, others));
