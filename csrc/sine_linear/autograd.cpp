@@ -224,7 +224,7 @@ OutputAndPhase sine_linear_forward_autograd(c10::DispatchKeySet keys, const Tens
   const auto& [output, phase] = out;
   if (node) {
     set_history(output, node);
-    node->add_input_metadata(output);  // for z, which has output's shape and dtype
+    node->add_input_metadata(output);  // z has output's shape and dtype
   }
   if (has_tangent(input, weight, b)) {
     const Layer layer{{input, weight, b, output, phase, omega}};

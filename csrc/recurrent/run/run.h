@@ -186,7 +186,7 @@ struct BackwardPass {
 struct BackwardDirection {
   int64_t d;
   const std::vector<RecurrenceStep>& steps;  // in the order of the pass
-  Tensor weight_hh;                          // of this direction
+  Tensor weight_hh;                          // W_hh of this direction
   Tensor grad_h, grad_c;       // [B, H] acc: of h_n and c_n before the steps, then of h0 and c0
   RecurrenceCStates c_states;  // the cell states are computed before the steps
   RecurrenceBackward all;
