@@ -29,8 +29,8 @@ BASELINES = {
 def figures(rows: list[Row]) -> Iterator[str]:
     """A table of our time, our speed relative to each baseline, and the peak memory of a step.
 
-    The memory is also shown relative to that of autograd in plain PyTorch. A baseline that no row
-    timed has no column.
+    The memory is also shown relative to that of autograd in plain PyTorch. A baseline without any
+    timings gets no column.
     """
     timed = [row for row in rows if "times" in row]
     weighed = {row["key"].removesuffix("/memory"): row["memory"] for row in rows if "memory" in row}

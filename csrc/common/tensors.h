@@ -62,7 +62,7 @@ inline Tensor matrix_product(const Tensor& a, const Tensor& b) {
 
 inline Tensor transposed(const Tensor& t) { return t.defined() ? t.mT() : t; }
 
-// Skips the dispatcher call if the dtype is right already: such calls take a large part of the time
+// Skips the dispatcher call if t already has this dtype: such calls take a large part of the time
 // of a small op.
 inline Tensor cast(const Tensor& t, ScalarType dtype) {
   return t.defined() && t.scalar_type() != dtype ? t.to(dtype) : t;

@@ -46,7 +46,7 @@ class BatchedCall {
     bool written;
 
     int64_t rank() const { return value.dim() - (batch ? 1 : 0); }
-    c10::SymDimVector shape() const;  // of one sample
+    c10::SymDimVector shape() const;  // the shape of one sample
   };
 
   BatchedCall(const OperatorHandle& op, Stack* stack, uint64_t rows);
@@ -58,7 +58,7 @@ class BatchedCall {
   bool any() const { return any_; }              // whether any argument is batched
   bool only_rows() const { return only_rows_; }  // whether only arguments with rows are batched
   bool has_rows(const Argument& a) const { return (rows_ >> a.position & 1) != 0; }
-  const c10::SymInt& size() const { return size_; }  // of the batch
+  const c10::SymInt& size() const { return size_; }  // the batch size
 
   std::string op_name() const;
   // Raises if the op would write a batched result into an argument that is not batched.

@@ -39,7 +39,7 @@ std::tuple<> if_tensor(const T&) {
   return {};
 }
 
-// if_number does the same for a number, in the form that kernels accept.
+// if_number does the same for an argument that is a number, in the form that kernels accept.
 inline auto if_number(const Scalar& s) { return std::tuple(to_scalar_arg(s)); }
 template <class T>
 std::tuple<> if_number(const T&) {

@@ -3,7 +3,7 @@
 // the VJP for a gradient v of the result in one pass:
 //   for g: slope(v, f, k)    for f: slope(v, g, k)    for z: slope(v g, f, k + 1)
 // The gradient of z gives grad_x = grad_z W, grad_W = grad_z^T x and grad_b = sum grad_z. output
-// and phase are functions of x, W and b, so they get no gradients of their own.
+// and phase are functions of x, W and b, whose gradients include those through output and phase.
 //
 // z is never stored. Its gradients accumulate at a second gradient input of the layer's Node, which
 // a slope finds through output.grad_fn(). So the GEMMs run once for the sum of all gradients of z.
@@ -212,8 +212,9 @@ Tensors3 sine_linear_slope_backward_autograd(c10::DispatchKeySet keys, const Ten
 
 // ---- the layer
 
-// sine_linear calls this if derivatives may be needed, so that outer levels of torch.func see one
-// op with all its derivatives. phase itself is not differentiable.
+// sine_linear calls this if derivatives may be needed. Then outer levels of torch.func see the op
+// sine_linear_forward, for which this file registers all derivatives. phase itself is not
+// differentiable.
 OutputAndPhase sine_linear_forward_autograd(c10::DispatchKeySet keys, const Tensor& input,
                                             const Tensor& weight, const OptionalTensor& bias,
                                             double omega) {
@@ -223,7 +224,7 @@ OutputAndPhase sine_linear_forward_autograd(c10::DispatchKeySet keys, const Tens
   const auto& [output, phase] = out;
   if (node) {
     set_history(output, node);
-    node->add_input_metadata(output);  // for z, which has output's shape and dtype
+    node->add_input_metadata(output);  // z has output's shape and dtype
   }
   if (has_tangent(input, weight, b)) {
     const Layer layer{{input, weight, b, output, phase, omega}};

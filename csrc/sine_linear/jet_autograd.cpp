@@ -1,6 +1,7 @@
 // Derivatives of sine_linear_jet. Its Node calls the fused sine_linear_jet_backward. Derivatives of
-// that op, and all tangents, are computed from the saved arguments by a composition of ATen ops,
-// jet_composition.h. output and phase are functions of the arguments, so they get no gradients.
+// that op, and all tangents, are computed by a composition of ATen ops, jet_composition.h. The
+// backward op also takes output and phase, which are functions of jet, weight and bias. So its
+// derivatives with respect to these three include those through output and phase.
 #include "common/autograd.h"
 #include "sine_linear/jet_composition.h"
 #include "sine_linear/kept_output.h"
@@ -131,8 +132,9 @@ struct SineLinearJetBackward : OpNode<SineLinearJetBackward, Tensor, Tensor, Ten
   }
 };
 
-// sine_linear_jet calls this if derivatives may be needed, so that outer levels of torch.func see
-// one op with all its derivatives. phase itself is not differentiable.
+// sine_linear_jet calls this if derivatives may be needed. Then outer levels of torch.func see the
+// op sine_linear_jet_forward, for which this file registers all derivatives. phase itself is not
+// differentiable.
 OutputAndPhase sine_linear_jet_forward_autograd(c10::DispatchKeySet keys, const Tensor& jet,
                                                 const Tensor& weight, const OptionalTensor& bias,
                                                 double omega, int64_t coordinates,

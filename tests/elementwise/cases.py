@@ -65,7 +65,8 @@ def unary_cases(
 
 
 def pair_cases(op: str, dtypes: tuple[torch.dtype, ...], **kwargs: Any) -> list[Case]:
-    """Pairs of tensors of one dtype: each layout with a dense one, and shapes that broadcast."""
+    """Returns pairs of tensors of one dtype: each layout with a dense tensor, and shapes that
+    broadcast."""
 
     def pair(a: Callable[[Make], Tensor], b: Callable[[Make], Tensor]) -> Callable[[Make], Call]:
         return lambda make: Call((a(make), b(make)), kwargs)

@@ -22,7 +22,7 @@ def channels_of(x: Tensor) -> int:
 
 
 def parameter(make: Make, channels: int, to: Layout | None = None) -> Tensor:
-    """Values of both signs that are not near 0."""
+    """Returns values of both signs that are not near 0."""
     t = make(channels, by=0.2, to=to)
     return t + torch.where(t > 0.1, 1, -1).to(t.dtype)
 
@@ -128,13 +128,13 @@ def _big(shape: tuple[int, ...]) -> bool:
 
 
 def element(y: Tensor, at: int) -> Tensor:
-    """A view of shape [1]. It is not a copy, because building a form of the op must not run a
-    kernel."""
+    """Returns a view of shape [1]. It is not a copy, because building a form of the op must not run
+    a kernel."""
     return y[(at,) * y.dim()].reshape(1) if y.numel() else y.new_ones(1)
 
 
 def backward_calls(make: Make) -> Iterator[Call]:
-    """The arguments of snake_backward."""
+    """Yields the arguments of calls of snake_backward."""
     shapes: tuple[tuple[int, ...], ...] = ((2, 3, 7), (5,))
     forms: tuple[tuple[bool, float | None, bool], ...] = (
         (True, 0.25, False),

@@ -63,7 +63,7 @@ MODULES: dict[str, Any] = {
 
 
 def trained(make: Any) -> nn.Module:
-    """A module whose channels have different parameters; one alpha is 0, and one is negative."""
+    """Makes a module with different parameters per channel: one alpha is 0, and one is negative."""
     module: nn.Module = make()
     with torch.no_grad():
         for i, p in enumerate(module.parameters()):

@@ -116,7 +116,8 @@ def test_backward_is_grad_times_the_slope(name: str, dtype: torch.dtype, device:
         x, grad = make(4099, by=by).nan_to_num(), make(4099)
         ours = backward(grad, x).double().cpu()
         truth = grad.double().cpu() * SLOPES[name](x.double().cpu())
-        # The slope's error plus the product's rounding, which is larger for a subnormal product.
+        # This is the slope's error plus the product's rounding. If the product is subnormal, its
+        # rounding is larger.
         error = (ours - truth).abs() / ulp(truth, dtype)
         # If the slope is just above a power of two, its error may be twice as many ulp of the
         # product.

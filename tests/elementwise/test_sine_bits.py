@@ -51,7 +51,8 @@ def by_magnitude(dtype: torch.dtype) -> Tensor:
 
 
 def placed(x: Tensor, company: Tensor, columns: int) -> Tensor:
-    """One row per number, which is surrounded by `company`. Its position differs between rows."""
+    """Returns one row for each number of x, which is surrounded by `company` and is at a different
+    position in each row."""
     rows = company.repeat(len(x), columns // len(company))
     place = torch.arange(len(x), device=x.device) * 37 % columns
     return rows.scatter_(1, place.unsqueeze(1), x.unsqueeze(1))

@@ -33,7 +33,8 @@ N = 3
 
 
 def spread(*values: float, dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor, Tensor]:
-    """x [1, C, 1], alpha and beta [C]: every triple of the values."""
+    """Returns x [1, C, 1], alpha [C] and beta [C]. Each channel holds one triple of the values;
+    together they hold all triples."""
     table = torch.tensor(list(itertools.product(values, repeat=3)), dtype=dtype, device=device)
     x, alpha, beta = table.unbind(1)
     return x.view(1, -1, 1), alpha, beta
@@ -48,7 +49,8 @@ def test_special_values(eps: float | None, dtype: torch.dtype, device: str) -> N
     values = (0.0, -0.0, 0.5, -2.0, inf, -inf, torch.nan)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     for has_beta in (True, False):
-        # The composition divides by alpha. A product with the inverse would be inf.
+        # Subnormal numbers are tested only in the limit form. In other forms snake multiplies by
+        # the inverse of the divisor, which would be inf, whereas the composition divides.
         limit = not has_beta and eps is None
         tiny = (-torch.finfo(dtype).smallest_normal / 4,) if limit else ()
         x, *rest = spread(*values, *tiny, dtype=dtype, device=device)[: 3 if has_beta else 2]
@@ -63,7 +65,8 @@ def test_special_values(eps: float | None, dtype: torch.dtype, device: str) -> N
 @pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
 @pytest.mark.parametrize("by", [1e-3, 1.0, 1e3, 1e6, 1e20])
 def test_phases_of_any_size(by: float, dtype: torch.dtype, device: str) -> None:
-    """Results use sin² of the phase rounded to float32, however large the phase is."""
+    """The phase alpha x is rounded to float32. Results are accurate for this rounded phase, however
+    large it is."""
     make = Make("phases", device, dtype)
     x, beta = make(2, 3, 500), parameter(make, 3)
     alpha = make(3, dtype=torch.float32, by=by)
@@ -87,8 +90,8 @@ def test_bits_do_not_go_by_neighbours(dtype: torch.dtype, device: str) -> None:
     x, cotangent = make(1, 1, 40_000, by=3.0), make(1, 1, 40_000)
     alpha = torch.full((1,), 1000.0, dtype=dtype, device=device)
     beside = x.clone()
-    beside[..., ::8] = 6e4  # one in every vector: phases of 6e7
-    for apart in (False, True):  # the kernel for parameters per element has no fast path
+    beside[..., ::8] = 6e4  # every eighth element has a phase of 6e7
+    for apart in (False, True):  # if true, each element has its own parameter
         parameter = alpha.expand(x.numel()).contiguous() if apart else alpha
         shape = (1, x.numel()) if apart else x.shape
         near, far = (
@@ -154,7 +157,7 @@ def test_a_training_step_is_two_ops(beta: bool, logscale: bool) -> None:
 @pytest.mark.parametrize("case", OPS["snake"].cases, ids=lambda case: case.id)
 def test_gradients_that_have_derivatives_are_the_same(case: Case, device: str) -> None:
     """Gradients with create_graph, which a composition computes, match those of the fused backward.
-    gradgradcheck only compares compositions with themselves."""
+    gradgradcheck cannot find a difference, because it always sets create_graph."""
     op = OPS["snake"]
     call = requiring_grad(op, case.call(device, torch.float64))
     leaves = [call.args[i] for i in op.leaves(call)]
@@ -171,8 +174,8 @@ def test_gradients_that_have_derivatives_are_the_same(case: Case, device: str) -
 @pytest.mark.parametrize("shape", [(3, 5, 20_000), (1, 1, 50_000), (900, 7), (4, 2, 100)], ids=str)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_sums_of_many(dtype: torch.dtype, shape: tuple[int, ...], device: str) -> None:
-    """Gradients of the parameters are rounded about once, and have the same bits on any number of
-    threads."""
+    """The errors of the parameters' gradients are about one rounding. The bits of the gradients do
+    not depend on the number of threads."""
     make = Make("sums", device, dtype)
     x, alpha, beta = with_parameters(make, make(*shape)).args
     cotangent = make(*shape)

@@ -1,4 +1,4 @@
-"""snake with an alpha at or near 0, or with logscale.
+"""Tests snake with an alpha at or near 0, or with logscale.
 
 Training of RAVE failed with such an alpha (acids-ircam/RAVE#351). Exact values are computed with
 power series.
@@ -25,21 +25,21 @@ ALPHAS = (1e-3, 1e-6, 1e-8, 1e-9, 0.0, -1e-9, -2e-9, -1e-8, -1e-6, 1e-20, -1e-30
 
 
 def near_zero(dtype: torch.dtype) -> list[float]:
-    """ALPHAS, and the smallest numbers of the dtype."""
+    """Returns ALPHAS and the smallest numbers of the dtype."""
     info = torch.finfo(dtype)
     least = info.smallest_normal * info.eps
     return [*ALPHAS, info.smallest_normal, -info.smallest_normal / 2, least, -least]
 
 
 def grid(dtype: torch.dtype, device: str, x: Sequence[float] = X) -> tuple[Tensor, Tensor]:
-    """x [1, C, 1] and alpha [C], one channel for every pair of their values."""
+    """Returns x [1, C, 1] and alpha [C], with one channel for every pair of their values."""
     table = torch.tensor(list(itertools.product(x, near_zero(dtype))), dtype=torch.float64)
     x_, alpha = table.to(device, dtype).unbind(1)
     return x_.view(1, -1, 1), alpha
 
 
 def of_phase(coefficient: Callable[[int], float], t: Tensor) -> Tensor:
-    """The sum of coefficient(k) (-1)^k t^2k, for |t| up to 3."""
+    """Returns the sum of coefficient(k) (-1)^k t^2k over all k, for |t| up to 3."""
     total = torch.zeros_like(t)
     for k in reversed(range(30)):
         total = total * -(t * t) + coefficient(k)
@@ -47,7 +47,7 @@ def of_phase(coefficient: Callable[[int], float], t: Tensor) -> Tensor:
 
 
 # Coefficients for of_phase. SQUARE gives sin(t)^2 / t^2. SLOPE gives the derivative of snake with
-# respect to alpha, divided by x^2. BEND gives the derivative of the latter with respect to t,
+# respect to alpha, divided by x^2. BEND gives the derivative of SLOPE's sum with respect to t,
 # divided by t.
 SQUARE: Callable[[int], float] = lambda k: 2 ** (2 * k + 1) / math.factorial(2 * k + 2)  # noqa: E731
 SLOPE: Callable[[int], float] = lambda k: (2 * k + 1) * SQUARE(k)  # noqa: E731
@@ -166,7 +166,7 @@ def test_the_same_bits_in_every_layout(form: str, dtype: torch.dtype, device: st
     make = Make("layouts", device, dtype)
     x, alpha, beta = make(4, 12, 300, by=3), make(12, by=3), make(12, by=0.3)
     alpha[::3], alpha[1::3] = 0, torch.finfo(dtype).smallest_normal / 2
-    if form == "limit":  # phases of order one, where 1 / alpha matters and may be infinite
+    if form == "limit":  # subnormal alphas, for which 1 / alpha may be inf, get phases near 1
         x[:, 1::3] *= 0.05 / alpha[1::3, None]
     given: dict[str, Any] = {} if "limit" in form else {"beta": beta.abs() + 1}
     options = {"eps": 0.25} if form == "eps" else {"logscale": "logscale" in form}

@@ -21,7 +21,8 @@ from tests.interop.with_processes import (
     tensors,
 )
 
-PARTS = {"none": 3, "laplacian": 4, "hessian_diagonal": 5}  # of a jet in two coordinates
+# The number of parts of a jet with two coordinates.
+PARTS = {"none": 3, "laplacian": 4, "hessian_diagonal": 5}
 W, B = (4, 3), (4,)
 
 

@@ -14,7 +14,7 @@ import treadle
 
 B, T, I, H = 8, 5, 3, 7  # noqa: E741
 STEPS = 3
-MOST_NORM = 0.05  # of gradients, so small that each step is clipped
+MOST_NORM = 0.05  # the limit of the gradients' norm: each step must be clipped
 
 Results = dict[str, Any]
 
@@ -32,7 +32,7 @@ class Tagger(nn.Module):
 
 
 class EveryOp(nn.Module):
-    """A cell over a few steps, a sine layer, then the elementwise ops."""
+    """Runs a cell over a few steps, a sine layer, then the elementwise ops."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +105,8 @@ def gradients(model: nn.Module) -> dict[str, Tensor]:
 
 
 def results(losses: list[Tensor], norms: list[Tensor], model: nn.Module) -> Results:
-    """Losses and norms, the clipped gradients of the last step, and the parameters after it."""
+    """Returns losses and norms, the clipped gradients of the last step, and the parameters after
+    this step."""
     return {
         "losses": torch.stack([loss.detach().cpu() for loss in losses]),
         "norms": torch.stack([norm.detach().cpu() for norm in norms]),

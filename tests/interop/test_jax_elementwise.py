@@ -1,4 +1,4 @@
-"""sine, cosine, scale and vector_add of treadle.jax: values, derivatives, jit, vmap, errors."""
+"""Tests elementwise ops of treadle.jax: values, derivatives, jit, vmap, errors."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ TRIG = ["sine", "cosine"]
 
 
 def bits(x) -> np.ndarray:
-    """The bytes of an array or tensor on the CPU."""
+    """Returns the bytes of an array or tensor on the CPU."""
     if isinstance(x, torch.Tensor):
         return x.contiguous().view(torch.uint8).numpy().ravel()
     return np.asarray(x).view(np.uint8).ravel()
 
 
 def pair(dtype: str, *shape: int) -> tuple:
-    """The same values for JAX and for torch."""
+    """Returns the same values for JAX and for torch."""
     x = np.random.default_rng(0).normal(scale=20, size=shape)
     tensor = torch.tensor(x).to(getattr(torch, dtype))
     return jnp.asarray(tensor.double().numpy()).astype(dtype), tensor

@@ -1,4 +1,4 @@
-"""lstm and gru of treadle.jax: values, gradients, jit, vmap, missing kernels, errors."""
+"""Tests lstm and gru of treadle.jax: values, gradients, jit, vmap, missing kernels, errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CELLS = ["lstm", "gru"]
 
 
 def draw(cell: str, directions: int, biases: bool, dtype: str = "float64", sizes=(6, 5, 3, 8)):
-    """Arguments of a layer. `sizes` are T, B, I and H."""
+    """Returns the arguments of a layer. `sizes` are T, B, I and H."""
     steps, batch, inputs, hidden = sizes
     rng = np.random.default_rng(1)
     rows, lead = {"lstm": 4, "gru": 3}[cell] * hidden, () if directions == 1 else (2,)
@@ -27,7 +27,7 @@ def draw(cell: str, directions: int, biases: bool, dtype: str = "float64", sizes
 
 
 def reference(cell: str, x, h0, *rest):
-    """The same layer with jax.lax.scan and torch's formulas."""
+    """Computes the layer with jax.lax.scan and torch's formulas."""
     states = [h0] + ([rest[0]] if cell == "lstm" else [])
     weights = rest[len(states) - 1 :]
     if h0.shape[0] == 1:
@@ -94,7 +94,7 @@ def test_values_and_gradients(cell: str, directions: int, biases: bool, jit: boo
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_many_rows_in_float32(cell: str) -> None:
-    """A batch that is large enough for threads to share it."""
+    """The batch is so large that several threads share it."""
     arguments = draw(cell, 2, True, "float32", (33, 67, 19, 40))
     ours = getattr(functions, cell)
     wide = [array.astype("float64") for array in arguments]

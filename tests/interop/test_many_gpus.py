@@ -2,7 +2,7 @@
 training in one. The cases are DDP, FSDP2, accelerate and Lightning, each with gloo and, on two
 GPUs, with NCCL.
 
-Each backend starts two processes once per run of the tests, and they run all cases.
+For each backend, the processes are started once per run of the tests, and run all cases.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def backend(name: str, world: int, gpus: int, *, label: str) -> Any:
     )
 
 
-# A single GPU runs the same code, but sends nothing.
+# `nccl-one-cuda` runs the same code in one process, so that NCCL has nothing to communicate.
 BACKENDS = pytest.mark.parametrize(
     "backend",
     [
@@ -109,8 +109,8 @@ def test_several_processes_learn_what_one_does(
     alone = train_alone_in_bfloat16(name, device, backend[1]) if half else train_alone(name, device)
     assert float(alone["norms"].min()) > 2 * MOST_NORM  # so that clipping matters
     found = differ(results(run(backend), backend[1])[f"{case}/{name}"], alone)
-    # On a GPU, different sizes run different kernels, and a norm summed in a different order may
-    # change how a weight rounds to bfloat16.
+    # On a GPU, smaller batches may use other kernels. A norm that is summed in another order
+    # changes the clipping factor slightly. Then a weight may round to a different bfloat16.
     limit = 1e-5 if device == "cpu" else 2e-3 if half else 5e-5
     assert max(found.values()) < limit, found
 

@@ -1,4 +1,4 @@
-"""treadle.onnx: all ops except layers, models that mix ops and layers, and unsupported exports."""
+"""Tests treadle.onnx: ops except layers, models that mix ops and layers, unsupported exports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_siren_is_matmul_add_mul_sin() -> None:
 
 
 class SineLinears(nn.Module):
-    """sine_linear with every rank, dtype and number of layers."""
+    """Calls sine_linear with one layer and with several, for every rank and dtype of the input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,8 @@ def test_sine_linear() -> None:
 
 
 class Jets(nn.Module):
-    """Jets with all parts or some of them, for fewer and for more outputs than coordinates."""
+    """Computes jets with all parts or some of them, of nets with fewer and with more outputs than
+    coordinates."""
 
     def __init__(self, dtype: torch.dtype, bias: bool) -> None:
         super().__init__()
@@ -101,7 +102,8 @@ def test_jets_of_halves(dtype: torch.dtype) -> None:
 
 
 class Elementwise(nn.Module):
-    """Calls with x [B, 3] float32 and i [B, 3] int64: promotion, scalars, alpha, dynamic sizes."""
+    """Calls elementwise ops with x [B, 3] float32 and i [B, 3] int64: promotion, scalars, alpha,
+    dynamic sizes."""
 
     def forward(self, x: Tensor, i: Tensor) -> list[Tensor]:
         add, scale = treadle.vector_add, treadle.scale
@@ -167,7 +169,7 @@ def test_lltm_cell() -> None:
 
 
 class Mixed(nn.Module):
-    """Ops of all families, one after the other."""
+    """Calls ops of all families, one after the other."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -18,12 +18,12 @@ TIMES_ROWS = {0: DYNAMIC, 1: DYNAMIC}
 
 
 def states(kind: str, h: Tensor) -> Any:
-    """hx, made from one tensor."""
+    """Returns hx: h itself, or h as h0 and 2 h as c0."""
     return h if kind in ONE_STATE else (h, 2 * h)
 
 
 class Layers(nn.Module):
-    """Layers with all options of the constructor, with and without given states."""
+    """Calls layers made with different options, with and without given states."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ def test_layers(kind: str) -> None:
 
 
 class Options(nn.Module):
-    """Calls with all arguments of a layer's forward pass, in one direction and in two."""
+    """Calls layers of one and of two directions, and uses every argument of the forward pass."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()

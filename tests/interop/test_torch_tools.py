@@ -1,5 +1,5 @@
-"""Tools that treat torch's LSTM and GRU specially, used on a model after treadle.nn.replace: the
-table of docs/torch_tools.md. Tests of a package that is not installed are skipped."""
+"""Runs the tools of docs/torch_tools.md, which treat torch's LSTM and GRU specially, on models
+after treadle.nn.replace. Tests of a package that is not installed are skipped."""
 
 from __future__ import annotations
 

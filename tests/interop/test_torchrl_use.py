@@ -1,4 +1,4 @@
-"""Modules of treadle.torchrl: construction, options that TorchRL runs, and errors."""
+"""Tests modules of treadle.torchrl: construction, options that TorchRL runs, and errors."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def lltm_cell(batch: int, hidden: int) -> None:
 
 
 def thread_counts() -> Calls:
-    """Calls between which the thread pool grows and shrinks."""
+    """Yields calls that make the thread pool grow and shrink between layers."""
     for counts in ((1, 4), (4, 1, 4), (2, 8), (8, 2, 6), (1, 1, 3)):
         for size in SIZES:
 
@@ -145,7 +145,7 @@ GROUPS: dict[str, Callable[[], Calls]] = {
 
 
 def in_a_child(call: Callable[[], Any]) -> bool:
-    """Whether subnormal numbers are kept after the call, also in a larger thread pool."""
+    """Whether no thread flushes subnormals after the call, even if the thread pool grows."""
     child = os.fork()
     if child == 0:
         status = 1

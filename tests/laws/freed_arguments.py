@@ -204,7 +204,7 @@ def main(patterns: list[str]) -> int:
         if patterns and not any(pattern in name for pattern in patterns):
             continue
         tensors = make()[1]
-        # A name with a parenthesis is another way to call an op that OPS already tests at all
+        # A name with a parenthesis denotes another way to call an op that OPS already tests at all
         # moments.
         moments = (before_the_call, before_the_second_backward) if "(" in name else WHEN
         # The second backward of snake consists of torch's ops, which read the freed tensor.

@@ -31,7 +31,7 @@ BIG = 70_003  # elements, more than the grain size of the thread pool
 
 
 def everything(op: Op, call: Call) -> list[Tensor]:
-    """Results and gradients."""
+    """Returns all results and gradients of a call."""
     leaves = op.leaves(call)
     if not leaves:
         return list(outputs(call.run(op.function)))

@@ -1,4 +1,4 @@
-"""Streams, CUDA graphs, a second GPU, and more rows than a grid dimension allows."""
+"""Tests streams, CUDA graphs, a second GPU, and more rows than a grid dimension allows."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def with_gradients(function: Callable[..., Any]) -> Step:
     return step
 
 
-# For each name: sizes and options of layer_arguments. The algorithm `step` transposes products of
-# few rows.
+# The sizes and options with which layer_arguments is called for each name. "few rows" is a case
+# of its own, because the algorithm `step` transposes products with few rows.
 LAYERS: dict[str, tuple[tuple[int, int, int, int], dict[str, Any]]] = {}
 for _cell in CELLS:
     _both: dict[str, Any] = {"cell": _cell, "directions": 2}
@@ -83,7 +83,7 @@ def elementwise_calls() -> dict[str, tuple[Step, int]]:
     return found
 
 
-# For each name: the function and its number of arguments. Elementwise ops have 1 or 2, a sine layer
+# The function for each name, and its number of arguments. Elementwise ops have 1 or 2, a sine layer
 # 3, a cell 5 and a recurrent layer 6.
 CALLS: dict[str, tuple[Step, int]] = {
     **elementwise_calls(),
@@ -225,7 +225,7 @@ def test_the_tensors_decide_the_device(name: str) -> None:
 
 
 def test_more_cells_and_rows_than_a_grid_dimension_counts() -> None:
-    """Forward and backward passes with N or B beyond 65,535."""
+    """Runs forward and backward passes with N or B above 65,535."""
     b, i, h = 2, 3, 4
     for lead, rows in ((70_000, b), (1, 200_000)):
         shapes = [(rows, i), (3 * h, h + i), (3 * h,), (rows, h), (rows, h)]

@@ -1,4 +1,5 @@
-"""torch.export with save and load, and AOTInductor packages in Python and in a C++ program."""
+"""Tests torch.export with save and load, and AOTInductor packages in Python and in a C++
+program."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ COMPILER = pytest.mark.skipif(shutil.which(CXX) is None, reason="needs a C++ com
 
 
 class Everything(nn.Module):
-    """Ops that return a new tensor. aoti_runner.cpp computes the same result."""
+    """Calls ops that return a new tensor. aoti_runner.cpp computes the same result."""
 
     def forward(self, x: Tensor, weights: Tensor, bias: Tensor, h: Tensor) -> Tensor:
         new_h, new_cell = treadle.lltm_cell(x, weights, bias, h, h)
@@ -32,7 +33,7 @@ class Everything(nn.Module):
 
 
 class Decoder(nn.Module):
-    """snake, which aoti_runner.cpp does not call."""
+    """Calls snake, which aoti_runner.cpp does not call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +44,7 @@ class Decoder(nn.Module):
 
 
 class Written(nn.Module):
-    """Ops that write into an argument, and a sum of a tensor and a number."""
+    """Calls ops that write into an argument, and adds a number to a tensor."""
 
     def forward(self, x: Tensor) -> Tensor:
         y = treadle.vector_add(x, 2, alpha=3)

@@ -31,7 +31,8 @@ def backward(values: Any) -> None:
 
 
 def both(op: Op, call: Call) -> list[tuple[int, int]]:
-    """FLOPs of the op and its reference: forward without gradients, then forward and backward."""
+    """Returns the FLOPs of the op and its reference, for a forward pass without gradients, then for
+    forward and backward together."""
     plain = call.map(lambda t: t.detach())
     return [
         (flops(lambda: plain.run(function)), flops(lambda: backward(call.run(function))))  # noqa: B023
@@ -40,8 +41,8 @@ def both(op: Op, call: Call) -> list[tuple[int, int]]:
 
 
 def chosen() -> list[Any]:
-    """All cases of elementwise ops, cells and sine layers, and cases of recurrent layers whose
-    matrix products differ."""
+    """Returns all cases of elementwise ops, cells and sine layers, and those cases of recurrent
+    layers whose matrix products differ."""
     words = ("B2 I2 H2", "T1 B3", "lengths 3,3,1", "no bias", "no directions T3", "some, rows")
     return [
         pytest.param(op, case, id=case.id)
@@ -76,8 +77,8 @@ def each_subset() -> list[Any]:
 
 @pytest.mark.parametrize(("op", "position"), each_subset())
 def test_of_one_gradient(op: Op, position: int) -> None:
-    """In layers h0's gradient is always requested: without it torch skips a product in the first
-    step."""
+    """For layers, the gradient of h0 is always requested, because without it torch skips a product
+    in the first step."""
     case = next(case for case in op.cases if 0 not in sizes(case) and not case.big)
     wanted = sorted({position, 2} if op.is_layer else {position})
     ours, reference = both(op, requiring_grad(op, case.call(), wanted))

@@ -1,4 +1,4 @@
-"""First and second derivatives, in forward and reverse mode, of every case and argument subset."""
+"""Tests first and second derivatives, forward and reverse, of every case and argument subset."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NEAR = {"atol": 1e-7, "rtol": 1e-5}
 
 
 def function_of(op: Op, case: Case, device: str) -> tuple[Callable[..., Any], list[Tensor]]:
-    """The op as a function of only its differentiable tensors, and these tensors."""
+    """Returns the op as a function of only its differentiable tensors, and these tensors."""
     call = requiring_grad(op, case.call(device))
     leaves = op.leaves(call)
 
@@ -50,8 +50,8 @@ def small(op: Op, case: Case) -> bool:
 
 
 def dense_leaf(t: Tensor) -> Tensor:
-    """A dense copy: gradcheck cannot change one element of an expanded leaf, and rejects strides
-    of 0."""
+    """Returns a dense copy, because gradcheck cannot change one element of an expanded leaf, and
+    rejects strides of 0."""
     return torch.empty(t.shape, dtype=t.dtype, device=t.device).copy_(t.detach()).requires_grad_()
 
 
@@ -93,7 +93,7 @@ def test_gradgradcheck(op: Op, case: Case, dtype: torch.dtype, device: str) -> N
 
 
 def of_subset(name: str, call: Call, subset: tuple[int, ...]) -> Callable[..., Any]:
-    """The op as a function of the arguments in `subset`."""
+    """Returns the op as a function of only the arguments in `subset`."""
     function = OPS[name].function
     return lambda *t: call.with_args(dict(zip(subset, t, strict=True))).run(function)
 
@@ -161,7 +161,7 @@ def products_in_backward(
     inputs: Any = None,
     names: tuple[str, ...] = PRODUCTS,
 ) -> int:
-    """The number of matrix products that the backward pass runs."""
+    """Counts the matrix products that the backward pass runs."""
     tensors = [call.args[i].requires_grad_() for i in subset]
     results = outputs(of_subset(name, call, subset)(*tensors))
     grads = [torch.ones_like(r) for r in results]

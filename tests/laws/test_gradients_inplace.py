@@ -1,4 +1,5 @@
-"""Autograd's rules for writes: version counters, leaves, views, out= and missing derivatives."""
+"""Tests autograd's rules for ops that write into an argument: version counters, leaves, views, out=
+and missing derivatives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Elementwise ops on tensors that Hypothesis draws: any shape, stride, offset, dtypes and overlap.
+"""Tests elementwise ops on tensors that Hypothesis draws, with any shape, stride, offset, dtypes
+and overlap.
 
 torch is the oracle for values (bits, or ulps where bits are not promised), layout, and the
 exception raised. The draws are the same in every run.
@@ -58,7 +59,7 @@ def same_bits_or_fused(
     """Checks that the bits are equal, except where torch's CPU code has rounded the product before
     the sum.
 
-    That happens in the tails of loops over a `b` of stride 0. Our result is a + alpha b, rounded
+    torch rounds it in the tails of loops over a `b` of stride 0. Our result is a + alpha b, rounded
     once.
     """
     same_layout(ours, theirs, what)
@@ -84,7 +85,8 @@ def as_traced(expected: Tensor, *arguments: Tensor) -> Tensor:
 
 
 def rounded_once(expected: Tensor, a: Tensor, b: Tensor, alpha: float) -> Tensor:
-    """One fma in float32. The operands are first rounded to the result's dtype, as in torch."""
+    """Computes one fma in float32. The operands are first rounded to the result's dtype, as in
+    torch."""
     dtype = expected.dtype
     product = b.to(dtype).double() * torch.tensor(alpha, dtype=dtype).double()
     exact = (a.to(dtype).double() + product).float().to(dtype)

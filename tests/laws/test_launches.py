@@ -1,4 +1,4 @@
-"""Kernels that the profiler counts, and launches that launch_info reports."""
+"""Tests which kernels the profiler counts, and which launches launch_info reports."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ BINDINGS = pytest.mark.skipif(no_bindings() is not None, reason=no_bindings() or
 
 
 def traced(call: Callable[[], Any], folder: Path) -> list[dict[str, Any]]:
-    """Kernels, copies and fills of the second of two calls, in order."""
+    """Returns the kernels, copies and fills that the second of two calls launches, in order."""
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities):
         torch.ones(1, device="cuda").add_(1)
@@ -72,7 +72,7 @@ def traced(call: Callable[[], Any], folder: Path) -> list[dict[str, Any]]:
 
 
 def names(events: list[dict[str, Any]]) -> list[str]:
-    """Names of launches, without the reduction of a split-K product of cuBLAS."""
+    """Returns the names of launches, except the reduction kernels of cuBLAS's split-K products."""
     return [e["name"] for e in events if not re.search("splitK.*reduce", e["name"], re.I)]
 
 
@@ -130,7 +130,8 @@ def test_a_sine_layer_is_one_kernel_around_its_products(
     arguments = [t.requires_grad_() for t in sine_arguments(make, (999,), (inputs, 64)).args[:3]]
     ours = [n for n in names(traced(lambda: treadle.sine_linear(*arguments, 30.0), tmp_path))
             if "treadle" in n]  # fmt: skip
-    # The kernel also computes the product for coordinates and, on sm_90, for half types.
+    # The kernel also computes the matrix product if there are at most 4 input features or, on
+    # sm_90, in half types.
     fused = on_hopper() and inputs > 4 and dtype == torch.bfloat16
     assert len(ours) == 1 and f"sine_linear_{'fused_' * fused}forward" in ours[0], ours
     every = names(traced(lambda: treadle.sine_linear(*arguments, 30.0), tmp_path))

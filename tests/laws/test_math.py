@@ -1,8 +1,9 @@
-"""The formulas of the CPU kernels, in every instruction set that this machine supports.
+"""Tests the formulas of the CPU kernels, in every instruction set that this machine supports.
 
-Errors in ulp against float64 or mpmath are bounded, over a sample of all floats and over all values
-of half types. The cell's results and gradients are NaN or inf where the composition's are. To test
-one activation, the cell's arguments are chosen so that its result is that of the activation.
+Errors in ulp against float64 or mpmath are bounded, for a sample of all floats and for all values
+of half types. The results and gradients of `lltm_cell` are NaN or inf exactly where those of its
+composition are. To test one activation, the arguments of `lltm_cell` are chosen so that its result
+is that of the activation.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ def exact(function: str, x: Tensor) -> Tensor:
 
 
 def cells(gates: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
-    """lltm_cell of N separate cells of one unit, for gates [N, 3] and old_cell [N]. Each row of
-    gates is the bias of a cell."""
+    """Runs lltm_cell on N independent cells with one unit each, for gates [N, 3] and old_cell [N].
+    Each row of gates is the bias of one cell."""
     n = len(old_cell)
     zeros = gates.new_zeros(n, 1, 1)
     new_h, new_cell = treadle.lltm_cell(
@@ -118,8 +119,8 @@ def waves(name: str, x: Tensor) -> list[Tensor]:
 
 
 def test_exponential() -> None:
-    """Computes snake's exp for logscale as the quotient of the gradients with respect to log(alpha)
-    and alpha."""
+    """With logscale=True, snake computes exp(log(alpha)). The test recovers this value as the
+    gradient with respect to log(alpha) divided by that with respect to alpha."""
     for low, high, by in ((-87.0, -9.1, 1.0), (-3.0, 74.0, 2.0**-120)):
         logs = torch.linspace(low, high, 20_000).requires_grad_()
         alpha = logs.detach().exp().requires_grad_()
@@ -196,7 +197,8 @@ def test_activation_in_single_precision(ours, truth, bound: float) -> None:
 
 
 def test_slopes_far_out_are_zero() -> None:
-    """Slopes become 0 before they would be subnormal. In torch 1 - y becomes 0 much earlier."""
+    """Slopes become 0 before they would be subnormal. torch computes them from 1 - y or 1 - y**2,
+    where y is the activation. This difference becomes 0 much earlier."""
     x = floats(23.0, 100.0, 1 << 10)
     assert not tanh_slope(x).any() and not sigmoid_slope(2 * x.abs()).any()
     x = 2 * x.double()
@@ -223,12 +225,12 @@ def test_gradients_are_finite_for_finite_gates(dtype: torch.dtype) -> None:
     new_h, new_cell = cells(gates, old_cell)
     for output in (new_h, new_cell):
         for grad in torch.autograd.grad(output.sum(), (gates, old_cell), retain_graph=True):
-            # No gradient overflows: the largest one is elu(largest) * 1.
+            # No gradient exceeds elu(largest), because all other factors are at most 1.
             assert bool(grad.isfinite().all())
 
 
 def composition(gates: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
-    """reference.lltm_cell without its matrix product, to compare `cells` with."""
+    """Computes reference.lltm_cell without its matrix product, for comparison with `cells`."""
     i, o, z = gates.t().contiguous()
     new_cell = old_cell + torch.nn.functional.elu(z) * torch.sigmoid(i)
     return torch.tanh(new_cell) * torch.sigmoid(o), new_cell
@@ -243,7 +245,8 @@ def test_nan_and_inf_are_where_the_composition_has_them(state: torch.dtype) -> N
     gate = (0.0, 1, -1, 9, -9, 30, -30, -95, -200, 200, INF, -INF, NAN)
     cell = (0.0, 2, -6, INF, -INF, NAN)
     grid = torch.tensor(list(itertools.product(gate, gate, gate, cell)), dtype=torch.float64)
-    # Pads to whole vectors, because in a tensor's tail torch's gradient of elu for NaN is 1.
+    # Pads the grid to whole SIMD vectors. In the scalar tail of a tensor, torch's elu returns 1 as
+    # the slope at NaN.
     grid = torch.cat([grid, grid[: -len(grid) % 64]])
     grid = grid.to(state)
 

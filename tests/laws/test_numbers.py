@@ -37,7 +37,7 @@ def test_layout(op: Op, case: Case, dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_cell_of_large_values(dtype: torch.dtype, device: str) -> None:
-    """Large gates, where exp overflows, and a large cell state."""
+    """The gates are so large that exp overflows, and the cell state is large."""
     op = OPS["lltm_cell"]
     make = Make("large", device, dtype)
     arguments = (make(17, 9, by=30), make(24, 17, by=2), make(24, by=9), make(17, 8, by=9))
@@ -49,7 +49,7 @@ def test_cell_of_large_values(dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("dtype", FLOATING)
 @EACH_CELL
 def test_layer_of_large_values(cell: str, dtype: torch.dtype, recompute: bool, device: str) -> None:
-    """Large gates and a large cell state: h saturates, so rounding errors do not accumulate.
+    """Gates and the cell state are large. So h saturates, and rounding errors do not accumulate.
 
     The largest error comes from rounding a gate of a few hundred, which changes its slope. Whether
     this error is smaller than the composition's is a matter of chance. Of 100 draws in float32 on

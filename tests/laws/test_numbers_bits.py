@@ -39,7 +39,7 @@ def special(dtype: torch.dtype) -> Tensor:
 
 
 def pairs_of(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Every value of a with every value of b, padded to whole vectors."""
+    """Returns all pairs of a value of a and a value of b, padded to whole vectors."""
     x, y = (t.reshape(-1) for t in torch.meshgrid(a, b, indexing="ij"))
     repeat = -(-VECTORS // x.numel())
     size = x.numel() * repeat // 64 * 64
@@ -47,8 +47,8 @@ def pairs_of(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fma_in_float32(a: Tensor, b: Tensor, alpha: float) -> Tensor:
-    """a + alpha b, rounded once to float32. The float64 product has no error. The float64 sum is
-    rounded to odd, so that rounding it to float32 gives the same result as rounding once."""
+    """Computes a + alpha b, rounded once to float32. The float64 product has no error. The float64
+    sum is rounded to odd, so that rounding it to float32 gives the same result as rounding once."""
     a, product = a.double(), b.double() * float(torch.tensor(alpha, dtype=torch.float32))
     total = a + product
     part = total - a
@@ -173,7 +173,8 @@ def test_a_product_that_is_rounded_too_is_noticed(dtype: torch.dtype) -> None:
 
 
 def test_the_emulated_fma_rounds_once() -> None:
-    """Compares with integer arithmetic where only the last bit of the product prevents a tie."""
+    """Compares with integer arithmetic, for sums that only the product's last bit keeps from being
+    ties."""
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randint(1, 2**24, (2000,), generator=generator) for _ in range(2))
     alpha = 2**-13 + 2**-36

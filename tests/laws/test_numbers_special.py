@@ -42,7 +42,8 @@ def same_kind(actual: Tensor, expected: Tensor, at: Tensor, what: str) -> None:
 
 
 def cells_of(values: Tensor, dtype: torch.dtype, state: torch.dtype) -> tuple[Tensor, ...]:
-    """A cell of one unit for each row (g0, g1, g2, old_cell), whose bias is g0, g1 and g2."""
+    """Returns the arguments of lltm_cell for one cell per row (g0, g1, g2, old_cell). Each cell has
+    one unit, and its bias is g0, g1 and g2."""
     n = len(values)
     weights = torch.zeros(n, 3, 2, dtype=dtype, device=values.device)
     zeros = torch.zeros(n, 1, 1, dtype=dtype, device=values.device)
@@ -50,7 +51,8 @@ def cells_of(values: Tensor, dtype: torch.dtype, state: torch.dtype) -> tuple[Te
 
 
 def results(function: object, arguments: tuple[Tensor, ...], grads: tuple[float, float]) -> dict:
-    """new_h, new_cell and the gradients of gates and old_cell, one value of each per cell."""
+    """Returns new_h, new_cell and the gradients of the three gates and of old_cell, each with one
+    value per cell."""
     leaves = [t.detach().requires_grad_() for t in arguments]
     new_h, new_cell = function(*leaves)
     chosen = [(t, g) for t, g in zip((new_h, new_cell), grads, strict=True) if g != 0]

@@ -44,7 +44,7 @@ RESULTS: dict[str, Pair] = {
 
 
 def cell(device: str, **options: Any) -> list[Tensor]:
-    """input, weights, bias, old_h, old_cell."""
+    """Returns input, weights, bias, old_h and old_cell."""
     torch.manual_seed(0)
     shapes = [(2, 3), (12, 7), (12,), (2, 4), (2, 4)]
     return [torch.randn(shape, device=device, **options) for shape in shapes]

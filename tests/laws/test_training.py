@@ -1,4 +1,4 @@
-"""Training with checkpointing, loss scaling and threads. Tests with several processes are in
+"""Tests training with checkpointing, loss scaling and threads. Tests with several processes are in
 tests/interop/test_many_gpus.py."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STEPS, B, I, H = 4, 6, 5, 7  # noqa: E741
 
 
 class Net(nn.Module):
-    """A cell over a few steps, then elementwise ops."""
+    """Runs a cell over a few steps, then elementwise ops."""
 
     def __init__(self) -> None:
         super().__init__()

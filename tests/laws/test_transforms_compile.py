@@ -1,4 +1,5 @@
-"""torch.compile without graph breaks: static and dynamic sizes, gradients, writes, no recompiles.
+"""Tests torch.compile without graph breaks: static and dynamic sizes, gradients, writes, no
+recompiles.
 
 Most tests use aot_eager, which traces what inductor would compile.
 """
@@ -98,7 +99,7 @@ def test_a_recompile_is_noticed() -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_inductor(device: str) -> None:
-    """Several ops in one graph, compiled by inductor."""
+    """Compiles several ops in one graph with inductor."""
 
     def step(x: Tensor, weights: Tensor, bias: Tensor, h: Tensor, c: Tensor) -> Tensor:
         x = treadle.vector_add(treadle.sine(x), treadle.scale(x, 0.5), alpha=2)

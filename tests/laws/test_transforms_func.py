@@ -51,7 +51,7 @@ def layer_call(
 
 
 def calls(device: str) -> dict[str, tuple[Function, Function, tuple[Tensor, ...]]]:
-    """Each op and its reference as functions of tensors only, and the tensors."""
+    """Returns each op and its reference as functions of tensors only, and these tensors."""
     make = Make("func", device, torch.float64)
     found = {}
     for name, op in OPS.items():
@@ -160,7 +160,7 @@ def test_transform(name: str, transform: str, device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_functional_call_and_ensemble(device: str) -> None:
-    """One call of five cells with different weights, and their gradients."""
+    """Runs five cells with different weights in one vmap, and computes their gradients."""
     torch.manual_seed(0)
     cells = [LLTMCell(4, 3, device=device, dtype=torch.float64) for _ in range(5)]
     parameters, buffers = stack_module_state(cells)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""torch.library.opcheck: schema, autograd registration, fake tensors, and AOTDispatcher.
+"""Runs torch.library.opcheck: schema, autograd registration, fake tensors, and AOTDispatcher.
 
 AOTDispatcher compiles the op, which takes 60 times as long as the other checks. It gets one call of
 each form of each overload; the other checks get every call.
@@ -57,7 +57,7 @@ def overload(form: Form, name: str, y: Tensor) -> Any:
 
 
 def elementwise_calls(op: Op, m: Make) -> list[OpCall]:
-    """Every overload that returns a new tensor."""
+    """Returns a call of every overload that returns a new tensor."""
     x, y = m(4, 6), m(4, 6)
     forms = [(form, form.rest(y)) for form in FORMS.values() if form.op is op]
     found = [(overload(f, op.name, y), (x, *rest.args), rest.kwargs) for f, rest in forms]
@@ -128,7 +128,7 @@ def sine_layer_calls(device: str) -> list[Call]:
 
 
 def sine_layer_ops(call: Call, every_mask: bool) -> list[OpCall]:
-    """Calls with every mask of requested gradients, or with one mask for each backward op."""
+    """Returns calls with every mask of requested gradients, or with one mask per backward op."""
     *tensors, omega = call.args
     output, phase = ops.sine_linear_forward(*call.args)
     grad = torch.ones_like(output)
@@ -157,12 +157,12 @@ PACKED = 4
 
 
 def layer_calls(device: str, cell: str) -> list[tuple[Call, bool]]:
-    """Calls, and whether each uses recompute."""
+    """Returns calls, and for each of them whether it uses recompute."""
     arguments = partial(layer_arguments, cell=cell)
     m = Make("opcheck", device, torch.float32)
     half = Make("opcheck", device, torch.bfloat16)
     sizes = (3, 2, 5, 4)
-    return [  # the first and number PACKED are traced
+    return [  # the first call and call number PACKED are traced
         (arguments(m, sizes), False),
         (arguments(m, sizes, directions=2, bias=False), False),
         (arguments(m, sizes, directions=2), True),
@@ -195,7 +195,7 @@ def layer_ops(call: Call, recompute: bool) -> list[OpCall]:
 
 
 def layers_of(call: Call) -> list[OpCall]:
-    """Calls of the cell's composite ops, for one bidirectional layer."""
+    """Returns calls of the cell's composite ops, for one bidirectional layer."""
     input, lengths, h0, c0, *weights = call.args
     sizes, cell = batch_sizes(lengths), call.kwargs["cell"]
     op, hx = getattr(ops, cell), h0 if cell not in ("lltm", "lstm") else [h0, c0]

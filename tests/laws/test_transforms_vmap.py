@@ -1,4 +1,4 @@
-"""The vmap rules of ops: every subset of batched arguments, any dimension, nested vmap."""
+"""Tests the vmap rules of ops: every subset of batched arguments, any dimension, nested vmap."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_elementwise_dimensions(in_dims: tuple[int | None, int | None]) -> None:
 def test_a_batched_0_dim_tensor_does_not_promote(
     shapes: Any, in_dims: Any, dtypes: tuple[torch.dtype, torch.dtype]
 ) -> None:
-    """Inside vmap such a tensor is 0-dim, although outside its batch dimension makes it 1-dim."""
+    """Inside vmap the tensor is 0-dim. Outside, the batch dimension makes it 1-dim."""
     make = Make("promotion", "cpu", torch.float32)
     x, y = (
         make(*(() if in_dim is None else (N,)), *shape, dtype=dtype)

@@ -1,4 +1,4 @@
-"""``python -m treadle --bench``, which users with other GPUs run."""
+"""Tests ``python -m treadle --bench``, which users with other GPUs run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The build: its decisions, tested without a CUDA toolkit, and what it compiles and recompiles."""
+"""Tests the decisions of the build, without a CUDA toolkit, and what it compiles and recompiles."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A fake toolkit, whose nvcc only reports its version and architectures. Returns nvcc."""
+    """Makes a fake toolkit, whose nvcc only reports its version and architectures. Returns nvcc."""
     return fake_toolkit(tmp_path, monkeypatch, "13.0")
 
 
@@ -186,7 +186,8 @@ MISSING = cuda.Missing("the reason", "the remedy")
 
 
 def sources(text: str, ours: tuple[str, ...]) -> Counter[str]:
-    """How often each of our sources is compiled, by itself or in a unit that includes several."""
+    """Counts how often each of our sources is compiled, by itself or in a unit that includes
+    several."""
     found: Counter[str] = Counter()
     for name in re.findall(r"^build .*: (?:cxx|nvcc) (\S+)", text, re.M):
         unit = Path(name).is_absolute()

@@ -1,4 +1,4 @@
-"""The build: kernels compile for GPUs on which no test runs them."""
+"""Kernels compile for GPUs on which no test runs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m treadle``: its report if all is well, and if treadle cannot be imported."""
+"""Tests the report of ``python -m treadle``, also if treadle cannot be imported."""
 
 from __future__ import annotations
 

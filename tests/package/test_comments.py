@@ -1,4 +1,4 @@
-"""Files that comments, docstrings and pages mention exist."""
+"""Checks that every file mentioned in a comment, docstring or page exists."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CPP = (".h", ".hpp", ".cuh", ".cu", ".cpp")
 ENDING = r"\.(?:h|hpp|cuh|cu|cpp|py|md|json|png|sh|patch)(?![\w(/-])"
 NAME = re.compile(rf"(?<![\w./<*-])[\w.{{*/-][\w.{{}},*/-]*{ENDING}")
 LINK = re.compile(rf"\[`?([\w./-]+{ENDING})`?\]\((?!http)([^)#]+)")
-# Torch's headers, build products, and files that the reader has.
+# torch's headers, build products, and placeholders for files of the reader.
 ELSEWHERE = ("ATen/", "torch/", "build/", "facts.json", "IMAGE.png", "OLD.json")
 
 
@@ -34,7 +34,7 @@ def ends() -> set[str]:
 
 
 def prose(suffix: str, text: str) -> str:
-    """The prose of a file: comments and docstrings of a source, all of a page."""
+    """Returns the comments and docstrings of a source file, or the text of a page without URLs."""
     return "\n".join(_prose(suffix, text))
 
 
@@ -53,14 +53,14 @@ def _prose(suffix: str, text: str) -> Iterator[str]:
 
 
 def alternatives(name: str) -> list[str]:
-    """Expands the shell's braces: a name with {x,y} in it gives two names."""
+    """Expands braces as a shell does: a name that contains {x,y} gives two names."""
     braces = re.fullmatch(r"(.*)\{(.*)\}(.*)", name)
     return [braces[1] + one + braces[3] for one in braces[2].split(",")] if braces else [name]
 
 
 def exists(name: str, folder: str) -> bool:
-    """Whether the file exists below the root or `folder`, or is the end of some path. `*` matches
-    any characters."""
+    """Whether `name` is a path from `folder`, or the last parts of the path of any file. `*`
+    matches any characters."""
     if "*" in name:
         return any(fnmatch(f"/{file}", f"*/{name}") for file in files())
     return name in ends() or (ROOT / folder / name).is_file()
@@ -78,7 +78,7 @@ def crossed(text: str) -> list[str]:
 
 
 def read() -> Iterator[tuple[str, str]]:
-    """Each source and page with its prose, except the change log and docs/dev/."""
+    """Yields path and prose of each source and page, except the change log and docs/dev/."""
     for file in files():
         page = file in ("README.md", "CONTRIBUTING.md") or re.fullmatch(r"docs/[^/]*\.md", file)
         if page or ("/" in file and file.endswith((*CPP, ".py"))):

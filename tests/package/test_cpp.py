@@ -40,7 +40,7 @@ def configure(build: Path, prefix: str, **env: str) -> subprocess.CompletedProce
 
 
 def without_toolkit() -> dict[str, str]:
-    """An environment in which no CUDA toolkit can be found."""
+    """Returns an environment in which no CUDA toolkit can be found."""
     folders = os.environ["PATH"].split(os.pathsep)
     kept = [folder for folder in folders if not (Path(folder) / "nvcc").exists()]
     return {"PATH": os.pathsep.join(kept), "CUDA_HOME": "", "CUDA_PATH": "", "LIBRARY_PATH": ""}

@@ -45,7 +45,7 @@ MADE = (
 
 
 def code(text: str) -> Iterator[str]:
-    """The text in backquotes and fenced blocks, line by line."""
+    """Yields the text in backquotes and fenced blocks, line by line."""
     fenced = re.compile(r"^```\w*\n(.*?)^```", re.S | re.M)
     for block in fenced.findall(text):
         yield from block.splitlines()

@@ -36,7 +36,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
 
 
 def few_digits(world: types.ModuleType, sheet: Any) -> Any:
-    """The sheet with only the digits below FEW."""
+    """Returns the sheet with only the digits below FEW."""
     pictures, kinds = sheet.pictures[world.WALL + 1 :], sheet.kinds[world.WALL + 1 :]
     return world.make_sheet(pictures[kinds < FEW], kinds[kinds < FEW], kinds.device)
 
@@ -59,7 +59,7 @@ def test_it_learns(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def started(load: Load, device: str, rows: int = 16, **options: Any) -> Any:
-    """A loop with untrained nets, and noise in place of digits."""
+    """Makes a loop with untrained nets, and with noise in place of digits."""
     world, nets, loop = load("agent_world"), load("agent_nets"), load("agent_loop")
     torch.manual_seed(0)
     labels = torch.arange(10).repeat(3)
@@ -197,7 +197,7 @@ def test_speeds_on_cuda(load: Load) -> None:
 
 
 def walk(world: Any, to: torch.Tensor, side: int) -> torch.Tensor:
-    """The move towards tile ``to``: first up or down, then left or right."""
+    """Returns the move towards tile ``to``: first up or down, then left or right."""
     down, along = to // side - world.at // side, to % side - world.at % side
     vertical = torch.where(down < 0, 0, 2)
     return torch.where(down != 0, vertical, torch.where(along > 0, 1, 3))

@@ -27,14 +27,14 @@ def characters(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
 
 
 def curve(text: str) -> dict[int, tuple[float, float]]:
-    """The bits per character of a run in training and on held-out text, by step."""
+    """Maps each step of a run to its bits per character in training and on held-out text."""
     lines = re.findall(r"^ +([\d,]+) +\d+\.\d\d +(\d+\.\d+) +(\d+\.\d+)$", text, re.M)
     return {int(step.replace(",", "")): (float(a), float(b)) for step, a, b in lines}
 
 
 @pytest.fixture(scope="module", params=DEVICES)
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
-    """One run of 300 steps, and one of 150 steps that is resumed for 150 more."""
+    """Makes one run of 300 steps, and one of 150 steps that is resumed for 150 more."""
     out, script = tmp_path_factory.mktemp("characters") / "new", "characters.py"
     once, parts = out / "once.pt", out / "parts.pt"
     options = {"device": request.param, "script": script}

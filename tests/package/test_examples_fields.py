@@ -1,4 +1,4 @@
-"""The examples of jets: a heart's signed distance and Poisson's equation, learnt and drawn."""
+"""The examples of jets learn the signed distance of a heart, and solve Poisson's equation."""
 
 from __future__ import annotations
 

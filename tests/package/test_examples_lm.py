@@ -49,7 +49,7 @@ def lm(load: Any) -> types.ModuleType:
 
 
 def make(lm: types.ModuleType, mixer: str, kernels: str = "treadle", **sizes: int) -> Any:
-    """A small model whose scores are far from uniform."""
+    """Makes a small model whose scores are far from uniform."""
     torch.manual_seed(0)
     given = {"hidden_size": 16, "num_hidden_layers": 2} | sizes
     model = lm.RecurrentForCausalLM(lm.RecurrentLMConfig(mixer=mixer, kernels=kernels, **given))

@@ -1,5 +1,5 @@
-"""AMD GPUs, tested without one: torch's hipify translates the sources, a page lists what hipify
-leaves untranslated, and the planner chooses no sm_90 kernel for these GPUs."""
+"""Tests support for AMD GPUs without an AMD GPU: torch's hipify translates the sources, a page
+lists what hipify leaves untranslated, and the planner chooses no sm_90 kernel for these GPUs."""
 
 from __future__ import annotations
 

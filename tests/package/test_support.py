@@ -40,7 +40,7 @@ Test = Callable[..., Any]
 
 
 def named(value: Any) -> str:
-    """The op that a parameter of a test selects: an Op, or a name such as "scale, strided"."""
+    """Returns the op that a test's parameter selects: an Op, or a name such as "scale, strided"."""
     value = value.values if hasattr(value, "marks") else value
     value = value[0] if isinstance(value, tuple) else value
     name = value.name if isinstance(value, Op) else str(value)
@@ -50,7 +50,7 @@ def named(value: Any) -> str:
 
 
 def given(test: Test) -> set[str]:
-    """The ops among the parameters of a test."""
+    """Returns the ops among the parameters of a test."""
     marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
     names = {named(value) for mark in marks for value in mark.args[1]}
     return names & FUNCTIONS
@@ -62,8 +62,8 @@ def transformed(transform: str) -> set[str]:
 
 
 def called(*parts: Any) -> set[str]:
-    """The ops that the source of these tests or modules calls, directly or through a module of
-    treadle."""
+    """Returns the ops that the source of these tests or modules calls, directly or through a module
+    of treadle."""
     text = "\n".join(inspect.getsource(part) for part in parts)
     names = set(re.findall(r"\btreadle\.(?:nn\.)?(\w+)|\b(LLTM)\(", text))
     found = {a or b for a, b in names}
@@ -71,14 +71,14 @@ def called(*parts: Any) -> set[str]:
 
 
 def by_jet(*parts: Any) -> set[str]:
-    """The op of jets, if all of these call Siren.jet, which calls the op for each layer."""
+    """Returns the op of jets if all of these call Siren.jet, which calls the op for each layer."""
     return (
         {"sine_linear_jet"} if all(".jet(" in inspect.getsource(part) for part in parts) else set()
     )
 
 
 def in_cpp() -> set[str]:
-    """The ops that the C++ example calls. Checks that a test builds and runs the example."""
+    """Returns the ops that the C++ example calls. Checks that a test builds and runs it."""
     test = inspect.getsource(test_cpp.test_example_builds_and_trains_without_python_and_toolkit)
     assert "train_cell" in test and "every op is right" in test
     text = (ROOT / "examples" / "cpp" / "train_cell.cpp").read_text()

@@ -1,4 +1,4 @@
-"""The wheel of a release: its requirements, and what must not be in it. .ci/run builds this
+"""Tests the requirements of a release's wheel, and what must not be in it. .ci/run builds this
 wheel."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def fake_torch(folder: Path, version: str) -> Path:
-    """A fake torch package with the file that the build reads before it compiles."""
+    """Makes a fake torch package with the file that the build reads before it compiles."""
     (folder / version).mkdir(parents=True)
     (folder / version / "version.py").write_text(
         f"__version__ = '{version}+cu130'\ncuda = '13.0'\n"

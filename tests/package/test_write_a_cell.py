@@ -19,7 +19,8 @@ TEXT = (DOCS / "write_a_cell.md").read_text()
 
 @pytest.fixture(scope="module")
 def page() -> dict[str, Any]:
-    """The variables of the page's snippets, run in order. Most snippets check their own results."""
+    """Runs the page's snippets in order and returns their variables. Most snippets check their own
+    results."""
     names: dict[str, Any] = {"torch": torch, "treadle": treadle}
     for heading, code in snippets("write_a_cell.md"):
         exec(compile(code, f"write_a_cell.md, {heading}", "exec"), names)

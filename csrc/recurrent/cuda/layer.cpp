@@ -151,8 +151,8 @@ void replace_first(const LayerRun& run, const ForwardDirection& direction) {
   replace(direction.c, resets.c);
 }
 
-// Where a reset replaced the state before the first step, that state's gradient goes to the
-// replacement.
+// In rows where a reset replaced the state before the first step, moves the gradient of this state
+// to the replacement.
 void cut_first(const LayerRun& run, const RecurrenceStep& step, const Tensor& grad,
                Tensor of_reset) {
   if (!run.resets.marks.defined() || step.marked_rows == 0) return;

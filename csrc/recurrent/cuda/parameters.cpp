@@ -49,7 +49,7 @@ Matrix input_window(const ParameterGradients& args) {
 struct Products {
   const ParameterGradients& args;
   const Gemm& gemm;
-  at::TensorOptions options;  // of the gates
+  at::TensorOptions options;  // dtype and device of the gates
   cudaStream_t stream;
 
   // Computes to = gates^T h. `to` has torch's order of gates, which is that of `gates` rotated. So

@@ -163,7 +163,8 @@ void formula_backward_cpu(const RecurrenceBackward& args, const Tensor& weight_h
     grads.copy_(at::cat(at::TensorList(found.data(), cell.gates), 1));
     grad_c.copy_(beside(found, cell.gates));
     at::mm_out(grad_h, grads.narrow(1, 0, cell.state_gates * hidden), weight);
-    // If a reset replaced a state before the step, its gradient goes to the replacement.
+    // In rows where a reset replaced the state before the step, moves its gradient to the
+    // replacement.
     for (int64_t b = 0; args.resets.marks != nullptr && b < step.rows; ++b) {
       if (!starts_anew(args.resets, step, b)) continue;
       const auto cut = [&](const Tensor& grad, void* to) {

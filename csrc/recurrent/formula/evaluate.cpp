@@ -75,7 +75,7 @@ Values FormulaProgram::operator()(const Values& inputs) const {
   for (const Line& line : lines_) {
     if (line.op == "const") {
       const Tensor exact = at::scalar_tensor(line.number, inputs[0].options().dtype(at::kDouble));
-      values.push_back(exact.to(inputs[0].scalar_type()));  // may be infinite
+      values.push_back(exact.to(inputs[0].scalar_type()));  // the result may be infinite
       continue;
     }
     Values args;

@@ -158,9 +158,9 @@ static void set_forward_tangents(const LayerSaved& out, const LayerArguments& ar
   if (!recompute) set(std::get<3>(out), tangents.gates);
 }
 
-// recurrent_layer calls this, so that outer levels of torch.func see one op with all its
-// derivatives. In reverse mode, gates has no gradient of its own: the derivatives of the backward
-// op include it in those of the arguments.
+// recurrent_layer calls this. So outer levels of torch.func see the op recurrent_layer_forward, for
+// which this file registers all derivatives. In reverse mode, no gradient with respect to gates is
+// computed: the derivatives of the backward op with respect to the arguments include it.
 static LayerSaved recurrent_layer_forward_autograd(c10::DispatchKeySet keys,
                                                    const LayerArguments& a, bool recompute,
                                                    std::string_view algorithm) {

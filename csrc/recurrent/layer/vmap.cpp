@@ -19,8 +19,8 @@ constexpr const char* kWithRows[] = {"input",    "h0",       "c0",     "grad_out
 // Positions in the schema of an op.
 struct Layout {
   size_t input, batch_sizes, h0, recompute;
-  std::optional<size_t> mask;   // of a backward op
-  std::optional<size_t> gates;  // of a forward op: the result of shape [0] with `recompute`
+  std::optional<size_t> mask;   // argument of a backward op
+  std::optional<size_t> gates;  // result of a forward op; its shape is [0] with `recompute`
   uint64_t rows = 0;            // bit i: argument i has rows
 
   explicit Layout(const c10::FunctionSchema& schema)
@@ -45,7 +45,7 @@ bool of_state(size_t result) { return result == 1 || result == 2; }
 void fold(const BatchedCall& call, const Layout& layout) {
   const auto rows = [&](size_t position) {
     const auto shape = call.find(position)->shape();
-    return shape.size() < 2 ? c10::SymInt(0) : shape[shape.size() - 2];  // if 0, the op will raise
+    return shape.size() < 2 ? c10::SymInt(0) : shape[shape.size() - 2];  // 0 makes the op raise
   };
   const c10::SymInt input_rows = rows(layout.input), state_rows = rows(layout.h0);
   const Stack results = call.run([&](const Argument& a) {

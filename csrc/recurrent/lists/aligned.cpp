@@ -7,8 +7,8 @@ namespace treadle {
 // Part d of a state, weight or bias [D, ...], as [1, ...]; undefined if `t` is.
 static Tensor one_of(const Tensor& t, int64_t d) { return t.defined() ? t.narrow(0, d, 1) : t; }
 
-// The arguments of direction d as a layer that runs forward in time. Steps before a row repeat its
-// first step, so they give NaN or infinite slopes only if that step does.
+// The arguments of direction d as a layer that runs forward in time. The steps before a row begins
+// repeat its first step, so they give NaN or infinite slopes only if that step does.
 static LayerArguments one_direction(const LayerArguments& a, const RowLengths& lengths, int64_t d) {
   LayerArguments own = a;
   if (!a.one_direction()) each_parameter(own, [&](const Tensor& t) { return one_of(t, d); });
@@ -23,12 +23,12 @@ static LayerArguments one_direction(const LayerArguments& a, const RowLengths& l
     return own;
   }
   Tensor marks = a.reset.logical_and(lengths.padding.logical_not());
-  if (d == 1) {  // resets after a marked step, which is before the step that it runs next
+  if (d == 1) {  // direction 1 resets after a marked step, before the step that it runs next
     marks = steps_before(marks, at::zeros_symint({a.h0.sym_size(1), 1}, marks.options()), 1);
   }
   marks = lengths.at_the_end(marks, d);
   own.reset = begin.logical_or(marks);
-  // [1, T, B, X]: the state of each step that resets.
+  // [1, T, B, X]: for each step, the state to which a row resets.
   const auto of_resets = [&](const Tensor& first, const Tensor& callers) {
     Tensor later = of_steps(one_of(callers, d), first);  // [1, 1 or T, B, X]
     const bool each_step = callers.defined() && callers.dim() == 4;

@@ -61,7 +61,7 @@ Tensor RowLengths::taken(const Tensor& t, const Tensor& from, const Tensor& row)
 }
 
 Tensor RowLengths::at_the_end(const Tensor& t, int64_t d) const {
-  const Tensor step = (t_ - begin_).clamp_min(0);  // of the row, in the direction's order
+  const Tensor step = (t_ - begin_).clamp_min(0);  // each row's own step, in the direction's order
   return taken(t, d == 0 ? step : (stop_ - 1 - step).clamp_min(0), row_);
 }
 
@@ -128,7 +128,7 @@ LayerArguments keep_cells(LayerArguments a, const RowLengths& lengths) {
 
 void set_last_states(Tensor& h_n, Tensor& c_n, const LayerArguments& given, const Tensor& output,
                      const Tensor& cells, const RowLengths& lengths) {
-  // The second direction's last states are already right.
+  // The second direction's last states are already correct.
   const auto with_first = [](const Tensor& first, const Tensor& states) {
     if (states.sym_size(0) == 1) return first.unsqueeze(0);
     return at::stack({first, states.select(0, 1)});

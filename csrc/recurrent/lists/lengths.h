@@ -1,5 +1,5 @@
 // Variable-length rows of a padded batch (`lengths`). The layer also runs over the padding, which
-// is replaced with zeros. Results in the padding are not used. So the host does not wait for the
+// is replaced with zeros, and the results there are not used. So the host does not wait for the
 // lengths, which stay on their device.
 //  - h after a row's last step is the output of that step.
 //  - With one direction, gates that keep c carry it through the padding (keep_cells). With two, c
@@ -14,34 +14,34 @@ namespace treadle {
 
 // lengths [B] of rows of T steps; values outside 0 .. T are clamped.
 struct RowLengths {
-  Tensor padding;  // [T, B, 1] bool: after the row's last step
-  Tensor last;     // [T, B, 1] bool: that step
-  Tensor empty;    // [B, 1] bool: no steps
+  Tensor padding;  // [T, B, 1] bool: whether a step comes after the row's last step
+  Tensor last;     // [T, B, 1] bool: whether it is the row's last step
+  Tensor empty;    // [B, 1] bool: whether the row has no steps
 
   RowLengths(const Tensor& lengths, const c10::SymInt& steps);
 
-  // [T, B, 1] bool: the step after the last, if there is one. Used by a second direction.
+  // [T, B, 1] bool: true at the step after a row's last step. Used by a second direction.
   Tensor first_after() const { return t_.eq(stop_).unsqueeze(-1); }
-  // These lengths, except that at_the_end and rows replace each row without steps by the longest
-  // row.
+  // A copy whose at_the_end() and rows() replace each row without steps by the longest row.
   RowLengths without_empty() const;
   // [T, B, ...] in the order in which direction d runs, with every row moved so that it ends at the
   // last step. The steps before the row repeat its first one.
   Tensor at_the_end(const Tensor& t, int64_t d) const;
-  // The same for [..., B, X] without steps, whose rows are dimension -2.
+  // Replaces rows of [..., B, X], which has no steps, as at_the_end does.
   Tensor rows(const Tensor& t) const { return t.index_select(-2, row_); }
   // The inverse of at_the_end. The values in the padding are arbitrary.
   Tensor from_the_end(const Tensor& t, int64_t d) const;
-  // [T, B, 1] bool: up to the first step of such a row.
+  // [T, B, 1] bool: true up to the first step of a row that at_the_end has moved.
   Tensor up_to_first() const { return t_.le(begin_).unsqueeze(-1); }
-  // Zeros in the padding of [T, B, ...].
+  // Replaces the padding of [T, B, ...] with zeros.
   Tensor without_padding(const Tensor& t) const { return t.masked_fill(padding, 0); }
   // [B, ...] from [T, B, ...]: the values at the last steps, 0 for rows without steps. Computed as
   // a sum, whose derivative needs no scatter.
   Tensor at_last(const Tensor& t) const { return t.masked_fill(last.logical_not(), 0).sum(0); }
 
  private:
-  // [T, 1] steps; [B] lengths, from 0 to T; [B] T - length; [B] the row that at_the_end takes.
+  // t_ [T, 1]: the steps. stop_ [B]: the lengths, from 0 to T. begin_ [B]: T - length. row_ [B]:
+  // the row that at_the_end takes.
   Tensor t_, stop_, begin_, row_;
 
   // Step t of row b is step from[t, b] of row row[b] of the argument.
@@ -64,7 +64,8 @@ LayerArguments with_lengths(LayerArguments layer, const RowLengths& lengths);
 LayerArguments keep_cells(LayerArguments layer, const RowLengths& lengths);
 
 // Sets h_n and c_n to the states after each row's last step. `given` are the layer's original
-// arguments. `cells` [T, B, H] is c of the first direction, or undefined if c_n is already right.
+// arguments. `cells` [T, B, H] is c of the first direction, or undefined if c_n is already
+// correct.
 void set_last_states(Tensor& h_n, Tensor& c_n, const LayerArguments& given, const Tensor& output,
                      const Tensor& cells, const RowLengths& lengths);
 

@@ -10,7 +10,7 @@ namespace treadle {
 Tensor of_directions(at::TensorList params, int64_t each, int64_t k) {
   if (k >= each) return Tensor();
   if (static_cast<int64_t>(params.size()) > each) return at::stack({params[k], params[each + k]});
-  // A wrong shape only gains a dimension here; recurrent_layer then raises.
+  // A parameter of a wrong shape only gains a dimension here; recurrent_layer then raises.
   return params[k].dim() == (k < 2 ? 2 : 1) ? params[k] : params[k].unsqueeze(0);
 }
 
@@ -39,7 +39,7 @@ c10::SymInt hidden_size(const Layers& a) {
   const c10::SymInt columns = weight_hh.sym_size(-1);
   if (weight_hh.dim() != 2 || columns == 0) return columns;
   const auto units = weight_hh.sym_size(0) / cell_info(a.cell).state_gates;
-  return units > columns && units % columns == 0 ? units : columns;  // larger: block-diagonal
+  return units > columns && units % columns == 0 ? units : columns;  // if larger, block-diagonal
 }
 
 c10::SymDimVector states_shape(const Tensor& input, const OptionalTensor& batch_sizes,

@@ -12,7 +12,7 @@ LayerInference& layer_inference(c10::DeviceType device) {
   return found[static_cast<size_t>(device)];
 }
 
-// ---- which calls
+// ---- which calls run as a stack
 
 static bool known(const c10::DispatchKeySet& keys) {
   using c10::DispatchKey;
@@ -42,7 +42,7 @@ bool is_plain(const Tensor& input, const OptionalTensor& batch_sizes, const Laye
   return !derivatives && known(keys - local.excluded_);
 }
 
-// ---- parts of tensors, made by one call of torch each; narrow() would make three
+// ---- views of parts of tensors. as_strided is one call of the dispatcher; narrow() makes three.
 
 static Tensor placed(const Tensor& t, int64_t first, at::IntArrayRef sizes) {
   return at::as_strided(t, sizes, c10::contiguous_strides(sizes), t.storage_offset() + first);

@@ -188,9 +188,9 @@ static void set_forward_tangents(const Tensors3& out, const CellTensors& of) {
   set(std::get<2>(out), step.product.tangent);
 }
 
-// lltm_cell calls this, so that outer levels of torch.func see one op with all its derivatives. In
-// reverse mode, gates has no gradient of its own: the derivatives of the backward op include it in
-// those of the inputs.
+// lltm_cell calls this. So outer levels of torch.func see the op lltm_cell_forward, for which this
+// file registers all derivatives. In reverse mode, no gradient with respect to gates is computed:
+// the derivatives of the backward op with respect to the inputs include it.
 static Tensors3 lltm_cell_forward_autograd(c10::DispatchKeySet keys, const Tensor& input,
                                            const Tensor& weights, const OptionalTensor& bias,
                                            const Tensor& old_h, const Tensor& old_cell) {

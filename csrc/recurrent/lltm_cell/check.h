@@ -1,4 +1,4 @@
-// Checks of lltm_cell and lltm_cell_backward, on symbolic sizes.
+// Checks the arguments of lltm_cell and lltm_cell_backward. Sizes may be symbolic.
 #pragma once
 
 #include "common/check.h"

@@ -115,8 +115,8 @@ static Tensor results_before(const Tensor& result, const Tensor& start, const Te
   return reset.defined() ? before.masked_fill(reset, 0) : before;
 }
 
-// The product, with zeros where a row resets. Otherwise a NaN in one factor would reach the
-// derivative of the other.
+// Returns the product of two factors with zeros where a row resets. Without the zeros, a NaN in one
+// factor would reach the derivative of the other.
 static Tensor passing(const Tensor& product, const Tensor& reset) {
   return reset.defined() ? product.masked_fill(reset, 0) : product;
 }

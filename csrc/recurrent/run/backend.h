@@ -18,7 +18,7 @@ namespace treadle {
 // Where the rows of each step are in memory, in the order of time.
 struct Sequence {
   std::vector<RecurrenceStep> steps;
-  int64_t rows = 0;  // of all steps
+  int64_t rows = 0;  // the sum over all steps
 
   // Without batch_sizes, input is [T, B, I].
   Sequence(const Tensor& input, const Tensor& batch_sizes);

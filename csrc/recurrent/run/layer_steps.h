@@ -103,7 +103,7 @@ class LayerSteps {
   bool packed_;
   Tensor input_;
   int64_t count_ = 0, batch_ = 0;
-  std::vector<int64_t> rows_, starts_;  // of a packed batch
+  std::vector<int64_t> rows_, starts_;  // one per step of a packed batch
 
   static std::vector<int64_t> values(const char* op, Tensor sizes) {
     while (const auto* wrapper = at::functorch::maybeGetTensorWrapper(sizes)) {

@@ -148,7 +148,7 @@ struct ForwardDirection {
   Tensor gates;             // [S, GH], or undefined
   RecurrenceForward all;    // the arguments of all steps, without products
 
-  // What the first step reads instead of the h in `all`, or null.
+  // The h that the first step reads instead of the h in `all`, or null.
   const void* first_h_data(const LayerRun& run) const;
 };
 
@@ -186,8 +186,8 @@ struct BackwardPass {
 struct BackwardDirection {
   int64_t d;
   const std::vector<RecurrenceStep>& steps;  // in the order of the pass
-  Tensor weight_hh;                          // of this direction
-  Tensor grad_h, grad_c;       // [B, H] acc: at first of h_n and c_n, at the end of h0 and c0
+  Tensor weight_hh;                          // W_hh of this direction
+  Tensor grad_h, grad_c;       // [B, H] acc: of h_n and c_n before the steps, then of h0 and c0
   RecurrenceCStates c_states;  // the cell states are computed before the steps
   RecurrenceBackward all;
 };

@@ -26,8 +26,10 @@ Sequence::Sequence(const Tensor& input, const Tensor& batch_sizes) {
 std::vector<RecurrenceStep> Sequence::in_order(int64_t d, bool reversed) const {
   std::vector<RecurrenceStep> found = steps;
   for (size_t t = 0; t < found.size(); ++t) {
+    // Direction 1 runs backward in time, so it resets before step t where step t + 1 has a mark.
+    // Nothing resets before its first step, the last in time.
     const size_t at = d == 0 ? t : t + 1;
-    if (at == found.size()) continue;  // no mark precedes the first step of direction 1
+    if (at == found.size()) continue;
     found[t].marks = steps[at].start;
     found[t].marked_rows = steps[at].rows;
   }
@@ -73,7 +75,7 @@ Tensor Sequence::marks_before(const Tensor& marks, int64_t d) const {
   if (d == 0) return marks;
   const Tensor found = at::zeros_like(marks);
   if (steps.empty()) return found;
-  // One copy if every step has all rows.
+  // If every step has all rows, a single copy is enough.
   const int64_t first = steps[0].rows, others = rows - first;
   if (rows == static_cast<int64_t>(steps.size()) * first) {
     found.narrow(0, 0, others).copy_(marks.narrow(0, first, others));

@@ -85,7 +85,7 @@ typedef struct treadle_device {
   int32_t index;   /* CUDA: the GPU's index in CUDA's runtime; CPU: 0 */
   void* stream;    /* CUDA: the cudaStream_t in which the kernels run; NULL: the default stream. The
                       stream must belong to that GPU. From CUDA 12.8 on the library checks this,
-                      except during graph capture. To pass a destroyed stream is undefined
+                      except during graph capture. Passing a destroyed stream is undefined
                       behaviour */
   int32_t threads; /* CPU: the maximum number of threads of a call; 0: one for each core */
 } treadle_device;
@@ -176,7 +176,9 @@ TREADLE_API int treadle_sine_linear_backward(const treadle_device* device,
                                              const treadle_array* phase, double omega,
                                              const treadle_array* grad_z);
 
-/* ---- recurrent layers: all steps and directions in one call, given the products of the input
+/* ---- recurrent layers
+ *
+ * One call runs all steps and directions. The caller has computed the product input W_ih^T.
  *
  * T steps, B rows, H units, D directions (the second reads the sequence from its end). A cell has G
  * gates per unit. The product of the input (input W_ih^T) is added to the last Gi gates, and the
@@ -214,8 +216,8 @@ typedef struct treadle_recurrent {
   int32_t cell;
   int32_t directions; /* 1 or 2 */
   uint32_t dtype;
-  uint32_t c_dtype; /* of c0, c_n and their gradients: dtype, or float32 if dtype is a half type
-                       (for GRU and RNN it must be float32 then) */
+  uint32_t c_dtype; /* the dtype of c0, c_n and their gradients. It must equal `dtype`, except that
+                       for half types it may be float32; for GRU and RNN it must then be float32 */
   int64_t steps, batch, hidden;
 } treadle_recurrent;
 
@@ -254,9 +256,9 @@ typedef struct treadle_recurrent_saved {
   const void* gates;       /* [D, T, B, G H], as forward wrote them */
   const void* weight_hh;   /* [D, Gh H, H] */
   const void* c0;          /* [D, B, H] in c_dtype */
-  const void* grad_output; /* [T, B, D H]; each of these three may be NULL, which means zeros */
-  const void* grad_h_n;    /* [D, B, H] */
-  const void* grad_c_n;    /* [D, B, H] in c_dtype */
+  const void* grad_output; /* [T, B, D H], or NULL, which means zeros */
+  const void* grad_h_n;    /* [D, B, H], or NULL: zeros */
+  const void* grad_c_n;    /* [D, B, H] in c_dtype, or NULL: zeros */
 } treadle_recurrent_saved;
 
 typedef struct treadle_recurrent_grads {

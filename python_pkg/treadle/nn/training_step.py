@@ -25,8 +25,9 @@ def make_training_step(
     A loop over time that calls a cell between other layers takes far longer on the host than on the
     device. The returned object computes the same as ``fn``. A call copies its arguments and replays
     a graph. In autograd the call is one node, whose backward pass replays the other graph.
-    Parameters get the same gradients as from ``fn``, and get them once per backward pass, even if
-    it goes through several calls. On a CPU, and in ``torch.no_grad()``, a call runs ``fn`` itself.
+    Parameters get the same gradients as with ``fn``. If a backward pass goes through several calls,
+    each parameter's gradient is summed over these calls, and then accumulated into ``.grad`` once.
+    On a CPU, and in ``torch.no_grad()``, a call runs ``fn`` itself.
 
     Capture as much as possible at once: a function that loops over all steps is faster than a
     function of one step. If ``fn`` is a function of one step, it can be called up to ``calls``
@@ -100,10 +101,10 @@ class _Sample:
 class TrainingStep:
     """Runs a function as CUDA graphs, forward and backward. :func:`make_training_step` creates it.
 
-    The graphs read the parameters of the function's modules from the memory that they had at the
-    capture. So the next call uses the values that ``optimizer.step()`` or ``load_state_dict``
-    wrote there. Calls may run on different streams: each waits for the previous one. Second
-    derivatives (``create_graph=True``) raise.
+    The graphs read the modules' parameters at the addresses that these had during the capture. So a
+    call uses the values that ``optimizer.step()`` or ``load_state_dict`` last wrote there. Calls
+    may run on different streams: each waits for the previous one. Second derivatives
+    (``create_graph=True``) raise.
     """
 
     _captured_on = ("cuda",)
