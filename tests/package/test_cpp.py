@@ -106,7 +106,7 @@ endforeach()
 
 def asked(minor: int, patch: int) -> dict[str, bool]:
     """Maps each version that a program may request from find_package to whether version
-    0.minor.patch fits."""
+    0.MINOR.PATCH fits."""
     own, next_minor = f"0.{minor}.{patch}", f"0.{minor + 1}"
     fits = {"0": True, f"0.{minor}": True, own: True, f"{own} EXACT": True}
     fits |= {f"0.{minor} EXACT": patch == 0, f"0.{minor}...<{next_minor}": True}

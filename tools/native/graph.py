@@ -265,7 +265,7 @@ class Graph:
         flags = [*self.own_flags(), *self.torch_flags()]
         flags += ["-isystem", str(toolkit.include_dir)]
         for folder in self.torch.toolkit_dirs():
-            # These folders contain headers that a small toolkit may lack, such as cusparse.h.
+            # These folders contain headers that a small toolkit may lack, such as cuSPARSE's.
             flags += ["-idirafter", str(folder / "include")]
         return self._unit_objects(flags, cuda=True)
 
