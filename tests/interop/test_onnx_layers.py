@@ -99,6 +99,27 @@ def test_resets_lengths_and_cells(kind: str) -> None:
     agrees(program, model, calls)
 
 
+class ReluLengths(nn.Module):
+    """RNNs with relu, whose rows are moved to end at the last step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(
+            treadle.nn.RNN(INPUTS, H, nonlinearity="relu", bidirectional=both)
+            for both in (False, True)
+        )
+
+    def forward(self, x: Tensor, lengths: Tensor) -> list[Any]:
+        return [layer(x, lengths=lengths) for layer in self.layers]
+
+
+def test_lengths_of_relu() -> None:
+    model = ReluLengths()
+    calls = [(torch.randn(t, b, INPUTS), torch.randint(0, t + 1, (b,))) for t, b in SIZES]
+    agrees(exported(model, calls[0], (TIMES_ROWS, {0: DYNAMIC})), model, calls)
+
+
 class Halves(nn.Module):
     """Layers of other dtypes, with c in the dtype of h and in float32."""
 

@@ -8,10 +8,17 @@
 
 namespace treadle {
 
-Tensor steps_before(const Tensor& t, const Tensor& first, int64_t direction) {
+// t [T, B, X] shifted by one step: at each step, the entry of the previous step of the direction;
+// `first` [B, X] at its first step.
+static Tensor steps_before(const Tensor& t, const Tensor& first, int64_t direction) {
   const Tensor row = first.unsqueeze(0);
   const Tensor all = direction == 0 ? at::cat({row, t}) : at::cat({t, row});
   return all.narrow_symint(0, direction, t.sym_size(0));
+}
+
+Tensor marks_before(const Tensor& reset, int64_t direction) {
+  if (direction == 0) return reset;
+  return steps_before(reset, at::zeros_symint({reset.sym_size(1), 1}, reset.options()), direction);
 }
 
 namespace {
@@ -85,19 +92,25 @@ Tensor packed_cells(const LayerArguments& a, const Tensor& output) {
   return cells.flatten(0, 1).index_select(0, places.to_packed);
 }
 
-// c of direction d of a layer, whose directions may be groups of units (layer/groups.h).
-Tensor group_cells(const LayerArguments& a, const Tensor& output, int64_t d) {
+// The product of h [T, B, H] with a weight [GH, H/n] of n diagonal blocks.
+Tensor grouped_product(const Tensor& h, const Tensor& weight, int64_t groups, int gates) {
+  const Tensor by_group = in_groups(weight.unsqueeze(0), groups, gates, 1);  // [n, GH/n, H/n]
+  const Tensor x = in_groups(h.flatten(0, 1).unsqueeze(0), groups, 1, -1);   // [n, T*B, H/n]
+  const Tensor found = from_groups(at::bmm(x, by_group.mT()), groups, gates, -1);
+  return found.squeeze(0).unflatten_symint(0, {h.sym_size(0), h.sym_size(1)});
+}
+
+}  // namespace
+
+Tensor direction_cells(const LayerArguments& a, const Tensor& output, int64_t d) {
   // Autocast must not change the dtype of the products, which is that of the layer.
   const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
   const ScalarType dtype = output.scalar_type(), wide = at::toOpMathType(dtype);
   const c10::SymInt hidden = a.h0.sym_size(-1);
-  const int64_t time = a.time_direction(d);
   const Tensor own = output.narrow_symint(-1, hidden * d, hidden);
-  Tensor h = steps_before(own, a.h0.select(0, d).to(dtype), time), marks = a.reset;
+  Tensor h = steps_before(own, a.h0.select(0, d).to(dtype), d), marks = a.reset;
   if (marks.defined()) {
-    if (time == 1) {
-      marks = steps_before(marks, at::zeros_symint({a.h0.sym_size(1), 1}, marks.options()), 1);
-    }
+    marks = marks_before(marks, d);
     h = replaced(marks, a.reset_h, d, h);
   }
   // c does not depend on the output gate, which is the last gate of an LSTM.
@@ -105,8 +118,13 @@ Tensor group_cells(const LayerArguments& a, const Tensor& output, int64_t d) {
   const auto rows = [&](const Tensor& t) {
     return parameter_of(a, t, d).narrow_symint(0, 0, hidden * gates);
   };
-  const Tensor weights = at::cat({rows(a.weight_ih), rows(a.weight_hh)}, -1).to(dtype);
-  Tensor sums = at::matmul(at::cat({a.input.to(dtype), h}, -1), weights.t()).to(wide);
+  const Tensor x = a.input.to(dtype), w_ih = rows(a.weight_ih).to(dtype),
+               w_hh = rows(a.weight_hh).to(dtype);
+  const int64_t groups = groups_of(a);
+  Tensor sums =
+      groups == 1
+          ? at::matmul(at::cat({x, h}, -1), at::cat({w_ih, w_hh}, -1).t()).to(wide)
+          : at::matmul(x, w_ih.t()).to(wide) + grouped_product(h, w_hh, groups, gates).to(wide);
   if (a.bias_ih.defined()) sums = sums + rows(a.bias_ih).to(wide);
   if (a.bias_hh.defined()) sums = sums + rows(a.bias_hh).to(wide);
   Steps steps = scan_steps(a.cell, sums, hidden);
@@ -114,18 +132,7 @@ Tensor group_cells(const LayerArguments& a, const Tensor& output, int64_t d) {
     const Tensor none = at::zeros_like(steps.add);
     steps.add = steps.add + steps.keep * replaced(marks, a.reset_c, d, none);
   }
-  return affine_scan(steps.keep, steps.add, a.c0.select(0, d).to(wide), marks, time == 1);
-}
-
-}  // namespace
-
-Tensor direction_cells(const LayerArguments& a, const Tensor& output, int64_t d) {
-  const int64_t groups = groups_of(a);
-  if (groups == 1) return group_cells(a, output, d);
-  const LayerArguments own = in_groups(a, groups);
-  std::vector<Tensor> found;
-  for (int64_t j = 0; j < groups; ++j) found.push_back(group_cells(own, output, d * groups + j));
-  return at::cat(found, -1);
+  return affine_scan(steps.keep, steps.add, a.c0.select(0, d).to(wide), marks, d == 1);
 }
 
 Tensor layer_cells(const LayerArguments& a, const Tensor& output) {

@@ -9,9 +9,9 @@
 
 namespace treadle {
 
-// t [T, B, X] shifted by one step: at each step, the entry of the previous step of the direction;
-// `first` [B, X] at its first step.
-Tensor steps_before(const Tensor& t, const Tensor& first, int64_t direction);
+// The marks [T, B, 1] that apply before each step of a direction: those of `reset`, which in
+// direction 1 apply between the marked step and the one before it in time.
+Tensor marks_before(const Tensor& reset, int64_t direction);
 
 // c of one direction of time of a dense layer: [T, B, H], in float32 or float64.
 Tensor direction_cells(const LayerArguments& layer, const Tensor& output, int64_t direction);

@@ -36,39 +36,11 @@ void check_lengths(const char* op, const Tensor& lengths, const Tensor& input) {
 // ---- rows
 
 RowLengths::RowLengths(const Tensor& lengths, const c10::SymInt& steps) {
-  t_ = at::arange(Scalar(steps), lengths.options().dtype(at::kLong)).unsqueeze(1);
-  stop_ = lengths.to(at::kLong).clamp_min(0).clamp_max(Scalar(steps));
-  begin_ = stop_.neg().add(Scalar(steps));
-  padding = t_.ge(stop_).unsqueeze(-1);
-  last = t_.add(1).eq(stop_).unsqueeze(-1);
-  empty = stop_.le(0).unsqueeze(-1);
-  row_ = at::arange(Scalar(lengths.sym_size(0)), stop_.options());
-}
-
-RowLengths RowLengths::without_empty() const {
-  RowLengths found = *this;
-  if (TORCH_GUARD_OR_FALSE(stop_.sym_size(0).sym_eq(0))) return found;
-  found.row_ = at::where(empty.squeeze(-1), stop_.to(at::kInt).argmax(0), row_);
-  found.stop_ = stop_.index_select(0, found.row_);
-  found.begin_ = begin_.index_select(0, found.row_);
-  return found;
-}
-
-Tensor RowLengths::taken(const Tensor& t, const Tensor& from, const Tensor& row) {
-  const c10::SymInt steps = t.sym_size(0), rows = t.sym_size(1);
-  const Tensor places = from * Scalar(rows) + row;
-  return t.flatten(0, 1).index_select(0, places.flatten()).unflatten_symint(0, {steps, rows});
-}
-
-Tensor RowLengths::at_the_end(const Tensor& t, int64_t d) const {
-  const Tensor step = (t_ - begin_).clamp_min(0);  // each row's own step, in the direction's order
-  return taken(t, d == 0 ? step : (stop_ - 1 - step).clamp_min(0), row_);
-}
-
-Tensor RowLengths::from_the_end(const Tensor& t, int64_t d) const {
-  if (d == 1) return t.flip(0);
-  const Tensor row = at::arange(Scalar(t.sym_size(1)), row_.options());
-  return taken(t, (t_ + begin_).clamp_max(Scalar(t.sym_size(0) - 1)), row);
+  t = at::arange(Scalar(steps), lengths.options().dtype(at::kLong)).unsqueeze(1);
+  stop = lengths.to(at::kLong).clamp_min(0).clamp_max(Scalar(steps));
+  padding = t.ge(stop).unsqueeze(-1);
+  last = t.add(1).eq(stop).unsqueeze(-1);
+  empty = stop.le(0).unsqueeze(-1);
 }
 
 Tensor of_steps(const Tensor& t, const Tensor& state) {

@@ -17,35 +17,18 @@ struct RowLengths {
   Tensor padding;  // [T, B, 1] bool: whether a step comes after the row's last step
   Tensor last;     // [T, B, 1] bool: whether it is the row's last step
   Tensor empty;    // [B, 1] bool: whether the row has no steps
+  Tensor t;        // [T, 1]: the steps
+  Tensor stop;     // [B]: the lengths, from 0 to T
 
   RowLengths(const Tensor& lengths, const c10::SymInt& steps);
 
   // [T, B, 1] bool: true at the step after a row's last step. Used by a second direction.
-  Tensor first_after() const { return t_.eq(stop_).unsqueeze(-1); }
-  // A copy whose at_the_end() and rows() replace each row without steps by the longest row.
-  RowLengths without_empty() const;
-  // [T, B, ...] in the order in which direction d runs, with every row moved so that it ends at the
-  // last step. The steps before the row repeat its first one.
-  Tensor at_the_end(const Tensor& t, int64_t d) const;
-  // Replaces rows of [..., B, X], which has no steps, as at_the_end does.
-  Tensor rows(const Tensor& t) const { return t.index_select(-2, row_); }
-  // The inverse of at_the_end. The values in the padding are arbitrary.
-  Tensor from_the_end(const Tensor& t, int64_t d) const;
-  // [T, B, 1] bool: true up to the first step of a row that at_the_end has moved.
-  Tensor up_to_first() const { return t_.le(begin_).unsqueeze(-1); }
+  Tensor first_after() const { return t.eq(stop).unsqueeze(-1); }
   // Replaces the padding of [T, B, ...] with zeros.
   Tensor without_padding(const Tensor& t) const { return t.masked_fill(padding, 0); }
   // [B, ...] from [T, B, ...]: the values at the last steps, 0 for rows without steps. Computed as
   // a sum, whose derivative needs no scatter.
   Tensor at_last(const Tensor& t) const { return t.masked_fill(last.logical_not(), 0).sum(0); }
-
- private:
-  // t_ [T, 1]: the steps. stop_ [B]: the lengths, from 0 to T. begin_ [B]: T - length. row_ [B]:
-  // the row that at_the_end takes.
-  Tensor t_, stop_, begin_, row_;
-
-  // Step t of row b is step from[t, b] of row row[b] of the argument.
-  static Tensor taken(const Tensor& t, const Tensor& from, const Tensor& row);
 };
 
 // A reset state [D, B, X] or [D, T, B, X], in a shape that broadcasts over steps; zeros like

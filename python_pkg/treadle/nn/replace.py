@@ -128,8 +128,8 @@ def restore(model: nn.Module) -> Replaced:
         model: a module.
 
     Returns:
-        The restored modules, as ``replaced``. Subclasses, and modules whose ``forward`` was set
-        after :func:`replace`, are not restored.
+        The restored modules, as ``replaced``. Subclasses, modules whose ``forward`` was set after
+        :func:`replace`, and layers with ``groups``, which torch does not have, are not restored.
 
     Raises:
         TypeError: ``model`` is not a module.

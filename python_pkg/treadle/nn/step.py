@@ -28,10 +28,10 @@ def make_step(layer: nn.Module, batch: int, *, clone: bool = False) -> Step:
     On a CPU a call runs the layer's op.
 
     Args:
-        layer: a :class:`treadle.nn.LSTM`, :class:`GRU`, :class:`RNN` or :class:`LLTM` in one
-            direction, with any number of layers. The step has the device and dtype of the layer's
-            parameters, also under autocast. It runs as in ``eval()``, without dropout, and without
-            gradients.
+        layer: a :class:`treadle.nn.LSTM`, :class:`GRU`, :class:`RNN`, :class:`LLTM` or
+            :class:`Recurrent` in one direction, with any number of layers. The step has the device
+            and dtype of the layer's parameters, also under autocast. It runs as in ``eval()``,
+            without dropout, and without gradients.
         batch: B, the number of rows.
         clone: return a new tensor at each call. If False, every call returns the same tensor and
             overwrites the previous output.
@@ -123,14 +123,15 @@ class Step:
 
     @property
     def state(self) -> Tensor | States:
-        """The state after the last step, in the form of the layer's ``hx``: h, or (h, c), each
-        [num_layers, B, H]. For float16 and bfloat16, c is float32. Every step reads and writes
-        these tensors. If you write to them, the next step begins with the new values."""
+        """The state after the last step, in the form of the layer's ``hx``: h, or a tuple of h
+        and the others, each [num_layers, B, H]. For float16 and bfloat16, all but h are float32.
+        Every step reads and writes these tensors. If you write to them, the next step begins with
+        the new values."""
         return self._states[0] if len(self._names) == 1 else self._states
 
     def set_state(self, hx: Tensor | States) -> None:
         """Make the next step begin with ``hx``, in the form in which the layer returns it. For
-        float16 and bfloat16, c may be float32.
+        float16 and bfloat16, all states but h may be float32.
 
         Raises:
             TypeError, ValueError: ``hx`` is not a valid ``hx`` of the layer.
