@@ -297,12 +297,12 @@ def test_layers(cell: str, lengths: tuple[int, ...] | None, device: str) -> None
 
 def layers_of_a_formula(device: str, grad: bool) -> OpCall:
     make = Make("opcheck", device, torch.float32)
-    call = layer_arguments(make, (3, 2, 5, 4), cell=formula_cases.MINIMAL.key, no_directions=True)
+    call = layer_arguments(make, (3, 2, 5, 4), cell=formula_cases.MGU.key, no_directions=True)
     if grad:
         call = call.map(lambda t: t.requires_grad_())
     x, _, h0, _, *parameters = call.args
     arguments = (x, None, [h0], parameters, True, 1, 0.0, False, False, False)
-    return ops.recurrent_layers.default, arguments, {"cell": formula_cases.MINIMAL.key}
+    return ops.recurrent_layers.default, arguments, {"cell": formula_cases.MGU.key}
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -1,9 +1,9 @@
 """Selects the tests of a run and orders them.
 
 All cases of an entry of SLOW together take 10 seconds or more on one worker. `--slow=none`, which
-`make test` uses, leaves these entries out. `--slow=some`, which .ci/run uses, runs the entries
-whose sources changed since the last commit that ran all tests (.ci/full_run) and a quarter of the
-others, a different quarter for each commit.
+`make test` uses, leaves these entries out. `--slow=some`, which .ci/run uses, runs entries that
+together take at most LIMIT seconds: a part of all entries, a different part for each commit, and
+then entries whose sources changed since the last commit that ran all tests (.ci/full_run).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,7 +19,8 @@ from tests.support.slow import SLOW
 
 ROOT = Path(__file__).resolve().parents[2]
 FULL_RUN = ROOT / ".ci" / "full_run"
-TURNS = 4
+PARTS = 6
+LIMIT = 900  # in the unit of SLOW; no part takes longer, so all entries run in PARTS commits
 FAMILIES = ("elementwise", "recurrent", "sine_linear")
 T = TypeVar("T")
 
@@ -77,8 +78,8 @@ def changed() -> set[str]:
 
 
 def turn() -> int:
-    """The index of the quarter of slow tests to run, from the number of commits."""
-    return int(git("rev-list", "--count", "HEAD") or 0) % TURNS
+    """The index of the part of the slow tests that runs first, from the number of commits."""
+    return int(git("rev-list", "--count", "HEAD") or 0) % PARTS
 
 
 def slow_key(test: str) -> str | None:
@@ -94,9 +95,16 @@ def left_out(keys: Iterable[str], which: str) -> set[str]:
         return set()
     if which == "none":
         return set(keys)
-    touched = changed()
-    now = set(sorted(SLOW, key=lambda key: -SLOW[key])[turn() :: TURNS])
-    return {key for key in keys if key not in now and not touched & {"all", *subjects(key)}}
+    touched, first = changed(), turn()
+    # Entries that take about as long are in different parts.
+    by_length = sorted(keys, key=lambda key: (-SLOW[key], key))
+    parts = [by_length[(first + n) % PARTS :: PARTS] for n in range(PARTS)]
+    others = [key for part in parts[1:] for key in part]
+    # A stable sort: the parts stay in their order.
+    others.sort(key=lambda key: not touched & {"all", *subjects(key)})
+    in_order = [*parts[0], *others]
+    seconds = accumulate(SLOW[key] for key in in_order)
+    return {key for key, until in zip(in_order, seconds, strict=True) if until > LIMIT}
 
 
 def spread(tests: Sequence[T], keys: Sequence[str | None], workers: int) -> list[T]:

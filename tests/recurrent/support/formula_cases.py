@@ -1,5 +1,5 @@
-"""Cells defined by formulas, as ops for the tests of all ops; layer_cases.py has the built-in
-cells."""
+"""Cells defined by formulas, as ops for the tests of all ops: those of treadle.nn, and two that
+differ more from LSTM and GRU. layer_cases.py has the cells that are compiled into treadle."""
 
 from __future__ import annotations
 
@@ -13,13 +13,9 @@ from tests.recurrent.support.layer_cases import BLOCKS, C_PARTS, GATES
 from tests.support.inputs import FLOATING, HALVES, Call, Case, Make, Op
 from tests.support.layouts import strided, transposed
 from treadle import Cell
-
-
-def minimal(n_h: Any, f: Any, n_x: Any, h: Any) -> Any:
-    """A minimal gated unit. n_h and n_x each have only one product. The new h is affine in h."""
-    f = torch.sigmoid(f)
-    n = torch.tanh(n_x + f * n_h)
-    return h + f * (n - h)
+from treadle.nn.formula_layers import LIGRU_CELL as LIGRU
+from treadle.nn.formula_layers import MGU_CELL as MGU
+from treadle.nn.formula_layers import SLSTM_CELL as SLSTM
 
 
 def squashed(a: Any, b: Any, c: Any) -> Any:
@@ -36,17 +32,30 @@ def leaky(a: Any, b: Any, c: Any, n: Any) -> Any:
     return 0.25 * torch.tanh(new_c + new_n), new_c, new_n
 
 
-MINIMAL = Cell(
-    "minimal", gates=("n_h", "f", "n_x"), forward=minimal, only_state="n_h", only_input="n_x"
-)
+def away_from_ties(made: dict[str, Any]) -> None:
+    """Moves arguments of an sLSTM to where its derivatives are continuous. h is o * c / n, so n is
+    moved away from 0. m is a maximum, and near a tie, the rounding of half types decides which of
+    its arguments has a gradient. So the first is much larger in every second unit, and smaller in
+    the others."""
+    made["c0"].chunk(3, -1)[1].abs_().add_(0.5)
+    bias = made["bias_ih"]
+    if bias.dtype in HALVES:
+        i, f, _, _ = bias.chunk(4, -1)
+        signs = 1 - 2 * (torch.arange(i.shape[-1], device=i.device) % 2)
+        i.add_(8 * signs)
+        f.sub_(8 * signs)
+
+
 SQUASHED = Cell("squashed", gates=("a", "b"), states=("c",), forward=squashed)
 LEAKY = Cell("leaky", gates=("a", "b"), states=("c", "n"), forward=leaky)
-CELLS = (MINIMAL, SQUASHED, LEAKY)
+CELLS = (MGU, LIGRU, SLSTM, SQUASHED, LEAKY)
 ARGUMENTS = (*layer_cases.TENSORS, 7)
 for _cell in CELLS:
     GATES[_cell.key], BLOCKS[_cell.key] = len(_cell.gates), _cell.state_gates
     C_PARTS[_cell.key] = max(len(_cell.states), 1)
     layer_cases.ARGUMENTS[_cell.key], layer_cases.FORMULAS[_cell.key] = ARGUMENTS, _cell
+layer_cases.WITH_RELU.add(LIGRU.key)
+layer_cases.CHANGES[SLSTM.key] = away_from_ties
 
 # T, B, I, H
 SIZES = ((2, 2, 2, 2), (0, 3, 5, 4), (3, 0, 5, 4), (1, 3, 5, 31), (17, 17, 5, 33))

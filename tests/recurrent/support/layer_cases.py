@@ -3,6 +3,7 @@ strides, and parameters of a single direction without the dimension D."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,9 @@ GATES = {"lltm": 3, "lstm": 4, "gru": 4, "rnn_tanh": 1, "rnn_relu": 1}
 BLOCKS = {"lltm": 3, "lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 FORMULAS: dict[str, Cell] = {}  # by name in the op; formula_cases.py adds cells
 C_PARTS: dict[str, int] = {}  # for formulas: the number of their states besides h, at least 1
+WITH_RELU = {"rnn_relu"}
+# For formulas that need other arguments than random ones: changes arguments, by name, in place.
+CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {}
 EACH_CELL = pytest.mark.parametrize("cell", CELLS)
 WIDE = (torch.float64, torch.float32)
 Lengths = tuple[int, ...] | None
@@ -100,9 +104,9 @@ def layer_arguments(
     scales["weight_ih"] = scales["weight_hh"] = max(1, i + h) ** -0.5
     # Near 0, rounding decides whether relu has a gradient. So all summands of a unit have the same
     # sign, which is negative in every second unit.
-    steep = cell == "rnn_relu"
+    steep = cell in WITH_RELU
     if steep:
-        signs = (1.0 - 2.0 * (torch.arange(h) % 2)).double()
+        signs = (1.0 - 2.0 * (torch.arange(h) % 2)).double().repeat(BLOCKS[cell])
         scales["weight_ih"], scales["bias_ih"] = scales["weight_ih"] * signs.view(-1, 1), signs
         scales["weight_hh"] = signs.view(-1, 1) / max(1, i + h)
         scales["bias_hh"] = signs
@@ -116,6 +120,8 @@ def layer_arguments(
         )
         for name, shape in shapes.items()
     }
+    if cell in CHANGES:
+        CHANGES[cell](made)
     if not bias:
         made["bias_ih"] = made["bias_hh"] = None
     if cell == "lltm":
