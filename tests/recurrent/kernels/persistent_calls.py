@@ -12,7 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.recurrent.support.layer_cases import BLOCKS, C_PARTS, FORMULAS, Lengths, batch_sizes
+from tests.recurrent.support.layer_cases import (
+    BLOCKS,
+    C_PARTS,
+    CHANGES,
+    FORMULAS,
+    Lengths,
+    batch_sizes,
+)
 from tests.support import gpus
 from tests.support.compare import differing
 from tests.support.inputs import HALVES
@@ -223,7 +230,7 @@ def given(
         x = draw(*rows, features)
         weight_ih = draw(d, gates * h, features, by=features**-0.5)
     weight_hh = draw(d, gates * h, h, by=(2.0 if features is None else 1.0) * h**-0.5)
-    return Given(
+    one = Given(
         cell=cell,
         input=x,
         sizes=packed,
@@ -241,6 +248,9 @@ def given(
         valid=valid.to(DEVICE),
         places=valid.flatten().nonzero().flatten().to(DEVICE),
     )
+    if cell in CHANGES:
+        CHANGES[cell](vars(one))
+    return one
 
 
 def forward(one: Given, algorithm: str) -> list[Tensor]:

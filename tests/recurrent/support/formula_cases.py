@@ -39,7 +39,7 @@ def away_from_ties(made: dict[str, Any]) -> None:
     the others."""
     made["c0"].chunk(3, -1)[1].abs_().add_(0.5)
     bias = made["bias_ih"]
-    if bias.dtype in HALVES:
+    if bias is not None and bias.dtype in HALVES:
         i, f, _, _ = bias.chunk(4, -1)
         signs = 1 - 2 * (torch.arange(i.shape[-1], device=i.device) % 2)
         i.add_(8 * signs)
