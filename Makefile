@@ -7,7 +7,7 @@ export TREADLE_CUDA ?= gpu
 CXX_SOURCES = $(shell git ls-files -co --exclude-standard '*.cpp' '*.h' '*.hpp' '*.cu' '*.cuh')
 
 .DEFAULT_GOAL := help
-.PHONY: help env build test test-all demo bench wheel readme-numbers new-op mutants lint format check-install clean
+.PHONY: help env build test test-all demo bench wheel readme-numbers new-op new-cell mutants lint format check-install clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 15
@@ -39,6 +39,9 @@ readme-numbers: $(VENV)/.dev build  ## write the numbers in README.md and docs/*
 
 new-op:  ## write the skeleton of an elementwise op: make new-op NAME=relu2
 	@$(PYTHON) tools/new_op.py "$(NAME)"
+
+new-cell:  ## write the skeleton of a recurrent layer with a formula as its cell: make new-cell NAME=CIFG
+	@$(PYTHON) tools/new_cell.py "$(NAME)"
 
 mutants: $(VENV)/.dev build  ## apply each mutant to a copy of the tree, and show that a test kills it
 	$(BIN)/python tests/mutants/run.py $(ARGS)

@@ -26,8 +26,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--slow",
         choices=("all", "some", "none"),
         default="all",
-        help="which slow tests to run: all, none, or some: a part of them, a different one for each "
-        "commit, and those that changes affect, for a limited time",
+        help="which slow tests to run: all, none, or some, which limits their time: a part of all, "
+        "a different one for each commit, and then those that changes affect",
     )
 
 

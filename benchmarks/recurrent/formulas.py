@@ -33,7 +33,7 @@ from benchmarks.harness.timing import summary
 from benchmarks.harness.verify import verify, verify_baseline
 from benchmarks.recurrent.layer_calls import set_tf32
 from treadle import reference
-from treadle.nn.formula_layers import SLSTM_CELL
+from treadle.nn.formulas import CELLS
 
 SUITE = "formulas"
 CHECKED = 32  # steps whose results are compared
@@ -55,13 +55,13 @@ def ligru(a: Any, z: Any, h: Any) -> Any:
     return z * h + (1 - z) * torch.relu(a)
 
 
-CELLS = {
+TIMED = {
     "lstm": treadle.Cell("lstm", gates=("i", "f", "g", "o"), states=("c",), forward=lstm),
     "gru": treadle.Cell(
         "gru", gates=("n_h", "r", "z", "n_x"), only_state="n_h", only_input="n_x", forward=gru
     ),
     "ligru": treadle.Cell("ligru", gates=("a", "z"), forward=ligru),
-    "slstm": SLSTM_CELL,
+    "slstm": CELLS["SLSTM"],
 }
 HEADS = 4  # of slstm
 OWN = {"lstm": treadle.nn.LSTM, "gru": treadle.nn.GRU}
@@ -72,7 +72,7 @@ SIZES = {  # B, T, H
         "ligru": ((8, 1024, 512), (16, 400, 1024)),
         "slstm": ((16, 512, 512),),
     },
-    "cpu": dict.fromkeys(CELLS, ((16, 100, 128),)),
+    "cpu": dict.fromkeys(TIMED, ((16, 100, 128),)),
 }
 DTYPES = {"cuda": (torch.bfloat16, torch.float32), "cpu": (torch.float32,)}
 
@@ -95,7 +95,7 @@ class Kind:
 
 def plans(settings: Settings) -> Iterator[Plan]:
     device = settings.device
-    for cell, dtype in product(CELLS, DTYPES[device]):
+    for cell, dtype in product(TIMED, DTYPES[device]):
         sizes = ((2, 3, 8),) if settings.quick else SIZES[device][cell]
         for each, backward in product(sizes, (False, True)):
             kind = Kind(cell, each, dtype, backward)
@@ -111,7 +111,7 @@ def case(settings: Settings, kind: Kind) -> Case:
     rows, steps, hidden = kind.sizes
     device: dict[str, Any] = {"device": settings.device, "dtype": kind.dtype}
     groups = HEADS if kind.cell == "slstm" else 1
-    layer = treadle.nn.Recurrent(CELLS[kind.cell], hidden, hidden, groups=groups, **device)
+    layer = treadle.nn.Recurrent(TIMED[kind.cell], hidden, hidden, groups=groups, **device)
     x = torch.randn(steps, rows, hidden, **device)
     args = arguments(layer, x, kind.backward)
     functions: dict[str, Callable[..., Any]] = {OURS: lambda *args: layer(args[0])[0]}
@@ -129,7 +129,7 @@ def case(settings: Settings, kind: Kind) -> Case:
         name = f"treadle.nn.{kind.cell.upper()}"
         yardsticks = {name: [called(module, own)]}
         target = Target(f"at most 1.10 × {name}", lambda medians: 1.10 * medians[name])
-    plain = partial(stepwise, CELLS[kind.cell])
+    plain = partial(stepwise, TIMED[kind.cell])
     # Only the first steps are compared, because errors add up over hundreds of steps.
     few = (x.detach()[:CHECKED].clone().requires_grad_(kind.backward), *args[1:])
     return Case(
@@ -228,9 +228,9 @@ def stepwise(cell: treadle.Cell, x: Tensor, *parameters: Tensor) -> Tensor:
 PROGRAM = """
 import json, sys, time
 import torch, treadle
-from benchmarks.recurrent.formulas import CELLS
+from benchmarks.recurrent.formulas import TIMED
 device, dtype, hidden = sys.argv[1], getattr(torch, sys.argv[2]), int(sys.argv[3])
-layer = treadle.nn.Recurrent(CELLS["ligru"], hidden, hidden, device=device, dtype=dtype)
+layer = treadle.nn.Recurrent(TIMED["ligru"], hidden, hidden, device=device, dtype=dtype)
 own = treadle.nn.GRU(hidden, hidden, device=device, dtype=dtype)
 x = torch.randn(64, 8, hidden, device=device, dtype=dtype, requires_grad=True)
 def seconds(module):

@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.library import opcheck
 
 from tests.elementwise.snake_cases import backward_calls
-from tests.recurrent.support import formula_cases
 from tests.recurrent.support.cell_cases import cell_arguments
 from tests.recurrent.support.layer_cases import CELLS, EACH_CELL, batch_sizes, layer_arguments
 from tests.recurrent.support.scan_cases import scan_call
@@ -26,6 +25,7 @@ from tests.sine_linear_jet.test_transforms import jet_ops
 from tests.support.cases import ELEMENTWISE, OPS
 from tests.support.forms import FORMS, INPLACE, OUT, Form
 from tests.support.inputs import DEVICES, Call, Make, Op
+from treadle.nn.formulas import CELLS as FORMULAS
 
 ops = torch.ops.treadle
 OpCall = tuple[Any, tuple[Any, ...], dict[str, Any]]  # an overload and its arguments
@@ -297,12 +297,12 @@ def test_layers(cell: str, lengths: tuple[int, ...] | None, device: str) -> None
 
 def layers_of_a_formula(device: str, grad: bool) -> OpCall:
     make = Make("opcheck", device, torch.float32)
-    call = layer_arguments(make, (3, 2, 5, 4), cell=formula_cases.MGU.key, no_directions=True)
+    call = layer_arguments(make, (3, 2, 5, 4), cell=FORMULAS["MGU"].key, no_directions=True)
     if grad:
         call = call.map(lambda t: t.requires_grad_())
     x, _, h0, _, *parameters = call.args
     arguments = (x, None, [h0], parameters, True, 1, 0.0, False, False, False)
-    return ops.recurrent_layers.default, arguments, {"cell": formula_cases.MGU.key}
+    return ops.recurrent_layers.default, arguments, {"cell": FORMULAS["MGU"].key}
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -35,6 +35,7 @@ SLOW = {
     "tests/package/test_examples_siren.py": 20,
     "tests/package/test_import.py": 50,
     "tests/package/test_new_op.py::test_the_skeleton_of_an_op": 300,
+    "tests/package/test_new_cell.py::test_the_skeleton_of_a_cell": 50,
     "tests/recurrent/layer/test_autocast_torch.py::test_dtypes_and_values_are_torchs": 110,
     "tests/recurrent/layer/test_cells.py::test_by_the_rule": 41,
     "tests/recurrent/layer/test_cells.py::test_derivatives_of_second_order": 47,

@@ -1,6 +1,6 @@
 """Modules that run on treadle's kernels and follow the conventions of torch.nn."""
 
-from .formula_layers import MGU, SLSTM, LiGRU
+from .formulas import MGU, SLSTM, LiGRU
 from .lltm import LLTM
 from .lltm_cell import LLTMCell
 from .recurrent import Recurrent
@@ -17,16 +17,16 @@ __all__ = [
     "GRU",
     "GRUCell",
     "LLTM",
-    "LSTM",
     "LLTMCell",
+    "LSTM",
     "LSTMCell",
     "LiGRU",
     "MGU",
     "RNN",
-    "SLSTM",
     "RNNCell",
     "Recurrent",
     "Replaced",
+    "SLSTM",
     "SineLinear",
     "Siren",
     "Snake",

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 import treadle
 from treadle import Cell
-from treadle.nn.formula_layers import SLSTM_CELL as SLSTM
+from treadle.nn.formulas import CELLS
 
 
 def lstm(i: Any, f: Any, g: Any, o: Any, c: Any) -> Any:
@@ -43,6 +43,7 @@ LSTM = Cell("lstm", gates=("i", "f", "g", "o"), states=("c",), forward=lstm)
 GRU = Cell("gru", gates=("n_h", "r", "z", "n_x"), only_state="n_h", only_input="n_x", forward=gru)
 LIGRU = Cell("ligru", gates=("a", "z"), forward=ligru)
 FAST = Cell("fast", gates=("a",), forward=fast)
+SLSTM = CELLS["SLSTM"]
 COUPLED = Cell("coupled", gates=("f", "g", "o"), states=("c",), forward=coupled)
 EACH = (LSTM, GRU, LIGRU, FAST, COUPLED, SLSTM)
 

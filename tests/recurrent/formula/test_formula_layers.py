@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import io
 import re
 from typing import Any
@@ -17,6 +18,7 @@ from tests.recurrent.formula import cells
 from tests.support.cases import DEVICES
 from tests.support.inputs import FLOATING
 from treadle import Cell, reference
+from treadle.nn import formulas
 
 EACH_CELL = pytest.mark.parametrize("cell", cells.EACH, ids=lambda cell: cell.name)
 EACH_DEVICE = pytest.mark.parametrize("device", DEVICES)
@@ -244,32 +246,23 @@ def test_recompute_keeps_the_results() -> None:
     agree(gradients(layer(x)[0], leaves), kept)
 
 
-def of_paper(name: str, layer: treadle.nn.Recurrent, x: Tensor) -> Tensor:
-    """One layer of LiGRU or MGU, from the formulas of its docstring."""
-    h, found = x.new_zeros(x.shape[1], layer.hidden_size), []
-    for row in x:
-        of_x = (row @ layer.weight_ih_l0.T + layer.bias_ih_l0).chunk(2, -1)
-        of_h = (h @ layer.weight_hh_l0.T + layer.bias_hh_l0).chunk(2, -1)
-        if name == "LiGRU":
-            z = torch.sigmoid(of_x[1] + of_h[1])
-            h = z * h + (1 - z) * torch.relu(of_x[0] + of_h[0])
-        else:
-            f = torch.sigmoid(of_x[0] + of_h[1])
-            h = (1 - f) * h + f * torch.tanh(of_x[1] + f * of_h[0])
-        found.append(h)
-    return torch.stack(found)
+def paper(name: str) -> Any:
+    """The module with a layer of treadle.nn as a loop, written from its paper."""
+    return importlib.import_module(f"tests.recurrent.formula.papers.{name.lower()}")
 
 
 @EACH_DEVICE
-@pytest.mark.parametrize("name", ["LiGRU", "MGU"])
-def test_layers_of_formulas(name: str, device: str) -> None:
-    layer = getattr(treadle.nn, name)(3, 7, device=device, **DOUBLE)
-    assert isinstance(layer, treadle.nn.Recurrent)
+@pytest.mark.parametrize(
+    ("name", "options"), [*((name, {}) for name in formulas.CELLS), ("SLSTM", {"num_heads": 3})]
+)
+def test_layers_of_formulas(name: str, options: dict[str, int], device: str) -> None:
+    layer = getattr(treadle.nn, name)(3, 6, **options, device=device, **DOUBLE)
+    assert isinstance(layer, treadle.nn.Recurrent) and layer.cell is formulas.CELLS[name]
     x = torch.randn(5, 4, 3, device=device, **DOUBLE, requires_grad=True)
     leaves = [x, *layer.parameters()]
-    output, expected = layer(x)[0], of_paper(name, layer, x)
-    agree(output, expected)
-    agree(gradients(output, leaves), gradients(expected, leaves))
+    output, (expected, _) = layer(x)[0], paper(name).run(layer, x)
+    agree(output, expected, 1e-10)
+    agree(gradients(output, leaves), gradients(expected, leaves), 1e-10)
     file = io.BytesIO()
     torch.save(layer, file)
     file.seek(0)
@@ -278,33 +271,11 @@ def test_layers_of_formulas(name: str, device: str) -> None:
         getattr(treadle.nn, name)(3, 0)
 
 
-@EACH_DEVICE
-@pytest.mark.parametrize("heads", [1, 3])
-def test_slstm_as_without_its_stabilizer(heads: int, device: str) -> None:
-    """Compares with the paper's equations (8) to (12). They contain no m, because m cancels in c /
-    n, and therefore in all gradients."""
-    layer = treadle.nn.SLSTM(3, 12, num_heads=heads, device=device, **DOUBLE)
-    x = torch.randn(6, 4, 3, device=device, **DOUBLE, requires_grad=True)
-    own, found = 12 // heads, []
-    h = c = n = x.new_zeros(4, 12)
-    for row in x:
-        of_h = [
-            h[:, j * own : (j + 1) * own] @ layer.weight_hh_l0[k * 12 + j * own :][:own].T
-            for k in range(4)
-            for j in range(heads)
-        ]
-        gates = row @ layer.weight_ih_l0.T + layer.bias_ih_l0 + layer.bias_hh_l0
-        i, f, z, o = (gates + torch.cat(of_h, -1)).chunk(4, -1)
-        c = torch.sigmoid(f) * c + torch.exp(i) * torch.tanh(z)
-        n = torch.sigmoid(f) * n + torch.exp(i)
-        h = torch.sigmoid(o) * c / n
-        found.append(h)
-    output, (h_n, c_n, n_n, m_n) = layer(x)
-    expected = torch.stack(found)
-    agree(output, expected)
-    agree((h_n[0], (c_n * m_n.exp())[0], (n_n * m_n.exp())[0]), (h, c, n), 1e-10)
-    leaves = [x, *layer.parameters()]
-    agree(gradients(output, leaves), gradients(expected, leaves), 1e-10)
+def test_states_of_slstm_without_its_stabilizer() -> None:
+    layer, x = treadle.nn.SLSTM(3, 12, **DOUBLE), torch.randn(6, 4, 3, **DOUBLE)
+    _, (h_n, c_n, n_n, m_n) = layer(x)
+    _, expected = paper("SLSTM").run(layer, x)
+    agree((h_n[0], (c_n * m_n.exp())[0], (n_n * m_n.exp())[0]), expected, 1e-10)
 
 
 def test_errors_name_the_state() -> None:

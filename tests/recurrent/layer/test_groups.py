@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 import treadle
-from tests.recurrent.support.formula_cases import LEAKY, MGU
+from tests.recurrent.support.formula_cases import LEAKY
 from tests.recurrent.support.layer_cases import BLOCKS, C_PARTS, batch_sizes
 from tests.support.cases import DEVICES
 from tests.support.inputs import GPU
+from treadle.nn.formulas import CELLS as FORMULAS
 
-CELLS = ["lltm", "lstm", "gru", "rnn_tanh", MGU.key, LEAKY.key]
+CELLS = ["lltm", "lstm", "gru", "rnn_tanh", FORMULAS["MGU"].key, LEAKY.key]
 EACH_CELL = pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.split("_")[0])
 EACH_DEVICE = pytest.mark.parametrize("device", DEVICES)
 LENGTHS = (5, 4, 4, 1)

@@ -13,9 +13,7 @@ from tests.recurrent.support.layer_cases import BLOCKS, C_PARTS, GATES
 from tests.support.inputs import FLOATING, HALVES, Call, Case, Make, Op
 from tests.support.layouts import strided, transposed
 from treadle import Cell
-from treadle.nn.formula_layers import LIGRU_CELL as LIGRU
-from treadle.nn.formula_layers import MGU_CELL as MGU
-from treadle.nn.formula_layers import SLSTM_CELL as SLSTM
+from treadle.nn import formulas
 
 
 def squashed(a: Any, b: Any, c: Any) -> Any:
@@ -48,14 +46,14 @@ def away_from_ties(made: dict[str, Any]) -> None:
 
 SQUASHED = Cell("squashed", gates=("a", "b"), states=("c",), forward=squashed)
 LEAKY = Cell("leaky", gates=("a", "b"), states=("c", "n"), forward=leaky)
-CELLS = (MGU, LIGRU, SLSTM, SQUASHED, LEAKY)
+CELLS = (*formulas.CELLS.values(), SQUASHED, LEAKY)
 ARGUMENTS = (*layer_cases.TENSORS, 7)
 for _cell in CELLS:
     GATES[_cell.key], BLOCKS[_cell.key] = len(_cell.gates), _cell.state_gates
     C_PARTS[_cell.key] = max(len(_cell.states), 1)
     layer_cases.ARGUMENTS[_cell.key], layer_cases.FORMULAS[_cell.key] = ARGUMENTS, _cell
-layer_cases.WITH_RELU.add(LIGRU.key)
-layer_cases.CHANGES[SLSTM.key] = away_from_ties
+layer_cases.WITH_RELU.add(formulas.CELLS["LiGRU"].key)
+layer_cases.CHANGES[formulas.CELLS["SLSTM"].key] = away_from_ties
 
 # T, B, I, H
 SIZES = ((2, 2, 2, 2), (0, 3, 5, 4), (3, 0, 5, 4), (1, 3, 5, 31), (17, 17, 5, 33))

@@ -1,0 +1,18 @@
+"""Layers whose cells are formulas (treadle.Cell). `make new-cell` adds one."""
+
+from .ligru import LIGRU_CELL, LiGRU
+from .mgu import MGU, MGU_CELL
+from .slstm import SLSTM, SLSTM_CELL
+
+CELLS = {
+    "LiGRU": LIGRU_CELL,
+    "MGU": MGU_CELL,
+    "SLSTM": SLSTM_CELL,
+}
+
+__all__ = [
+    "CELLS",
+    "LiGRU",
+    "MGU",
+    "SLSTM",
+]

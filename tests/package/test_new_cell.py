@@ -1,0 +1,119 @@
+"""The skeleton of `make new-cell` fails the comparison with its paper, and passes all tests of
+cells once its formula is written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import treadle
+from tools import new_cell
+
+ROOT = Path(__file__).resolve().parents[2]
+NAME = "CIFG"
+# Turns the skeleton into an LSTM whose input gate is 1 - f. Each row is a file, a text in the
+# skeleton, and the text that replaces it.
+FORMULA = (
+    (
+        f"{new_cell.FORMULAS}/cifg.py",
+        "def _step(a: Any, h: Any) -> Any:\n    return torch.tanh(a)\n",
+        "def _step(f: Any, g: Any, o: Any, c: Any) -> Any:\n"
+        "    f = torch.sigmoid(f)\n"
+        "    c = f * c + (1 - f) * torch.tanh(g)\n"
+        "    return torch.sigmoid(o) * torch.tanh(c), c\n",
+    ),
+    (f"{new_cell.FORMULAS}/cifg.py", 'gates=("a",)', 'gates=("f", "g", "o"), states=("c",)'),
+    (
+        f"{new_cell.PAPERS}/cifg.py",
+        '        raise NotImplementedError("CIFG: write the equations of the paper here")\n',
+        "        f, g, o = gates.chunk(3, -1)\n"
+        "        c = torch.sigmoid(f) * c + torch.sigmoid(-f) * torch.tanh(g)\n"
+        "        h = torch.sigmoid(o) * torch.tanh(c)\n",
+    ),
+    (f"{new_cell.PAPERS}/cifg.py", "h, found = x.new_zeros", "h = c = x.new_zeros"),
+    (f"{new_cell.PAPERS}/cifg.py", "layer.hidden_size), []", "layer.hidden_size)\n    found = []"),
+)
+LAWS = ("test_numbers.py", "test_gradients.py", "test_transforms_vmap.py")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of the tree, with the built libraries of the installed package."""
+    files = subprocess.run(
+        ["git", "ls-files", "-z", ":!benchmarks/results", ":!docs"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    ).stdout
+    for name in filter(None, files.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, tmp_path / name)
+    (tmp_path / "python_pkg/treadle/lib").symlink_to(Path(treadle.__file__).parent / "lib")
+    return tmp_path
+
+
+def run_tests(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(tree / "python_pkg")},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_the_skeleton_of_a_cell(tree: Path) -> None:
+    made = subprocess.run(
+        ["make", "--no-print-directory", "-f", ROOT / "Makefile", "new-cell", f"NAME={NAME}"]
+        + [f"PYTHON={sys.executable}"],
+        cwd=tree,
+        capture_output=True,
+        text=True,
+    )
+    assert made.returncode == 0, made.stderr
+    said = [line.split()[0] for line in made.stdout.splitlines()[:4]]
+    assert said == ["new", "new", "changed", "changed"]
+
+    layers = ("tests/recurrent/formula/test_formula_layers.py", "-k", "CIFG and layers_of")
+    done = run_tests(tree, *layers)
+    assert done.returncode == 1 and "NotImplementedError: CIFG: write" in done.stdout, done.stdout
+
+    for path, skeleton, formula in FORMULA:
+        text = (tree / path).read_text()
+        assert text.count(skeleton) == 1, (path, skeleton)
+        (tree / path).write_text(text.replace(skeleton, formula))
+    done = run_tests(tree, *layers)
+    assert done.returncode == 0, done.stdout
+    laws = [f"tests/laws/{name}" for name in LAWS]
+    done = run_tests(tree, *laws, "-k", f"{NAME} and not cuda", "--slow=none")
+    assert done.returncode == 0, done.stdout
+    assert int(done.stdout.splitlines()[-1].split(" passed")[0].split()[-1]) > 50, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("", "NAME must be given, as in `make new-cell NAME=CIFG`, got none"),
+        ("cifg", "NAME must be the name of a class"),
+        ("../CIFG", "NAME must be the name of a class"),
+        ("LiGRU", "NAME must be new, got 'LiGRU', which treadle.nn already has"),
+        ("GRU", "NAME must be new, got 'GRU'"),
+        ("LIGRU", "NAME must be new, got 'LIGRU'"),
+    ],
+)
+def test_names_that_are_refused(name: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message says what to do instead, and nothing is written."""
+    assert new_cell.main([name]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith(f"new-cell: {words}") and said.out == ""
+
+
+def test_the_lists_are_those_that_the_script_writes() -> None:
+    names = list(treadle.nn.formulas.CELLS)
+    assert (ROOT / new_cell.FORMULAS / "__init__.py").read_text() == new_cell.listed(names)
