@@ -26,8 +26,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--slow",
         choices=("all", "some", "none"),
         default="all",
-        help="which slow tests to run: all, none, or some, which limits their time: a part of all, "
-        "a different one for each commit, and then those that changes affect",
+        help="which slow tests to run: all, none, or some: a part of all, a different one for each "
+        "commit, and then those that changes affect",
+    )
+    parser.addoption(
+        "--slow-limit",
+        type=float,
+        default=1500,
+        help="with --slow=some: the seconds, on one worker, for all slow tests of the run",
     )
 
 
@@ -54,7 +60,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("slow")
         if "cuda" in item.nodeid:
             item.add_marker("cuda")
-    left_out = tiers.left_out({key for key in keys if key}, config.getoption("slow"))
+    left_out = tiers.left_out(
+        {key for key in keys if key},
+        config.getoption("slow"),
+        config.getoption("slow_limit"),
+    )
     config.stash[LEFT_OUT] |= left_out
     kept = [n for n, key in enumerate(keys) if key not in left_out]
     config.hook.pytest_deselected(

@@ -209,25 +209,6 @@ def refusal(model: nn.Module, args: tuple[Tensor, ...]) -> str:
     return str(cause)
 
 
-def test_formulas_and_block_diagonal_weights_are_refused() -> None:
-    args = (torch.randn(5, 2, INPUTS),)
-    words = refusal(treadle.nn.LiGRU(INPUTS, H), args)
-    assert words.startswith("LiGRU_") and "got a formula: export a loop over its steps" in words
-
-    class Blocks(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.w_ih, self.w_hh = nn.Parameter(torch.randn(4 * H, INPUTS)), torch.randn(4 * H, 1)
-
-        def forward(self, x: Tensor) -> Tensor:
-            zeros = x.new_zeros(1, x.shape[1], H)
-            rest = [self.w_ih, self.w_hh], False, 1, 0.0, False, False, False
-            return treadle.lstm(x, (zeros, zeros), *rest)[0]
-
-    words = "lstm: weight_hh must be a whole matrix for ONNX, got a block-diagonal one"
-    assert refusal(Blocks(), args) == words
-
-
 class Relu(nn.Module):
     """RNNs with relu: a node in float32, a Scan in float64."""
 

@@ -1,4 +1,4 @@
-"""A slow test runs in every fourth run, and whenever its sources change."""
+"""A slow test runs at least once in four commits."""
 
 from __future__ import annotations
 
@@ -45,18 +45,27 @@ def test_whom_a_file_concerns(path: str, families: set[str]) -> None:
     assert tiers.concerned(path) == families
 
 
-def test_what_changed_runs_and_of_the_others_each_fourth(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert tiers.left_out(SLOW, "all") == set() and tiers.left_out(SLOW, "none") == set(SLOW)
-    touched = {key for key in SLOW if "recurrent" in tiers.subjects(key)}
-    monkeypatch.setattr(tiers, "changed", lambda: {"recurrent"})
-    taken = []
-    for number in range(tiers.TURNS):
+def test_a_part_runs_and_what_changed_until_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tiers.left_out(SLOW, "all", 0) == set()
+    assert tiers.left_out(SLOW, "none", 1e9) == set(SLOW)
+    touched = {key for key in SLOW if "sine_linear" in tiers.subjects(key)}
+    parts = []
+    for number in range(tiers.PARTS):
         monkeypatch.setattr(tiers, "turn", lambda number=number: number)
-        taken.append(set(SLOW) - tiers.left_out(SLOW, "some"))
-        assert touched <= taken[-1] and 0 < len(taken[-1] - touched) < len(set(SLOW) - touched)
-    assert set.union(*taken) == set(SLOW)
-    monkeypatch.setattr(tiers, "changed", lambda: {"all"})
-    assert tiers.left_out(SLOW, "some") == set()
+        monkeypatch.setattr(tiers, "changed", lambda: {"all"})
+        parts.append(set(SLOW) - tiers.left_out(SLOW, "some", 0))
+        # Changes add tests until the limit is reached.
+        limit = 2000
+        taken = set(SLOW) - tiers.left_out(SLOW, "some", limit)
+        assert parts[-1] < taken < set(SLOW)
+        assert limit - max(SLOW.values()) < sum(map(SLOW.get, taken)) <= limit
+        # What changed comes before what did not.
+        monkeypatch.setattr(tiers, "changed", lambda: {"sine_linear"})
+        needed = sum(map(SLOW.get, parts[-1] | touched))
+        taken = set(SLOW) - tiers.left_out(SLOW, "some", needed)
+        assert taken == parts[-1] | touched
+        assert set(SLOW) - tiers.left_out(SLOW, "some", 1e9) == set(SLOW)
+    assert set.union(*parts) == set(SLOW) and sum(map(len, parts)) == len(SLOW)
 
 
 def test_changes_are_those_since_the_last_run_of_all(

@@ -2,8 +2,9 @@
 
 All cases of an entry of SLOW together take 10 seconds or more on one worker. `--slow=none`, which
 `make test` uses, leaves these entries out. `--slow=some`, which .ci/run uses, runs entries that
-together take at most LIMIT seconds: a part of all entries, a different part for each commit, and
-then entries whose sources changed since the last commit that ran all tests (.ci/full_run).
+together take at most `--slow-limit` seconds: a part of all entries, a different part for each
+commit, and then entries whose sources changed since the last commit that ran all tests
+(.ci/full_run).
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ from tests.support.slow import SLOW
 
 ROOT = Path(__file__).resolve().parents[2]
 FULL_RUN = ROOT / ".ci" / "full_run"
-PARTS = 6
-LIMIT = 900  # in the unit of SLOW; no part takes longer, so all entries run in PARTS commits
+PARTS = 4
 FAMILIES = ("elementwise", "recurrent", "sine_linear")
 T = TypeVar("T")
 
@@ -89,8 +89,9 @@ def slow_key(test: str) -> str | None:
     return next((key for key in (function, file) if key in SLOW), None)
 
 
-def left_out(keys: Iterable[str], which: str) -> set[str]:
-    """The entries of SLOW that a run leaves out."""
+def left_out(keys: Iterable[str], which: str, limit: float) -> set[str]:
+    """The entries of SLOW that a run leaves out. ``limit`` is in the unit of SLOW. The first part
+    is not limited, so all entries run in PARTS commits."""
     if which == "all":
         return set()
     if which == "none":
@@ -102,9 +103,11 @@ def left_out(keys: Iterable[str], which: str) -> set[str]:
     others = [key for part in parts[1:] for key in part]
     # A stable sort: the parts stay in their order.
     others.sort(key=lambda key: not touched & {"all", *subjects(key)})
-    in_order = [*parts[0], *others]
-    seconds = accumulate(SLOW[key] for key in in_order)
-    return {key for key, until in zip(in_order, seconds, strict=True) if until > LIMIT}
+    taken = sum(SLOW[key] for key in parts[0])
+    seconds = accumulate((SLOW[key] for key in others), initial=taken)
+    return {
+        key for key, until in zip(others, islice(seconds, 1, None), strict=True) if until > limit
+    }
 
 
 def spread(tests: Sequence[T], keys: Sequence[str | None], workers: int) -> list[T]:

@@ -162,7 +162,7 @@ class Cell:
             wrong = _library().treadle_add_formula(self.key.encode(), *flags, *texts)
             if wrong:
                 raise ValueError(f"Cell: {wrong.decode()}")
-            _sources[self.key] = Source(functors, counts)
+            _sources[self.key] = Source(functors, counts, inputs, results)
             install(_library(), _sources)
 
     def __repr__(self) -> str:

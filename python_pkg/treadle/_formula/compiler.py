@@ -7,11 +7,12 @@ import ctypes
 import sys
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from . import cxx, nvrtc
+from .graph import Node
 
 _Give = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p)
 _Fail = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p)
@@ -27,10 +28,13 @@ _kept: list[Any] = []  # objects to which C has pointers
 
 @dataclass(frozen=True)
 class Source:
-    """The functors of a cell as C++, and its counts as in ``source.Formula``."""
+    """The functors of a cell as C++, and its formula with its counts as in ``source.Formula``:
+    ``inputs`` are the gates and the parts of c, ``results`` are new h and the parts of new c."""
 
     functors: str
     counts: tuple[int, int, int, int]
+    inputs: Sequence[Node]
+    results: Sequence[Node]
 
 
 def _interrupt(error: BaseException) -> None:

@@ -108,8 +108,9 @@ class TorchFront(Front):
         if is_tracing():  # dynamo=False, which accepts no table
             if groups > 1:
                 raise RuntimeError(
-                    f"{self.name}: groups must be 1 for ONNX, which has no such layers, got "
-                    f"{groups}"
+                    f"{self.name}: a layer with groups must be exported by torch.onnx.export(..., "
+                    "dynamo=True, custom_translation_table=treadle.onnx.translation_table()), got "
+                    "dynamo=False"
                 )
             if not plain:
                 raise RuntimeError(

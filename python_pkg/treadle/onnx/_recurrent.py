@@ -1,8 +1,9 @@
 """The recurrent ops in ONNX; used by treadle.onnx.
 
-LSTM, GRU and RNN become ONNX's own nodes. An LLTM and a layer with resets become a Scan over the
-steps. So does a layer in float64, which onnxruntime does not support in its nodes. A Scan computes
-float16 and bfloat16 in float32.
+LSTM, GRU and RNN become ONNX's own nodes. An LLTM, a cell of a formula, and a layer with resets
+become a Scan over the steps. So does a layer in float64, which onnxruntime does not support in its
+nodes. A Scan computes float16 and bfloat16 in float32. Block-diagonal weights become whole
+matrices.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript import opset18 as op
 
+from .._formula.cell import _sources
+from ._formulas import formula_step
 from ._graph import Ops, Value, cast, constant, narrowed, scan, wide_dtype
 
 __all__ = ["affine_scan", "lltm_cell", "lltm_cell_forward", "recurrent_layer"]
@@ -64,8 +67,8 @@ def _rnn_relu_step(op: Ops, gate: Value, c: Value, dtype: Any) -> Cell:
     return op.Relu(gate), op.Relu(gate)
 
 
-# In these cells, a gate depends only on the sum of its products with input and state. A GRU needs
-# both products separately.
+# In these cells, a gate depends only on the sum of its products with input and state. A GRU, and a
+# formula with gates of one product, need both products separately.
 _STEPS = {
     "lltm": _lltm_step,
     "lstm": _lstm_step,
@@ -196,9 +199,9 @@ def _direction(a: _Layer, d: int) -> Sequence[Value]:
     )
     biases = [None if value is None else a.of_direction(value, d, 1) for value in a.biases]
     of_input = op.MatMul(a.cast(a.input), weight_ih)
-    # The second bias of a GRU is not added here, but to the product with the state, which is then
-    # multiplied by r.
-    for bias in biases[: 1 if a.cell == "gru" else 2]:
+    # The second bias of a GRU, which multiplies it by r, or of a formula is not added here, but to
+    # the product with the state.
+    for bias in biases[: 2 if a.cell in _STEPS else 1]:
         of_input = of_input if bias is None else op.Add(of_input, bias)
     rows = [(of_input, a.dtype)]
     always: list[Value] = []  # the states after a reset; None where each step has its own
@@ -221,11 +224,14 @@ def _direction(a: _Layer, d: int) -> Sequence[Value]:
                 for start, state in zip(always, (h, c), strict=True)
             )
         of_state = op.MatMul(h, weight)
+        if a.cell in _STEPS:
+            new_h, new_c = _STEPS[a.cell](op, op.Add(row, of_state), c, a.dtype)
+            return new_h, new_c, op.Identity(new_h)
+        of_state = of_state if biases[1] is None else op.Add(of_state, biases[1])
         if a.cell == "gru":
-            of_state = of_state if biases[1] is None else op.Add(of_state, biases[1])
             new_h, new_c = _gru_step(op, row, of_state, c)
         else:
-            new_h, new_c = _STEPS[a.cell](op, op.Add(row, of_state), c, a.dtype)
+            new_h, new_c = formula_step(_sources[a.cell], op, row, of_state, c, a.dtype)
         return new_h, new_c, op.Identity(new_h)
 
     states = [a.of_direction(state, d, 2) for state in a.states]
@@ -242,6 +248,21 @@ def _steps(a: _Layer) -> Sequence[Value]:
         op.Concat(*(op.Unsqueeze(state, [0]) for state in states), axis=0) for states in (h_n, c_n)
     )
     return op.Concat(*output, axis=-1), h_n, c_n
+
+
+def _whole(weight: Value, hidden: int, dtype: Any) -> Value:
+    """[..., GH, H] from the blocks [..., GH, H / groups] of a block-diagonal matrix, in which the
+    units of a group read only each other's h."""
+    *directions, rows, own = weight.shape
+    if own == hidden:
+        return weight
+    unit = np.arange(hidden)
+    same = unit[:, None] // own == unit[None] // own
+    mask = op.Constant(value=ir.tensor(np.tile(same, (rows // hidden, 1))))
+    repeated = op.Concat(*[cast(weight, dtype)] * (hidden // own), axis=-1)
+    found = op.Where(mask, repeated, constant(0.0, dtype))
+    found.dtype, found.shape = dtype, ir.Shape([*directions, rows, hidden])
+    return found
 
 
 def recurrent_layer(
@@ -267,22 +288,17 @@ def recurrent_layer(
             f"{cell}: input must be padded for ONNX, got a packed batch: pass lengths=, the number "
             "of steps of each row"
         )
-    if cell != "lltm" and cell not in ORDERS:
+    if cell != "lltm" and cell not in ORDERS and cell not in _sources:
         raise NotImplementedError(
-            f"{cell}: the cell must be one that ONNX has (lstm, gru, rnn_tanh, rnn_relu) or lltm, "
-            "got a formula: export a loop over its steps"
-        )
-    if weight_hh.shape[-1] != h0.shape[-1]:
-        raise NotImplementedError(
-            f"{cell}: weight_hh must be a whole matrix for ONNX, got a block-diagonal one"
+            f"{cell}: the Cell must exist in the process that exports to ONNX, got a key without a "
+            "Cell: create it by treadle.Cell before the export"
         )
     # onnxruntime's LSTM and GRU raise for float64.
-    by_steps = cell == "lltm" or reset is not None or input.dtype == ir.DataType.DOUBLE
+    by_steps = cell not in ORDERS or reset is not None or input.dtype == ir.DataType.DOUBLE
     # The nodes of ONNX's opset 18 do not support bfloat16, and require c in the dtype of x.
-    half = input.dtype == ir.DataType.FLOAT16 and (
-        cell not in ("lltm", "lstm") or c0.dtype == input.dtype
-    )
+    half = input.dtype == ir.DataType.FLOAT16 and (cell != "lstm" or c0.dtype == input.dtype)
     dtype = input.dtype if half and not by_steps else wide_dtype(input.dtype)
+    weight_hh = _whole(weight_hh, int(h0.shape[-1]), dtype)
     biases, starts = (bias_ih, bias_hh), (reset_h, reset_c)
     layer = _Layer(cell, dtype, input, (h0, c0), (weight_ih, weight_hh), biases, reset, starts)
     found = _steps(layer) if by_steps else _node(layer)
