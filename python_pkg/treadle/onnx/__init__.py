@@ -35,8 +35,9 @@ def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
     Scan over the steps. An LLTM and a layer whose cell is a formula always become a Scan.
     ``lengths`` of a layer in two directions, of an RNN with relu or of a formula are exported as
     resets. Block-diagonal weights become whole matrices. The sine layer becomes MatMul, Add, Mul
-    and Sin; its jets also use Cos. If an op computes half types in float32 and rounds only its result, it is
-    exported in float32, between two Casts. Any size except the number of features may be dynamic.
+    and Sin; its jets also use Cos. If an op computes half types in float32 and rounds only its
+    result, it is exported in float32, between two Casts. Any size except the number of features may
+    be dynamic.
 
     Returns:
         A new dict of functions by op; you can add entries for your own ops.
