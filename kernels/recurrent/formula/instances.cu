@@ -1,5 +1,6 @@
 // The launchers of cells that formulas define. The library has no kernels for these cells. They are
-// compiled at run time (function.h).
+// compiled at run time (function.h). So nvcc need not instantiate the launchers once more for each
+// GPU architecture, where it would take minutes and find nothing to compile.
 #include "kernels/recurrent/cluster/backward.cuh"
 #include "kernels/recurrent/cluster/dense_backward.cuh"
 #include "kernels/recurrent/cluster/dense_forward.cuh"
@@ -36,9 +37,11 @@ namespace treadle {
   TREADLE_INSTANCES(math::Formula<4, 3, 3, c_parts>) \
   TREADLE_INSTANCES(math::Formula<4, 4, 4, c_parts>)
 
+#ifndef __CUDA_ARCH__
 TREADLE_ALL_GATES(1)
 TREADLE_ALL_GATES(2)
 TREADLE_ALL_GATES(3)
+#endif
 static_assert(kMostCParts == 3);
 
 }  // namespace treadle
