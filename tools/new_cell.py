@@ -7,15 +7,15 @@ paper fails until you write that loop. docs/write_a_cell.md explains the steps.
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tools.new_op import Refused, sorted_into  # noqa: E402
+from tools.new_op import Refused, Skeleton, sorted_into  # noqa: E402
 
 FORMULAS = "python_pkg/treadle/nn/formulas"
 PAPERS = "tests/recurrent/formula/papers"
@@ -159,22 +159,14 @@ def filled(text: str, name: str) -> str:
     return text
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("name", help="name of the layer's class, such as CIFG")
-    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1])
-    options = parser.parse_args(arguments)
-    try:
-        check(options.name, options.root)
-        files = planned(options.name, options.root)
-    except Refused as refused:
-        print(f"new-cell: {refused}", file=sys.stderr)
-        return 2
-    for path, text in files.items():
-        print(f"{'changed' if (options.root / path).exists() else 'new    '} {path}")
-        (options.root / path).write_text(text)
-    print(filled(NEXT, options.name), end="")
-    return 0
+main = Skeleton(
+    command="new-cell",
+    about=(__doc__ or "").splitlines()[0],
+    of="name of the layer's class, such as CIFG",
+    check=check,
+    planned=planned,
+    following=partial(filled, NEXT),
+).main
 
 
 if __name__ == "__main__":

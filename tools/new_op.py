@@ -12,6 +12,9 @@ import argparse
 import keyword
 import re
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -119,22 +122,43 @@ def planned(name: str, root: Path) -> dict[str, str]:
     return files
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("name", help="name of the op, such as relu2")
-    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1])
-    options = parser.parse_args(arguments)
-    try:
-        check(options.name, options.root)
-        files = planned(options.name, options.root)
-    except Refused as refused:
-        print(f"new-op: {refused}", file=sys.stderr)
-        return 2
-    for path, text in files.items():
-        print(f"{'changed' if (options.root / path).exists() else 'new    '} {path}")
-        (options.root / path).write_text(text)
-    print(filled(texts.NEXT, options.name), end="")
-    return 0
+@dataclass(frozen=True)
+class Skeleton:
+    """A command that writes the skeleton of something that has a name."""
+
+    command: str
+    about: str  # the first sentence of --help
+    of: str  # what the name is
+    check: Callable[[str, Path], None]  # refuses names
+    planned: Callable[[str, Path], dict[str, str]]  # the text of each file, by path
+    following: Callable[[str], str]  # what to do next
+
+    def main(self, arguments: list[str] | None = None) -> int:
+        parser = argparse.ArgumentParser(description=self.about)
+        parser.add_argument("name", help=self.of)
+        parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1])
+        options = parser.parse_args(arguments)
+        try:
+            self.check(options.name, options.root)
+            files = self.planned(options.name, options.root)
+        except Refused as refused:
+            print(f"{self.command}: {refused}", file=sys.stderr)
+            return 2
+        for path, text in files.items():
+            print(f"{'changed' if (options.root / path).exists() else 'new    '} {path}")
+            (options.root / path).write_text(text)
+        print(self.following(options.name), end="")
+        return 0
+
+
+main = Skeleton(
+    command="new-op",
+    about=(__doc__ or "").splitlines()[0],
+    of="name of the op, such as relu2",
+    check=check,
+    planned=planned,
+    following=partial(filled, texts.NEXT),
+).main
 
 
 if __name__ == "__main__":

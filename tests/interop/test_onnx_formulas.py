@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import treadle
-from tests.interop.test_onnx_layers import SIZES, TIMES_ROWS
-from tests.interop.with_onnx import DYNAMIC, INPUTS, H, agrees, exported, nodes
+from tests.interop.test_onnx_layers import OPTIONS_DYNAMIC, SIZES, TIMES_ROWS, calls_with_options
+from tests.interop.with_onnx import INPUTS, H, agrees, exported, nodes
 from tests.recurrent.formula import cells
 from tests.recurrent.formula.test_formula_functions import CALLS, POINTS, cell_of
 from treadle import Cell
@@ -53,18 +53,8 @@ class Layers(nn.Module):
 @EACH_CELL
 def test_layers(cell: Cell) -> None:
     model = Layers(cell)
-    calls = [
-        (
-            torch.randn(t, b, INPUTS),
-            torch.rand(t, b) < 0.4,
-            torch.randint(0, t + 1, (b,)),
-            torch.randn(2, b, H),
-            torch.randn(2, t, b, H),
-        )
-        for t, b in SIZES
-    ]
-    dynamic = (TIMES_ROWS, TIMES_ROWS, {0: DYNAMIC}, {1: DYNAMIC}, {1: DYNAMIC, 2: DYNAMIC})
-    program = exported(model, calls[0], dynamic)
+    calls = calls_with_options(2)
+    program = exported(model, calls[0], OPTIONS_DYNAMIC)
     assert nodes(program)["Scan"] == 12
     agrees(program, model, calls, atol=1e-5, rtol=1e-4)
 

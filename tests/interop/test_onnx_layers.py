@@ -79,21 +79,28 @@ class Options(nn.Module):
         ]
 
 
-@EACH_KIND
-def test_resets_lengths_and_cells(kind: str) -> None:
-    model = Options(kind)
-    calls = [
+def calls_with_options(states: int) -> list[tuple[Tensor, ...]]:
+    """For each size: x, reset, lengths, ``states`` states, and states to reset to in each step."""
+    return [
         (
             torch.randn(t, b, INPUTS),
             torch.rand(t, b) < 0.4,
             torch.randint(0, t + 1, (b,)),
-            torch.randn(3, b, H),
+            torch.randn(states, b, H),
             torch.randn(2, t, b, H),
         )
         for t, b in SIZES
     ]
-    dynamic = (TIMES_ROWS, TIMES_ROWS, {0: DYNAMIC}, {1: DYNAMIC}, {1: DYNAMIC, 2: DYNAMIC})
-    program = exported(model, calls[0], dynamic)
+
+
+OPTIONS_DYNAMIC = (TIMES_ROWS, TIMES_ROWS, {0: DYNAMIC}, {1: DYNAMIC}, {1: DYNAMIC, 2: DYNAMIC})
+
+
+@EACH_KIND
+def test_resets_lengths_and_cells(kind: str) -> None:
+    model = Options(kind)
+    calls = calls_with_options(3)
+    program = exported(model, calls[0], OPTIONS_DYNAMIC)
     # Only the call with lengths and no resets, in one direction, becomes a node.
     assert nodes(program)[kind] == (0 if kind == "LLTM" else 1)
     agrees(program, model, calls)

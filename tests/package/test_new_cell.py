@@ -3,8 +3,6 @@ cells once its formula is written."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import treadle
+from tests.mutants.tree_copy import Copy
 from tools import new_cell
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,37 +40,13 @@ FORMULA = (
 LAWS = ("test_numbers.py", "test_gradients.py", "test_transforms_vmap.py")
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """A copy of the tree, with the built libraries of the installed package."""
-    files = subprocess.run(
-        ["git", "ls-files", "-z", ":!benchmarks/results", ":!docs"],
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-    ).stdout
-    for name in filter(None, files.decode().split("\0")):
-        if (ROOT / name).is_file():
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, tmp_path / name)
-    (tmp_path / "python_pkg/treadle/lib").symlink_to(Path(treadle.__file__).parent / "lib")
-    return tmp_path
-
-
-def run_tests(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
-        cwd=tree,
-        env={**os.environ, "PYTHONPATH": str(tree / "python_pkg")},
-        capture_output=True,
-        text=True,
-    )
-
-
-def test_the_skeleton_of_a_cell(tree: Path) -> None:
+def test_the_skeleton_of_a_cell(tmp_path: Path) -> None:
+    copy, tree = Copy(tmp_path, cuda=False, gpu=""), tmp_path
+    copy.refresh()
+    # Only Python files change, so the built libraries serve.
+    (tree / "python_pkg/treadle/lib").symlink_to(Path(treadle.__file__).parent / "lib")
     made = subprocess.run(
-        ["make", "--no-print-directory", "-f", ROOT / "Makefile", "new-cell", f"NAME={NAME}"]
-        + [f"PYTHON={sys.executable}"],
+        ["make", "--no-print-directory", "new-cell", f"NAME={NAME}", f"PYTHON={sys.executable}"],
         cwd=tree,
         capture_output=True,
         text=True,
@@ -81,17 +56,17 @@ def test_the_skeleton_of_a_cell(tree: Path) -> None:
     assert said == ["new", "new", "changed", "changed"]
 
     layers = ("tests/recurrent/formula/test_formula_layers.py", "-k", "CIFG and layers_of")
-    done = run_tests(tree, *layers)
+    done = copy.test(layers)
     assert done.returncode == 1 and "NotImplementedError: CIFG: write" in done.stdout, done.stdout
 
     for path, skeleton, formula in FORMULA:
         text = (tree / path).read_text()
         assert text.count(skeleton) == 1, (path, skeleton)
         (tree / path).write_text(text.replace(skeleton, formula))
-    done = run_tests(tree, *layers)
+    done = copy.test(layers)
     assert done.returncode == 0, done.stdout
     laws = [f"tests/laws/{name}" for name in LAWS]
-    done = run_tests(tree, *laws, "-k", f"{NAME} and not cuda", "--slow=none")
+    done = copy.test([*laws, "-k", f"{NAME} and not cuda", "--slow=none"])
     assert done.returncode == 0, done.stdout
     assert int(done.stdout.splitlines()[-1].split(" passed")[0].split()[-1]) > 50, done.stdout
 

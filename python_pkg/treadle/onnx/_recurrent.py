@@ -67,8 +67,8 @@ def _rnn_relu_step(op: Ops, gate: Value, c: Value, dtype: Any) -> Cell:
     return op.Relu(gate), op.Relu(gate)
 
 
-# In these cells, a gate depends only on the sum of its products with input and state. A GRU, and a
-# formula with gates of one product, need both products separately.
+# In these cells, a gate depends only on the sum of its products with input and state. A GRU needs
+# both products separately, and so does a formula in which some gates have only one product.
 _STEPS = {
     "lltm": _lltm_step,
     "lstm": _lstm_step,

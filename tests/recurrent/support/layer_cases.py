@@ -27,7 +27,8 @@ BLOCKS = {"lltm": 3, "lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 FORMULAS: dict[str, Cell] = {}  # by name in the op; formula_cases.py adds cells
 C_PARTS: dict[str, int] = {}  # for formulas: the number of their states besides h, at least 1
 WITH_RELU = {"rnn_relu"}
-# For formulas that need other arguments than random ones: changes arguments, by name, in place.
+# By cell: a function that changes the drawn arguments in place, where random ones do not suit the
+# formula. It gets the arguments by name.
 CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {}
 EACH_CELL = pytest.mark.parametrize("cell", CELLS)
 WIDE = (torch.float64, torch.float32)
