@@ -94,6 +94,7 @@ NVCC = {
     "kernels/elementwise/snake.cu",
     "kernels/math/exp_any.h",
     "kernels/recurrent/formula/functors.h",
+    "kernels/recurrent/formula/instances.cu",
 }
 
 
