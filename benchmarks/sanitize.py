@@ -2,7 +2,9 @@
 
 Three other names are accepted: `c_api` runs every function of kernels.h; `algorithms` runs
 recurrent_layer with each algorithm, on wider layers than those of the tests; `jax` runs
-treadle.jax, if JAX is installed. Without names, all ops and `c_api` run.
+treadle.jax, if JAX is installed. Without names, all ops and `c_api` run. A last argument K/N, such
+as 0/4, runs only every Nth case of the ops and of `algorithms`, beginning with case K, so that N
+processes share them.
 
 The inputs are those of the tests: many dtypes, odd sizes, and strided, misaligned, broadcast and
 empty tensors. Ops run forward, backward, in place and into `out`. The tests check values; this
@@ -15,9 +17,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from itertools import product
+from dataclasses import dataclass, replace
+from itertools import islice, product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -34,6 +37,18 @@ DTYPES = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     *(torch.int64, torch.int16, torch.uint8),
 )
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Every case whose index is ``first`` plus a multiple of ``of``."""
+
+    first: int = 0
+    of: int = 1
+
+    def of_all(self, cases: Iterator[T]) -> Iterator[T]:
+        return islice(cases, self.first, None, self.of)
 
 
 def backward(op: Op, case: Case, dtype: torch.dtype) -> None:
@@ -89,9 +104,9 @@ def pieces(names: list[str]) -> Iterator[tuple[Op, Case, torch.dtype]]:
                     yield op, case, dtype
 
 
-def run_ops(names: list[str]) -> int:
+def run_ops(names: list[str], part: Part) -> int:
     count = 0
-    for op, case, dtype in pieces(names):
+    for op, case, dtype in part.of_all(pieces(names)):
         call = case.call("cuda", dtype)
         call.run(op.function)
         backward(op, case, dtype)
@@ -101,7 +116,7 @@ def run_ops(names: list[str]) -> int:
     return count
 
 
-def run_c_api() -> int:
+def run_c_api(part: Part) -> int:
     from tests.c_api import everything
 
     count = 0
@@ -112,7 +127,7 @@ def run_c_api() -> int:
     return count
 
 
-def run_jax() -> int:
+def run_jax(part: Part) -> int:
     """Runs treadle.jax without JAX's memory pool, which a sanitizer sees as one allocation."""
     os.environ["XLA_PYTHON_CLIENT_ALLOCATOR"] = "platform"
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
@@ -121,30 +136,45 @@ def run_jax() -> int:
     return sanitize_jax.run("gpu")
 
 
-def run_algorithms() -> int:
-    """Runs layers of a few steps with each algorithm: all cells, rows of equal and of different
-    lengths, and resets. The values of H make each algorithm run all of its kernels. float32 also
-    runs with TF32."""
+def layers() -> Iterator[tuple[str, str, torch.dtype, int, int]]:
+    """The algorithm, cell, dtype, H and number of blocks of W_hh of wide layers. The values of H
+    make each algorithm run all of its kernels."""
     from tests.recurrent.kernels import persistent_calls as calls
-    from tests.recurrent.kernels import persistent_resets as resets
-    from tests.recurrent.support.layer_cases import CELLS
+    from tests.recurrent.support.layer_cases import CELLS, FORMULAS
+
+    widths = {
+        "cluster": ((31, 1), (257, 1), (256, 4)),
+        "grid": ((257, 1), (1000, 1), (2048, 1), (1040, 2)),
+        "tiles": ((64, 1),),
+        "warp": ((33, 1),),
+    }
+    for (algorithm, sizes), cell in product(widths.items(), (*CELLS, *FORMULAS)):
+        for (hidden, blocks), dtype in product(sizes, calls.DTYPES.values()):
+            if calls.fits(algorithm, dtype, hidden // blocks, cell):
+                yield algorithm, cell, dtype, hidden, blocks
+
+
+def run_algorithms(part: Part) -> int:
+    """Runs layers of a few steps with each algorithm: all cells, rows of equal and of different
+    lengths, resets, and a block-diagonal W_hh. float32 also runs with TF32."""
+    from tests.recurrent.kernels import persistent_calls as calls
+    from tests.recurrent.kernels.persistent_resets import layer_of
+    from tests.recurrent.support.reset_cases import marks_of
 
     count = 0
-    widths = {"cluster": (31, 257), "grid": (257, 1000, 2048), "tiles": (64,), "warp": (33,)}
-    for (algorithm, hiddens), cell in product(widths.items(), CELLS):
-        for hidden, dtype in product(hiddens, calls.DTYPES.values()):
-            if not calls.fits(algorithm, dtype, hidden, cell):
-                continue
-            d = calls.most_directions(algorithm, hidden)
-            options: dict[str, Any] = {"cell": cell, "directions": d, "features": 8}
-            for lengths in (None, (3, 3, 2, 1, 1, 1, 1, 1, 1)):
-                one = calls.given("watched", dtype, (3, 9, hidden), lengths=lengths, **options)
-                saved = calls.forward(one, algorithm)
-                for tf32 in (False, True) if dtype == torch.float32 else (False,):
-                    with calls.rounding(tf32):
-                        calls.backward(one, saved, algorithm)
-                resets.layer_of(one, algorithm, resets.marks_of("some", one.input, lengths))
-                count += 2
+    for algorithm, cell, dtype, hidden, blocks in part.of_all(layers()):
+        d = 1 if blocks > 1 else calls.most_directions(algorithm, hidden)
+        options: dict[str, Any] = {"cell": cell, "directions": d, "features": 8}
+        for lengths in (None, (3, 3, 2, 1, 1, 1, 1, 1, 1)):
+            one = calls.given("watched", dtype, (3, 9, hidden), lengths=lengths, **options)
+            block = one.weight_hh[..., : hidden // blocks].contiguous()
+            one = replace(one, weight_hh=block)
+            saved = calls.forward(one, algorithm)
+            for tf32 in (False, True) if dtype == torch.float32 else (False,):
+                with calls.rounding(tf32):
+                    calls.backward(one, saved, algorithm)
+            layer_of(one, algorithm, marks_of("some", one.input, lengths))
+            count += 2
     torch.cuda.synchronize()
     return count
 
@@ -155,14 +185,16 @@ OTHERS = {"c_api": run_c_api, "jax": run_jax, "algorithms": run_algorithms}
 def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("sanitize: there is no GPU here")
-    names = sys.argv[1:]
+    names, part = sys.argv[1:], Part()
+    if names and "/" in names[-1]:
+        part = Part(*map(int, names.pop().split("/")))
     unknown = {*names} - {*OTHERS} - {word(op) for op in OPS.values()}
     if unknown:
         raise SystemExit(f"sanitize: nothing is called {', '.join(sorted(unknown))}")
     ops = [name for name in names if name not in OTHERS]
-    count = run_ops(ops) if ops or not names else 0
+    count = run_ops(ops, part) if ops or not names else 0
     for name in [name for name in names if name in OTHERS] if names else ["c_api"]:
-        count += OTHERS[name]()
+        count += OTHERS[name](part)
     # gpu.sh looks for this line, because a run that ended earlier proves nothing.
     print(f"sanitize: done, {count} cases of {len(OPS)} ops of treadle {treadle.__version__}")
 

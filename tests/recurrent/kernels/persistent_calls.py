@@ -37,7 +37,7 @@ def most_hidden(algorithm: str, dtype: torch.dtype, cell: str = "lltm") -> int:
     if algorithm in ("step", "warp") or (algorithm == "tiles" and dtype != torch.float64):
         return 1 << 20
     if algorithm == "cluster" and C_PARTS.get(cell, 1) > 1:  # only clusters of one block
-        return {torch.float64: 0, torch.float32: 128}.get(dtype, 64)
+        return {torch.float64: 0, torch.float32: 96 if BLOCKS[cell] == 4 else 128}.get(dtype, 64)
     if not gpus.any_clusters():
         return most_hidden_of_other_gpus(algorithm, dtype, cell)
     if dtype not in HALVES:

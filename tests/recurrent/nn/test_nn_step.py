@@ -82,8 +82,10 @@ def test_all_states_but_h_are_wide(device: str) -> None:
     marks[100, 1] = True
     with torch.no_grad():
         expected = half(x, wide, reset=marks)
+    # On CUDA, a layer rounds its products with the input to bfloat16, and a step does not.
+    allowed = {"rtol": 1e-2, "atol": 1e-2} if device == "cuda" else {}
     for found, state in zip(stepped(step, x, marks)[1:], expected[1], strict=True):
-        torch.testing.assert_close(found, state)
+        torch.testing.assert_close(found, state, **allowed)
 
 
 @EACH

@@ -40,7 +40,7 @@ def away_from_ties(made: dict[str, Any]) -> None:
     if bias is not None and bias.dtype in HALVES:
         i, f, _, _ = bias.chunk(4, -1)
         signs = 1 - 2 * (torch.arange(i.shape[-1], device=i.device) % 2)
-        i.add_(8 * signs)
+        i.add_(16 * signs)
         f.sub_(8 * signs)
 
 
