@@ -38,21 +38,30 @@ HEADERS = {
 ARCHITECTURES = {90: "sm_90a", 100: "sm_100a"}  # all others have the plain name, such as sm_80
 
 
+def target_of(architecture: int) -> str:
+    """NVRTC's name of the architecture. If layers are planned for another GPU
+    (docs/other_gpus.md), it is compute_80, and the driver assembles the PTX for this GPU."""
+    if os.environ.get("TREADLE_IMPOSED_GPU"):
+        return "compute_80"
+    return ARCHITECTURES.get(architecture, f"sm_{architecture}")
+
+
 def compiled(
     functors: str, name: str, kernel: str, expression: str, architecture: int
 ) -> tuple[bytes, bytes]:
     """A kernel's image for the GPU and its symbol, from disk or compiled now."""
+    target = target_of(architecture)
     text = (
         '#include "kernels/recurrent/formula/functors.h"\n'
         f"namespace treadle::math {{\n{functors}}}\n"
         f'#include "kernels/recurrent/{HEADERS[kernel]}"\n'
     )
     nvrtc = _nvrtc()
-    path = disk.path_of(text, expression, str(architecture), nvrtc.version)
+    path = disk.path_of(text, expression, target, nvrtc.version)
     found = disk.read(path)
     if found is None:
         start = time.perf_counter()
-        found = nvrtc.compile(text, expression, architecture)
+        found = nvrtc.compile(text, expression, target)
         print(
             f"treadle: compiled {kernel} of {name} in {time.perf_counter() - start:.1f} s",
             file=sys.stderr,
@@ -95,7 +104,7 @@ class Nvrtc:
             text = self.library.nvrtcGetErrorString(status).decode()
             raise RuntimeError(f"{function}: {text}")
 
-    def compile(self, text: str, expression: str, architecture: int) -> tuple[bytes, bytes]:
+    def compile(self, text: str, expression: str, target: str) -> tuple[bytes, bytes]:
         program = ctypes.c_void_p()
         self._call(
             *("nvrtcCreateProgram", ctypes.byref(program), text.encode(), b"cell.cu"),
@@ -103,7 +112,7 @@ class Nvrtc:
         )
         try:
             self._call("nvrtcAddNameExpression", program, expression.encode())
-            options = self._options(architecture)
+            options = self._options(target)
             given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
             try:
                 self._call("nvrtcCompileProgram", program, len(options), given)
@@ -112,7 +121,8 @@ class Nvrtc:
                 raise RuntimeError(f"{error}\n{log}") from None
             symbol = ctypes.c_char_p()
             self._call("nvrtcGetLoweredName", program, expression.encode(), ctypes.byref(symbol))
-            return self._bytes(program, "nvrtcGetCUBIN"), symbol.value or b""
+            form = "nvrtcGetPTX" if target.startswith("compute_") else "nvrtcGetCUBIN"
+            return self._bytes(program, form), symbol.value or b""
         finally:
             self.library.nvrtcDestroyProgram(ctypes.byref(program))
 
@@ -123,13 +133,12 @@ class Nvrtc:
         self._call(what, program, buffer)
         return buffer.raw[: size.value].rstrip(b"\0") if what.endswith("Log") else buffer.raw
 
-    def _options(self, architecture: int) -> list[str]:
-        name = ARCHITECTURES.get(architecture, f"sm_{architecture}")
+    def _options(self, target: str) -> list[str]:
         headers = [folder / "include" for folder in _toolkit_folders()]
         toolkit = [folder for folder in headers if (folder / "cuda_fp16.h").is_file()][:1]
         folders = [disk.SHIM, disk.include_folder(), *toolkit]
         return [
-            f"-arch={name}",
+            f"-arch={target}",
             "-std=c++17",
             "-default-device",
             *(f"-I{folder}" for folder in folders),

@@ -74,6 +74,18 @@ def test_a_cell_with_several_states(kernel: str, only_packages: None) -> None:
     assert image.startswith(b"\x7fELF")
 
 
+def test_a_kernel_that_is_planned_for_another_gpu(
+    only_packages: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its layout is one of compute_80, whatever the GPU that runs it."""
+    monkeypatch.setenv("TREADLE_IMPOSED_GPU", "A100")
+    expression = f"treadle::block_forward<{KERNELS['block_forward']}>"
+    functors = _sources[cells.LIGRU.key].functors
+    image, symbol = nvrtc.compiled(functors, "ligru", "block_forward", expression, 90)
+    assert b".target sm_80\n" in image and symbol in image
+    assert image.endswith(b"\0")  # as the driver expects a text
+
+
 def test_an_error_of_the_compiler_is_shown(only_packages: None) -> None:
     functors = _sources[cells.LIGRU.key].functors.replace("op::mul", "op::no_such_function", 1)
     expression = f"treadle::recurrence_forward<{KERNELS['recurrence_forward']}>"

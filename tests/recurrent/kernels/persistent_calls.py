@@ -34,12 +34,14 @@ Cases = Iterator[tuple[str, Callable[[], None]]]  # (the name, printed before th
 
 def most_hidden(algorithm: str, dtype: torch.dtype, cell: str = "lltm") -> int:
     """The largest H that the algorithm supports; smaller for LSTM, which has four gates."""
-    if algorithm in ("step", "warp") or (algorithm == "tiles" and dtype != torch.float64):
+    if algorithm in ("step", "warp"):
         return 1 << 20
     if algorithm == "cluster" and C_PARTS.get(cell, 1) > 1:  # only clusters of one block
         return {torch.float64: 0, torch.float32: 96 if BLOCKS[cell] == 4 else 128}.get(dtype, 64)
     if not gpus.any_clusters():
         return most_hidden_of_other_gpus(algorithm, dtype, cell)
+    if algorithm == "tiles":
+        return 0 if dtype == torch.float64 else 1 << 20
     if dtype not in HALVES:
         return {"cluster": 512, "grid": 1024}[algorithm] if dtype == torch.float32 else 0
     return {"cluster": 512 if cell == "lstm" else 768, "grid": 2048}[algorithm]

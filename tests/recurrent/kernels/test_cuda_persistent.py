@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import treadle
+from tests.recurrent.kernels import persistent_worker
 from tests.recurrent.kernels.persistent_calls import DTYPES, fitting, most_hidden
-from tests.recurrent.kernels.persistent_worker import SECONDS, run
+from tests.recurrent.kernels.persistent_worker import NONE_RUNS, SECONDS, NoneRunsError, run
 from tests.recurrent.plan.test_plan import BINDINGS
 from tests.recurrent.support.layer_cases import EACH_CELL
-from tests.support.inputs import HOPPER, SM80, on_hopper
+from tests.support.inputs import HOPPER, SM80
 from tests.support.installed import ROOT
 
 Process = subprocess.Popen[str]
@@ -64,34 +64,22 @@ def tail(text: str) -> str:
 
 
 def finish(process: Process, seconds: float = SECONDS) -> str:
-    """The process's output. The test fails if the process failed or is still running."""
+    """The process's output. The test fails if the process failed or is still running. It is skipped
+    if this GPU supports none of the layers."""
     try:
         said, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         process.kill()
         said, _ = process.communicate()
         pytest.fail(f"still running after {seconds} s:\n{tail(said)}")
+    if process.returncode == NONE_RUNS:
+        pytest.skip("this GPU supports none of these layers")
     assert process.returncode == 0, f"exit status {process.returncode}:\n{tail(said)}"
     return said
 
 
-def fitting_here(group: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Drops widths that the algorithm does not support on this GPU; skips the test if none is
-    left."""
-    algorithm = next((name for name in arguments if name in CHOSEN), None)
-    if on_hopper() or algorithm is None:
-        return arguments
-    named = next((DTYPES[name] for name in arguments if name in DTYPES), None)
-    dtype = named or (torch.float32 if group.startswith("float") else torch.float16)
-    most = most_hidden(algorithm, dtype)
-    kept = tuple(a for a in arguments if not isinstance(a, int) or a <= most)
-    if most == 0 or (kept != arguments and not any(isinstance(a, int) for a in kept)):
-        pytest.skip(f"{algorithm} runs no such layer on this GPU")
-    return kept
-
-
 def watch(group: str, *arguments: Any, seconds: float = SECONDS) -> str:
-    return finish(start(group, *fitting_here(group, arguments)), seconds)
+    return finish(start(group, *arguments), seconds)
 
 
 # ---- values
@@ -308,6 +296,21 @@ def test_a_failing_case_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "3 cases, 1 failed" in said.out and "deliberate" in said.err
     with pytest.raises(AssertionError, match="no case"):
         run(iter(()))
+
+
+def test_refused_cases_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU that is not sm_90, a case passes if the planner refuses its layer, unless it refuses
+    all of them."""
+
+    def refuses() -> None:
+        raise RuntimeError("recurrent_layer: algorithm grid needs 16 multiprocessors, got 8")
+
+    monkeypatch.setattr(persistent_worker, "on_hopper", lambda: False)
+    assert run(iter([("good", lambda: None), ("refused", refuses)])) == []
+    with pytest.raises(NoneRunsError):
+        run(iter([("refused", refuses)]))
+    monkeypatch.setattr(persistent_worker, "on_hopper", lambda: True)
+    assert run(iter([("refused", refuses)])) == ["refused"]
 
 
 def test_a_thread_that_is_left_ends_no_process() -> None:

@@ -14,17 +14,13 @@ from tests.recurrent.support.layer_cases import TENSORS, Lengths, batch_sizes, l
 from tests.support import installed
 from tests.support.cases import OPS
 from tests.support.compare import same_bits
-from tests.support.inputs import FLOATING, GPU, Call, Make, requiring_grad
+from tests.support.inputs import FLOATING, GPU, HOPPER, SM80, Call, Make, requiring_grad
 from tests.support.rule import obeys
 
 pytestmark = GPU
 FORMS: tuple[Lengths, ...] = (None, (5, 5, 3, 1))
 # The planner's choice, and "step", which every GPU and dtype supports.
 ALGORITHMS = pytest.mark.parametrize("algorithm", ["auto", "step"])
-CLUSTERS = pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
-    reason="needs a GPU of sm_90",
-)
 Run = Callable[[], list[Tensor]]
 
 
@@ -197,7 +193,7 @@ def test_tf32_as_torchs_layers_have_it(
 
 
 @pytest.mark.parametrize("batch", [64, 17])
-@pytest.mark.parametrize("algorithm", [pytest.param("cluster", marks=CLUSTERS), "step"])
+@pytest.mark.parametrize("algorithm", [pytest.param("cluster", marks=HOPPER), "step"])
 def test_products_of_h_and_tf32(
     algorithm: str, batch: int, allow_tf32: Callable[[bool], None]
 ) -> None:
@@ -222,7 +218,7 @@ def test_products_of_h_and_tf32(
 @pytest.mark.usefixtures("much_memory")
 @pytest.mark.parametrize(
     ("algorithm", "rows", "hidden"),
-    [("auto", 1 << 30, 2), pytest.param("cluster", 1 << 22, 512, marks=CLUSTERS)],
+    [("auto", 1 << 30, 2), pytest.param("cluster", 1 << 22, 512, marks=HOPPER)],
 )
 def test_more_units_than_32_bits_count(algorithm: str, rows: int, hidden: int) -> None:
     """Only one row has a step, so that only the states are large."""
@@ -241,7 +237,7 @@ def test_more_units_than_32_bits_count(algorithm: str, rows: int, hidden: int) -
 @pytest.mark.usefixtures("much_memory")
 @pytest.mark.parametrize("apart", [1 << 31, 1 << 32])
 @pytest.mark.parametrize(
-    "algorithm", ["step", *(pytest.param(one, marks=CLUSTERS) for one in ("cluster", "grid"))]
+    "algorithm", ["step", *(pytest.param(one, marks=SM80) for one in ("cluster", "grid"))]
 )
 def test_gradients_further_apart_than_32_bits_count(algorithm: str, apart: int) -> None:
     """Gradients of one row's output, with the stride ``apart`` between steps."""
