@@ -12,7 +12,7 @@ import numpy as np
 import treadle.jax as functions
 
 FLOATS = ("float32", "float16", "bfloat16")
-GATES = {"gru": 3, "lstm": 4}
+GATES = {"gru": 3, "lstm": 4, "rnn_tanh": 1, "rnn_relu": 1}
 # T, B, I, H, directions. The first runs the algorithm cluster, the second grid.
 SIZES = ((3, 17, 5, 64, 2), (2, 20, 16, 1024, 1))
 

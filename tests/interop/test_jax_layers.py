@@ -1,4 +1,4 @@
-"""Tests lstm and gru of treadle.jax: values, gradients, jit, vmap, missing kernels, errors."""
+"""Tests the layers of treadle.jax: values, gradients, jit, vmap, missing kernels, errors."""
 
 from __future__ import annotations
 
@@ -12,18 +12,23 @@ from treadle.jax import _ffi
 
 jnp = jax.numpy
 pytestmark = pytest.mark.usefixtures("float64", "on_cpu")
-CELLS = ["lstm", "gru"]
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+CELLS = list(GATES)
 
 
 def draw(cell: str, directions: int, biases: bool, dtype: str = "float64", sizes=(6, 5, 3, 8)):
-    """Returns the arguments of a layer. `sizes` are T, B, I and H."""
+    """Returns the arguments of a layer. `sizes` are T, B, I and H. In half types, rounding decides
+    whether relu has a gradient near 0, so all arguments of rnn_relu are positive."""
     steps, batch, inputs, hidden = sizes
     rng = np.random.default_rng(1)
-    rows, lead = {"lstm": 4, "gru": 3}[cell] * hidden, () if directions == 1 else (2,)
+    rows, lead = GATES[cell] * hidden, () if directions == 1 else (2,)
     states = [(directions, batch, hidden)] * (2 if cell == "lstm" else 1)
     shapes = [(steps, batch, inputs), *states, (*lead, rows, inputs), (*lead, rows, hidden)]
     shapes += [(*lead, rows)] * 2 * biases
-    return [jnp.asarray(rng.normal(size=s) / max(s[-1], 4) ** 0.5, dtype=dtype) for s in shapes]
+    values = [rng.normal(size=s) / max(s[-1], 4) ** 0.5 for s in shapes]
+    if cell == "rnn_relu" and "16" in dtype:
+        values = [np.abs(array) / 2 for array in values]
+    return [jnp.asarray(array, dtype=dtype) for array in values]
 
 
 def reference(cell: str, x, h0, *rest):
@@ -42,11 +47,13 @@ def reference(cell: str, x, h0, *rest):
                 i, f, g, o = jnp.split(of_x + of_h, 4, axis=1)
                 c = jax.nn.sigmoid(f) * state[1] + jax.nn.sigmoid(i) * jnp.tanh(g)
                 state = (jax.nn.sigmoid(o) * jnp.tanh(c), c)
-            else:
+            elif cell == "gru":
                 (r, z, n), (rh, zh, nh) = jnp.split(of_x, 3, axis=1), jnp.split(of_h, 3, axis=1)
                 z = jax.nn.sigmoid(z + zh)
                 n = jnp.tanh(n + jax.nn.sigmoid(r + rh) * nh)
                 state = ((1 - z) * n + z * state[0],)
+            else:
+                state = ((jnp.tanh if cell == "rnn_tanh" else jax.nn.relu)(of_x + of_h),)
             return state, state[0]
 
         begin = tuple(state[d] for state in states)
@@ -106,7 +113,7 @@ def test_many_rows_in_float32(cell: str) -> None:
     close(made, theirs, 2e-5)
 
 
-@pytest.mark.parametrize("name", ["LSTM", "GRU"])
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN"])
 def test_arguments_are_those_of_torch(name: str) -> None:
     torch.manual_seed(0)
     module = getattr(torch.nn, name)(3, 8, bidirectional=True).double()
@@ -117,7 +124,7 @@ def test_arguments_are_those_of_torch(name: str) -> None:
         torch.stack([getattr(module, n), getattr(module, f"{n}_reverse")]).detach() for n in names
     ]
     given = [jnp.asarray(tensor.numpy()) for tensor in (x, *states, *both)]
-    ours = getattr(functions, name.lower())(*given)
+    ours = getattr(functions, "rnn_tanh" if name == "RNN" else name.lower())(*given)
     output, ends = module(x, tuple(states) if name == "LSTM" else states[0])
     theirs = (output, *(ends if name == "LSTM" else [ends]))
     close(ours, [tensor.detach().numpy() for tensor in theirs], 1e-13)
@@ -193,6 +200,8 @@ def test_wrong_arguments() -> None:
         functions.lstm(x, h0, c0, w_ih[:24], w_hh)
     with pytest.raises(ValueError, match=r"gru: weight_hh must be \[24, 8\], got \[32, 8\]"):
         functions.gru(x, h0, w_ih[:24], w_hh)
+    with pytest.raises(ValueError, match=r"rnn_relu: weight_ih must be \[8, 3\], got \[24, 3\]"):
+        functions.rnn_relu(x, h0, w_ih[:24], w_hh[:8])
     with pytest.raises(
         ValueError, match="lstm: bias_ih and bias_hh must both be given, or neither"
     ):

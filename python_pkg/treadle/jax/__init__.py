@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 Array = Any  # jax.Array: mypy does not know JAX's types
 
-__all__ = ["cosine", "gru", "lstm", "scale", "sine", "vector_add"]
+__all__ = ["cosine", "gru", "lstm", "rnn_relu", "rnn_tanh", "scale", "sine", "vector_add"]
 
 _ffi.register()
 
@@ -258,4 +258,62 @@ def gru(
     """
     weights, biases = (weight_ih, weight_hh), (bias_ih, bias_hh)
     output, h_n, _ = _recurrent.layer("gru", x, h0, None, weights, biases)
+    return output, h_n
+
+
+def rnn_tanh(
+    x: Array,
+    h0: Array,
+    weight_ih: Array,
+    weight_hh: Array,
+    bias_ih: Array | None = None,
+    bias_hh: Array | None = None,
+) -> tuple[Array, Array]:
+    """One layer of h = tanh(W_ih x + b_ih + W_hh h + b_hh), like torch.nn.RNN.
+
+    Args:
+        x: [T, B, I], float64, float32, float16 or bfloat16; the other arrays have the same dtype.
+        h0: [D, B, H] for D = 1 or 2 directions. The second reads the sequence from its end.
+        weight_ih: [H, I], weight_hh: [H, H]; bias_ih, bias_hh: [H], both or neither. With two
+            directions, all have a leading dimension 2.
+
+    Returns:
+        output [T, B, D H] and h_n [D, B, H]. What `lstm` says about kernels and derivatives applies
+        here as well.
+
+    Raises:
+        ValueError: a shape is not as above.
+        TypeError: a dtype is not as above.
+
+    Source: kernels/jax/handlers.cpp, kernels/c_api/recurrent.cpp.
+    """
+    weights, biases = (weight_ih, weight_hh), (bias_ih, bias_hh)
+    output, h_n, _ = _recurrent.layer("rnn_tanh", x, h0, None, weights, biases)
+    return output, h_n
+
+
+def rnn_relu(
+    x: Array,
+    h0: Array,
+    weight_ih: Array,
+    weight_hh: Array,
+    bias_ih: Array | None = None,
+    bias_hh: Array | None = None,
+) -> tuple[Array, Array]:
+    """One layer of h = relu(W_ih x + b_ih + W_hh h + b_hh); otherwise like `rnn_tanh`.
+
+    Args:
+        x, h0, weight_ih, weight_hh, bias_ih, bias_hh: as in `rnn_tanh`.
+
+    Returns:
+        output [T, B, D H] and h_n [D, B, H].
+
+    Raises:
+        ValueError: a shape is not as in `rnn_tanh`.
+        TypeError: a dtype is not as in `rnn_tanh`.
+
+    Source: kernels/jax/handlers.cpp, kernels/c_api/recurrent.cpp.
+    """
+    weights, biases = (weight_ih, weight_hh), (bias_ih, bias_hh)
+    output, h_n, _ = _recurrent.layer("rnn_relu", x, h0, None, weights, biases)
     return output, h_n

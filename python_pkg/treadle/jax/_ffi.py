@@ -18,7 +18,7 @@ _NAMES = (
     *("sine", "cosine", "sine_backward", "cosine_backward", "scale", "vector_add"),
     *("recurrent_forward", "recurrent_backward"),
 )
-CELLS = {"lstm": 1, "gru": 2}  # TREADLE_LSTM and TREADLE_GRU
+CELLS = {"lstm": 1, "gru": 2, "rnn_tanh": 3, "rnn_relu": 4}  # TREADLE_LSTM and so on
 DTYPES = {"float16": 0x11002, "bfloat16": 0x11004, "float32": 0x12002, "float64": 0x14002}
 _INVALID = 1  # TREADLE_INVALID
 # The alignment of a workspace in bytes. XLA's buffers may be aligned to less, so the handler skips

@@ -13,15 +13,15 @@ from . import _ffi as ffi
 from ._ffi import Layer
 
 Arrays = tuple[Any, ...]
-_STATE_GATES = {"lstm": 4, "gru": 3}  # gates that have a product with h
-_GATES = 4  # values that the kernels save per unit, for both cells
+_STATE_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}  # gates with a product with h
+_SAVED = _STATE_GATES | {"gru": 4}  # values that the kernels save per unit and step
 
 
 def _forward(layer: Layer, save: bool, *inputs: Any) -> Arrays:
     """Returns output, h_n, c_n and the gates, which are empty unless `save`. `inputs` are the
     products with the input, weight_hh, bias_ih, bias_hh, h0 and c0."""
     d, t, b, h = layer.directions, layer.steps, layer.batch, layer.hidden
-    gates = (d, t, b, _GATES * h) if save else (0,)
+    gates = (d, t, b, _SAVED[layer.cell] * h) if save else (0,)
     results = (
         jax.ShapeDtypeStruct((t, b, d * h), layer.dtype),
         jax.ShapeDtypeStruct((d, b, h), layer.dtype),
@@ -104,10 +104,13 @@ def _step(layer: Layer, weight: Any, bias: Any, state: Arrays, product: Any) -> 
         i, f, g, o = jnp.split(of_x + of_h, 4, axis=-1)
         new_c = jax.nn.sigmoid(f) * c_wide + jax.nn.sigmoid(i) * jnp.tanh(g)
         new_h = jax.nn.sigmoid(o) * jnp.tanh(new_c)
-    else:  # in a GRU, c is h before rounding
+    elif layer.cell == "gru":  # c is h before rounding, as in an RNN
         (r, z, n), (r_h, z_h, n_h) = (jnp.split(part, 3, axis=-1) for part in (of_x, of_h))
         n = jnp.tanh(n + jax.nn.sigmoid(r + r_h) * n_h)
         new_c = new_h = n + jax.nn.sigmoid(z + z_h) * (c_wide - n)
+    else:
+        function = jnp.tanh if layer.cell == "rnn_tanh" else jax.nn.relu
+        new_c = new_h = function(of_x + of_h)
     new_h, new_c = new_h.astype(layer.dtype), new_c.astype(layer.c_dtype)
     return (new_h, new_c), new_h
 
@@ -150,7 +153,7 @@ def _checked_biases(cell: str, biases: Arrays, shape: tuple[int, ...], dtype: An
 
 
 def layer(cell: str, x: Any, h0: Any, c0: Any, weights: Arrays, biases: Arrays) -> Arrays:
-    """Checks the arguments of one layer and returns its output, h_n and c_n. A GRU's c0 is None."""
+    """Checks the arguments of one layer and returns its output, h_n and c_n. Only LSTM has c0."""
     x, h0, weight_ih, weight_hh = (jnp.asarray(array) for array in (x, h0, *weights))
     if x.ndim != 3 or h0.ndim != 3 or h0.shape[0] not in (1, 2):
         rule = "x must be [T, B, I] and h0 [D, B, H] with D 1 or 2"

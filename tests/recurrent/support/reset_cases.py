@@ -12,6 +12,7 @@ from tests.recurrent.support.layer_cases import (
     ARGUMENTS,
     CELLS,
     NAMES,
+    WITH_RELU,
     Lengths,
     batch_sizes,
     layer_arguments,
@@ -77,7 +78,11 @@ def reset_arguments(
     others: tuple[Tensor | None, ...] = (None, None)
     if starts != "zeros":
         places = (d, b) if starts == "rows" else (d, *call.args[0].shape[:-1])
-        others = make(*places, h), make(*places, call.args[3].shape[-1], dtype=state)
+        relu = call.kwargs["cell"] in WITH_RELU  # layer_arguments keeps the sums away from 0
+        others = (
+            make(*places, h, positive=relu),
+            make(*places, call.args[3].shape[-1], dtype=state),
+        )
     return Call((*call.args, *others), {**call.kwargs, "marks": marks})
 
 
