@@ -39,8 +39,8 @@ ARCHITECTURES = {90: "sm_90a", 100: "sm_100a"}  # all others have the plain name
 
 
 def target_of(architecture: int) -> str:
-    """NVRTC's name of the architecture. If layers are planned for another GPU
-    (docs/other_gpus.md), it is compute_80, and the driver assembles the PTX for this GPU."""
+    """NVRTC's name of the architecture. If TREADLE_IMPOSED_GPU makes the planner plan for another
+    GPU, it is compute_80, and the driver assembles the PTX for this GPU."""
     if os.environ.get("TREADLE_IMPOSED_GPU"):
         return "compute_80"
     return ARCHITECTURES.get(architecture, f"sm_{architecture}")
