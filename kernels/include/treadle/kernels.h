@@ -198,7 +198,7 @@ TREADLE_API int treadle_sine_linear_backward(const treadle_device* device,
  *   grad_W_hh = grad_gates[first Gh]^T h_before, for GRU in the order n r z
  *   and the gradients of the biases are sums of grad_gates over T and B
  *
- * CPU: float32 and float64. CUDA: float16, bfloat16 and float32 on GPUs of sm_90 and later, if H is
+ * CPU: float32 and float64. CUDA: float16, bfloat16 and float32 on GPUs of sm_80 and later, if H is
  * a multiple of 8 and the weights fit on the chip (docs/recurrent.md). For any other layer all
  * these functions, including treadle_recurrent_workspace(), return TREADLE_UNSUPPORTED.
  */

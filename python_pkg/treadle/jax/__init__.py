@@ -213,7 +213,7 @@ def lstm(
         output [T, B, D H], h_n [D, B, H] and c_n [D, B, H]. c_n has the dtype of c0.
 
         Every array is differentiable once. The kernels support float32 and float64 on the CPU. On
-        GPUs of sm_90 and later they support float16, bfloat16 and float32 if H is a multiple of 8
+        GPUs of sm_80 and later they support float16, bfloat16 and float32 if H is a multiple of 8
         and the weights fit on the chip. In all other cases a jax.lax.scan in plain JAX runs, which
         computes float16 and bfloat16 in float32. The choice is made when JAX traces the call. It
         depends on the device of x or, in traced code, on JAX's default device. Under vmap the
