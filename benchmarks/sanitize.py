@@ -3,8 +3,7 @@
 Three other names are accepted: `c_api` runs every function of kernels.h; `algorithms` runs
 recurrent_layer with each algorithm, on wider layers than those of the tests; `jax` runs
 treadle.jax, if JAX is installed. Without names, all ops and `c_api` run. A last argument K/N, such
-as 0/4, runs only every Nth case of the ops and of `algorithms`, beginning with case K, so that N
-processes share them.
+as 0/4, runs only every Nth case, beginning with case K, so that N processes share the cases.
 
 The inputs are those of the tests: many dtypes, odd sizes, and strided, misaligned, broadcast and
 empty tensors. Ops run forward, backward, in place and into `out`. The tests check values; this
@@ -46,6 +45,13 @@ class Part:
 
     first: int = 0
     of: int = 1
+
+    @classmethod
+    def read(cls, text: str) -> Part:
+        first, slash, of = text.partition("/")
+        if not (slash and first.isdecimal() and of.isdecimal() and int(first) < int(of)):
+            raise SystemExit(f"sanitize: a part must be K/N with K from 0 to N - 1, got {text}")
+        return cls(int(first), int(of))
 
     def of_all(self, cases: Iterator[T]) -> Iterator[T]:
         return islice(cases, self.first, None, self.of)
@@ -120,7 +126,7 @@ def run_c_api(part: Part) -> int:
     from tests.c_api import everything
 
     count = 0
-    for run in everything.runs("cuda", layers=on_hopper()):
+    for run in part.of_all(everything.runs("cuda", layers=on_hopper())):
         run()
         count += 1
     torch.cuda.synchronize()
@@ -133,7 +139,7 @@ def run_jax(part: Part) -> int:
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     from benchmarks import sanitize_jax
 
-    return sanitize_jax.run("gpu")
+    return sanitize_jax.run("gpu", part.of_all)
 
 
 def layers() -> Iterator[tuple[str, str, torch.dtype, int, int]]:
@@ -187,7 +193,7 @@ def main() -> None:
         raise SystemExit("sanitize: there is no GPU here")
     names, part = sys.argv[1:], Part()
     if names and "/" in names[-1]:
-        part = Part(*map(int, names.pop().split("/")))
+        part = Part.read(names.pop())
     unknown = {*names} - {*OTHERS} - {word(op) for op in OPS.values()}
     if unknown:
         raise SystemExit(f"sanitize: nothing is called {', '.join(sorted(unknown))}")

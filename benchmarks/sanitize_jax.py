@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import jax
@@ -44,13 +45,13 @@ def layers() -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
                 yield getattr(functions, cell), tuple(drawn(*s, dtype=dtype) for s in shapes)
 
 
-def run(platform: str) -> int:
-    """Runs every call and computes all its gradients. Returns the number of calls."""
+def run(platform: str, share: Callable[[Iterator[Any]], Iterable[Any]] = iter) -> int:
+    """Runs every call, or those that `share` picks, and computes all gradients. Returns the number
+    of calls."""
     count = 0
     with jax.default_device(jax.devices(platform)[0]):
-        for make in (elementwise, layers):
-            for function, arguments in make():
-                results, pull = jax.vjp(jax.jit(function), *arguments)
-                jax.block_until_ready(pull(results))
-                count += 1
+        for function, arguments in share(chain(elementwise(), layers())):
+            results, pull = jax.vjp(jax.jit(function), *arguments)
+            jax.block_until_ready(pull(results))
+            count += 1
     return count

@@ -55,3 +55,18 @@ def test_a_name_stands_for_all_forms_of_the_op() -> None:
     cells = {f"recurrent_layer {cell}" for cell in ("lstm", "gru", "lltm", "rnn_tanh", "rnn_relu")}
     formulas = {f"recurrent_layer {cell.key}" for cell in formula_cases.CELLS}
     assert found == {"scale", *cells, *(f"{cell} resets" for cell in cells), *formulas}
+
+
+def test_parts_share_all_cases() -> None:
+    sanitize = import_module("benchmarks.sanitize")
+    parts = [list(sanitize.Part.read(f"{k}/3").of_all(iter(range(8)))) for k in range(3)]
+    assert parts == [[0, 3, 6], [1, 4, 7], [2, 5]]
+    assert list(sanitize.Part().of_all(iter(range(3)))) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("text", ["3/3", "-1/3", "1/0", "/2", "a/2", "1/2/3"])
+def test_a_part_that_is_not_one(text: str) -> None:
+    """A part without cases would report success."""
+    sanitize = import_module("benchmarks.sanitize")
+    with pytest.raises(SystemExit, match="must be K/N with K from 0 to N - 1, got " + text):
+        sanitize.Part.read(text)

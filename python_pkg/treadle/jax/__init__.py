@@ -230,6 +230,12 @@ def lstm(
     return output, h_n, c_n
 
 
+def _without_c(cell: str, x: Any, h0: Any, weights: Any, biases: Any) -> tuple[Array, Array]:
+    """Calls a layer whose only state is h."""
+    output, h_n, _ = _recurrent.layer(cell, x, h0, None, weights, biases)
+    return output, h_n
+
+
 def gru(
     x: Array,
     h0: Array,
@@ -256,9 +262,7 @@ def gru(
 
     Source: kernels/jax/handlers.cpp, kernels/c_api/recurrent.cpp.
     """
-    weights, biases = (weight_ih, weight_hh), (bias_ih, bias_hh)
-    output, h_n, _ = _recurrent.layer("gru", x, h0, None, weights, biases)
-    return output, h_n
+    return _without_c("gru", x, h0, (weight_ih, weight_hh), (bias_ih, bias_hh))
 
 
 def rnn_tanh(
@@ -287,9 +291,7 @@ def rnn_tanh(
 
     Source: kernels/jax/handlers.cpp, kernels/c_api/recurrent.cpp.
     """
-    weights, biases = (weight_ih, weight_hh), (bias_ih, bias_hh)
-    output, h_n, _ = _recurrent.layer("rnn_tanh", x, h0, None, weights, biases)
-    return output, h_n
+    return _without_c("rnn_tanh", x, h0, (weight_ih, weight_hh), (bias_ih, bias_hh))
 
 
 def rnn_relu(
@@ -314,6 +316,4 @@ def rnn_relu(
 
     Source: kernels/jax/handlers.cpp, kernels/c_api/recurrent.cpp.
     """
-    weights, biases = (weight_ih, weight_hh), (bias_ih, bias_hh)
-    output, h_n, _ = _recurrent.layer("rnn_relu", x, h0, None, weights, biases)
-    return output, h_n
+    return _without_c("rnn_relu", x, h0, (weight_ih, weight_hh), (bias_ih, bias_hh))
