@@ -74,7 +74,7 @@ def _folder() -> Path:
     held = builds()
     if not held or not Path(kernels_path()).exists():
         raise ImportError(
-            f"treadle has not been built: {PACKAGE} holds no compiled library. "
+            f"treadle has not been built: {PACKAGE} contains no compiled library. "
             f"Build it with: {rebuild_command()}"
         )
     torch = _torch(held)
@@ -85,9 +85,9 @@ def _folder() -> Path:
         folder = cpu if cpu.exists() else folder
     if not (folder / "libtreadle.so").exists():
         raise ImportError(
-            f"treadle holds builds for torch {', '.join(held)}, and this is torch {version}. "
-            f"Install one of these, for example: {_install_torch(held[-1])}; or build treadle for "
-            f"this torch with: {rebuild_command()}"
+            f"treadle was compiled for torch {', '.join(held)}, but this is torch {version}. "
+            f"Install one of these versions, for example: {_install_torch(held[-1])}; or build "
+            f"treadle for this torch with: {rebuild_command()}"
         )
     return folder
 
@@ -187,8 +187,8 @@ def check() -> None:
     schemas = TREE / "csrc" / "schemas.h"
     if schemas.exists() and hashlib.sha256(schemas.read_bytes()).hexdigest() != built["schemas"]:
         raise ImportError(
-            f"treadle's ops have changed since it was built: {schemas} is not what the library "
-            f"has. Build it again with: {rebuild_command()}"
+            f"treadle's ops have changed since its library was built: {schemas} differs from the "
+            f"library's schemas. Build it again with: {rebuild_command()}"
         )
     fits = _minor(built["torch"]) == _minor(now["torch"])
     fits &= built["cxx11_abi"] == now["cxx11_abi"] and built["machine"] == now["machine"]
@@ -239,10 +239,10 @@ def bindings() -> ModuleType:
         return importlib.import_module("treadle._C")
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"launch_info and plans need treadle._C, which this package has for "
-            f"{' and '.join(_pythons()) or 'no Python'}, and this is Python "
-            f"{platform.python_version()}; all else works without it. To build it: "
-            f"{rebuild_command()}"
+            f"launch_info and only_if_faster of treadle.nn.replace need treadle._C, which this "
+            f"package has for {' and '.join(_pythons()) or 'no Python'}, and this is Python "
+            f"{platform.python_version()}. Everything else works without treadle._C. Build it "
+            f"with: {rebuild_command()}"
         ) from error
 
 

@@ -32,8 +32,8 @@ def collect(problem: str | None = None) -> dict[str, Any]:
         report["gpus"] = _gpus(report)
     if report["built"] and report["built"].get("for_checking"):
         report["notes"].append(
-            "compiled for checking: the CUDA kernels give the same numbers and are slow. For their "
-            f"speed, rebuild without TREADLE_CHECK_BUILD: {_build.rebuild_command()}"
+            "compiled for checking: the CUDA kernels compute the same results, but slowly. To run "
+            f"at full speed, rebuild without TREADLE_CHECK_BUILD: {_build.rebuild_command()}"
         )
     if not report["problems"]:
         _add_ops(report)
@@ -83,7 +83,7 @@ def _gpus(report: dict[str, Any]) -> list[dict[str, Any]]:
     missing = built.get("cuda_missing")
     if missing:
         report["notes"].append(
-            f"built without CUDA, because {missing['reason']}. To change it, {missing['remedy']}: "
+            f"built without CUDA, because {missing['reason']}. For CUDA, {missing['remedy']}: "
             f"{_build.rebuild_command()}"
         )
     return found
@@ -113,6 +113,6 @@ def _add_ops(report: dict[str, Any]) -> None:
         )
     if failed:
         report["notes"].append(
-            "a self-test that fails after an update is often a stale build. Rebuild it with: "
-            f"{_build.rebuild_command()}; if it fails again, open an issue with this report"
+            "if a self-test fails after an update, the build is often out of date. Rebuild with: "
+            f"{_build.rebuild_command()}; if the test fails again, open an issue with this report"
         )

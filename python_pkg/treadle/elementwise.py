@@ -73,7 +73,7 @@ def vector_add(
             _add_out(a, other, alpha=alpha, out=out)
             return out
         add = _add if isinstance(b, Tensor) else _add_number
-        # A keyword argument takes as much time as the rest of this function.
+        # Passing alpha by keyword would take as much time as the rest of this function.
         return add(a, b) if alpha == 1 else add(a, b, alpha=alpha)  # type: ignore[no-any-return]
     except (RuntimeError, ValueError):  # NumPy raises ValueError when it compares an array with 1
         if _are_tensors(a, out) and _are_plain(b, alpha):

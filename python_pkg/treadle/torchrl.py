@@ -49,7 +49,7 @@ class _Fused:
         if recurrent_backend != "treadle":
             raise ValueError(
                 f"{name}: recurrent_backend must be 'treadle', got {recurrent_backend!r}: "
-                f"torchrl.modules.{name} has the others"
+                f"for other backends, use torchrl.modules.{name}"
             )
         if recurrent_recompute not in ("none", "full"):
             raise ValueError(

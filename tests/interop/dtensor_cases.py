@@ -91,7 +91,7 @@ def refused() -> None:
     cut = placed(torch.ones(4, 3), s(0), mesh)
     part = DTensor.from_local(torch.ones(4, 3), mesh, [SUM])
     for call, words in (
-        (lambda: treadle.vector_add(cut, torch.ones(3)), "b must be a DTensor as others are, got"),
+        (lambda: treadle.vector_add(cut, torch.ones(3)), "b must be a DTensor, because other"),
         (lambda: treadle.sine_(part), "sine_: x must have the placements of the result, got P"),
         (lambda: treadle.sine(cut, out=cut), "sine: out must not be given, got a DTensor"),
     ):

@@ -183,8 +183,8 @@ def wrong(message: str, call: Callable[[Tensor], Any]) -> Any:
             lambda x: treadle.sine_linear_jet(x, torch.ones(4, 3), None, 3.0, 2),
         ),
         wrong(
-            "Jet.of: x must be dense, got a nested tensor of layout torch.jagged; x.values() are "
-            "the points of a jagged one",
+            "Jet.of: x must be dense, got a nested tensor of layout torch.jagged; for a jagged "
+            "tensor, pass x.values()",
             treadle.Jet.of,
         ),
         wrong(
@@ -204,9 +204,9 @@ def wrong(message: str, call: Callable[[Tensor], Any]) -> Any:
             lambda x: treadle.lstm(x, (), (), True, 1, 0.0, True, False, True),
         ),
         wrong(
-            "GRU: input must be dense, got a nested tensor of layout torch.jagged; pad it by "
-            "torch.nested.to_padded_tensor(input, 0.0) and give lengths, of a jagged one "
-            "input.offsets().diff()",
+            "GRU: input must be dense, got a nested tensor of layout torch.jagged; pass "
+            "torch.nested.to_padded_tensor(input, 0.0) and lengths=, which is "
+            "input.offsets().diff() for a jagged tensor",
             lambda x: treadle.nn.GRU(3, 4)(x),
         ),
         wrong(

@@ -192,25 +192,33 @@ def test_the_scan_is_the_kernel(cell: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_wrong_arguments() -> None:
     x, h0, c0, w_ih, w_hh, b_ih, b_hh = draw("lstm", 1, True)
-    with pytest.raises(ValueError, match=r"lstm: x must be \[T, B, I\] and h0 .* got \[5, 3\]"):
+    with pytest.raises(
+        ValueError, match=r"lstm: x must have shape \[T, B, I\] and h0 .* got \[5, 3\]"
+    ):
         functions.lstm(x[0], h0, c0, w_ih, w_hh)
-    with pytest.raises(ValueError, match=r"lstm: h0 must be \[1, 5, 8\], got \[1, 4, 8\]"):
+    with pytest.raises(ValueError, match=r"lstm: h0 must have shape \[1, 5, 8\], got \[1, 4, 8\]"):
         functions.lstm(x, h0[:, :4], c0, w_ih, w_hh)
-    with pytest.raises(ValueError, match=r"lstm: weight_ih must be \[32, 3\], got \[24, 3\]"):
+    with pytest.raises(
+        ValueError, match=r"lstm: weight_ih must have shape \[32, 3\], got \[24, 3\]"
+    ):
         functions.lstm(x, h0, c0, w_ih[:24], w_hh)
-    with pytest.raises(ValueError, match=r"gru: weight_hh must be \[24, 8\], got \[32, 8\]"):
+    with pytest.raises(
+        ValueError, match=r"gru: weight_hh must have shape \[24, 8\], got \[32, 8\]"
+    ):
         functions.gru(x, h0, w_ih[:24], w_hh)
-    with pytest.raises(ValueError, match=r"rnn_relu: weight_ih must be \[8, 3\], got \[24, 3\]"):
+    with pytest.raises(
+        ValueError, match=r"rnn_relu: weight_ih must have shape \[8, 3\], got \[24, 3\]"
+    ):
         functions.rnn_relu(x, h0, w_ih[:24], w_hh[:8])
     with pytest.raises(
         ValueError, match="lstm: bias_ih and bias_hh must both be given, or neither"
     ):
         functions.lstm(x, h0, c0, w_ih, w_hh, b_ih)
-    with pytest.raises(TypeError, match="lstm: c0 must be float64, got float32"):
+    with pytest.raises(TypeError, match="lstm: c0 must have dtype float64, got float32"):
         functions.lstm(x, h0, c0.astype("float32"), w_ih, w_hh)
-    with pytest.raises(TypeError, match="lstm: bias_hh must be float64, got float32"):
+    with pytest.raises(TypeError, match="lstm: bias_hh must have dtype float64, got float32"):
         functions.lstm(x, h0, c0, w_ih, w_hh, b_ih, b_hh.astype("float32"))
-    with pytest.raises(TypeError, match="lstm: x must be one of float16, .* got int32"):
+    with pytest.raises(TypeError, match="lstm: x must have dtype .*float16.*, got int32"):
         functions.lstm(x.astype("int32"), h0, c0, w_ih, w_hh)
     second = jax.grad(lambda x: jax.grad(loss_of(functions.lstm))(x, h0, c0, w_ih, w_hh).sum())
     with pytest.raises(ValueError, match="cannot be differentiated"):

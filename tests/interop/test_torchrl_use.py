@@ -103,7 +103,8 @@ def test_without_inner_cells() -> None:
 BAD = (
     (
         {"recurrent_backend": "pad"},
-        "recurrent_backend must be 'treadle', got 'pad': torchrl.modules.{kind} has the others",
+        "recurrent_backend must be 'treadle', got 'pad': for other backends, use "
+        "torchrl.modules.{kind}",
     ),
     ({"recurrent_recompute": "half"}, "recurrent_recompute must be 'none' or 'full', got 'half'"),
 )

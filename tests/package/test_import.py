@@ -98,7 +98,7 @@ def test_another_torch_minor(tmp_path: Path) -> None:
     shutil.copytree(of_torch, of_torch.with_name("torch-2.10"))
     of_torch.rename(of_torch.with_name("torch-2.3"))
     sentence = refused(folder)
-    assert "holds builds for torch 2.3, 2.10, and this is torch" in sentence
+    assert "was compiled for torch 2.3, 2.10, but this is torch" in sentence
     assert f"this is torch {FACTS['torch']}" in sentence
     assert "-m pip install 'torch==2.10.*'" in sentence
     assert "-m pip install --no-build-isolation --no-deps --force-reinstall" in sentence
@@ -108,7 +108,7 @@ def test_another_torch_minor(tmp_path: Path) -> None:
 def test_an_older_torch_and_a_nightly_to_come(tmp_path: Path, version: str) -> None:
     other = f"import torch; torch.__version__ = '{version}'; import treadle"
     sentence = refused(installed.copy(tmp_path), other)
-    assert f"and this is torch {version}" in sentence
+    assert f"but this is torch {version}" in sentence
     assert "build treadle for this torch with: " in sentence
 
 

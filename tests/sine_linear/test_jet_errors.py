@@ -179,9 +179,7 @@ def test_what_is_no_jet(device: str) -> None:
     layer, weight = SineLinear(I, 4, device=device), torch.zeros(4, I, device=device)
     for given in (x, (x, None, None, None), None):
         found = type(given).__name__
-        words = (
-            f"jet must be a treadle.Jet, got {found}: treadle.Jet.of(x) is that of coordinates x"
-        )
+        words = f"jet must be a treadle.Jet, got {found}: call treadle.Jet.of(x) for coordinates x"
         for name, call in (
             ("SineLinear.jet", lambda j: layer.jet(j)),
             ("jet_linear", lambda j: treadle.jet_linear(j, weight)),

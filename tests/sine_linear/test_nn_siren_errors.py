@@ -66,7 +66,7 @@ def test_a_final_activation_is_a_module_behind_a_linear_layer() -> None:
     words = "Siren: final_activation must be a torch.nn.Module or None, got builtin_function_or_m"
     with pytest.raises(TypeError, match=f"^{words}"):
         Siren(2, 8, 1, 1, True, final_activation=torch.sigmoid)
-    words = "Siren: final_activation must come with outermost_linear=True, got it after a sine"
+    words = "Siren: outermost_linear must be True if final_activation is given, got False"
     with pytest.raises(ValueError, match=f"^{words}$"):
         Siren(2, 8, 1, 1, final_activation=nn.Sigmoid())
 

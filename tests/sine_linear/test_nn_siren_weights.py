@@ -196,7 +196,7 @@ def test_a_linear_last_layer_of_the_paper_is_no_sine(strict: bool) -> None:
     load into it. A last sine layer of the paper has other names."""
     saved = Paper([2, 12, 12, 3], True).state_dict()
     outer = nn.ModuleDict({"siren": Siren(2, 12, 1, 3)})
-    words = r"Siren: outermost_linear must be True for these, got False: siren.net.2.weight is that"
+    words = r"Siren: outermost_linear must be True for this state dict, got False: siren"
     with pytest.raises(RuntimeError, match=words):
         given = {f"siren.{name}": value for name, value in saved.items()}
         outer.load_state_dict(given, strict=strict)

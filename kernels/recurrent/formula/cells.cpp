@@ -55,14 +55,14 @@ const char* add_formula(const char* name, int gates, int input_gates, int state_
                         int affine, const char* forward, const char* backward,
                         const char* forward_tangent, const char* backward_tangent) {
   if (!takes_gates(gates, input_gates, state_gates)) {
-    return "a cell has 1 to 4 gates with both products; or 1 or 2 fewer of them, one gate with "
-           "only the product of h and one with only that of the input";
+    return "gates must be 1 to 4, with input_gates and state_gates equal to gates; or 3 or 4, with "
+           "input_gates and state_gates equal to gates - 1";
   }
-  if (c_parts < 0 || c_parts > kMostCParts) return "a cell has at most 3 states besides h";
+  if (c_parts < 0 || c_parts > kMostCParts) return "c_parts must be 0 to 3";
   const std::lock_guard<std::mutex> lock(mutex);
-  if (cell_named(name) != nullptr) return "a cell of this name is already registered";
+  if (cell_named(name) != nullptr) return "name must be new, got that of a registered cell";
   const int index = count.load(std::memory_order_relaxed);
-  if (index == kMost) return "the process has registered too many cells";
+  if (index == kMost) return "a process must register at most 4096 cells, got more";
   auto* const cell =
       new FormulaCell{name,
                       static_cast<CellKind>(static_cast<int>(CellKind::kFormula) + index),

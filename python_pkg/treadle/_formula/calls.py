@@ -91,12 +91,14 @@ class Value:
 
     def __bool__(self) -> bool:
         raise TypeError(
-            "a formula has no branches, because it runs for every unit: use torch.where(condition, "
-            "a, b)"
+            "a formula must not branch on its values, which are symbols: use "
+            "torch.where(condition, a, b)"
         )
 
     def __float__(self) -> float:
-        raise TypeError("a formula's arguments are not numbers: use torch's functions, not math's")
+        raise TypeError(
+            "a formula's arguments are symbols, not numbers: use functions of torch, not of math"
+        )
 
     def _not_pointwise(self, *_: Any) -> Value:
         raise TypeError(f"a formula computes each unit from its own values; {KNOWN}")
@@ -130,12 +132,12 @@ def _is_number(value: Any) -> bool:
 def lift(graph: Graph, value: Any) -> Node:
     if isinstance(value, Value):
         if value.graph is not graph:
-            raise TypeError("a formula's values must be those of its own call")
+            raise TypeError("a formula must use only its own values, got another formula's")
         return value.node
     if not _is_number(value):
         raise TypeError(
-            f"a formula takes its arguments and numbers, got {_kind(value)}"
-            + (": what is learned must come through a gate" if isinstance(value, Tensor) else "")
+            f"a formula may use only its arguments and numbers, got {_kind(value)}"
+            + (": pass learned values through a gate" if isinstance(value, Tensor) else "")
         )
     if not abs(value) <= sys.float_info.max:
         raise ValueError(f"a formula's numbers must be finite, got {value}")
@@ -158,8 +160,8 @@ def _refuse_functions() -> None:
     while frame is not None and frame.f_globals.get("__name__") != f"{__package__}.cell":
         if frame.f_globals.get("__name__") == torch.autograd.function.__name__:
             raise TypeError(
-                "a formula cannot call an autograd.Function: its derivatives are those of the "
-                "operations that it runs"
+                "a formula cannot call an autograd.Function, whose backward would be ignored: use "
+                "torch's pointwise operations"
             )
         frame = frame.f_back  # type: ignore[assignment]
 
@@ -167,7 +169,7 @@ def _refuse_functions() -> None:
 def where(condition: Any, input: Any, other: Any) -> Value:
     a, b = input, other
     if not _is_condition(condition):
-        raise TypeError("torch.where takes a comparison of a formula's values first")
+        raise TypeError("torch.where: condition must be a comparison of a formula's values")
     graph = condition.graph
     return Value(graph, graph.where(condition.node, lift(graph, a), lift(graph, b)))
 
@@ -189,10 +191,10 @@ def _power(input: Any, exponent: Any) -> Value:
     if known and exponent == 0.5:
         return call("sqrt", input)
     if not known or exponent != int(exponent):
-        raise TypeError(f"a formula's exponents are integers or 0.5, got {_kind(exponent)}")
+        raise TypeError(f"a formula's exponents must be integers or 0.5, got {_kind(exponent)}")
     count = abs(int(exponent))
     if not 1 <= count <= 8:
-        raise ValueError(f"a formula's exponents are from -8 to 8 and not 0, got {exponent}")
+        raise ValueError(f"a formula's exponents must be from -8 to 8 and not 0, got {exponent}")
     # A negative power is computed as a power of the reciprocal. In this form, its derivatives
     # overflow only where torch's derivatives overflow too.
     base = input if exponent > 0 else call("div", 1.0, input)

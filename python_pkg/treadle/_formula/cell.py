@@ -94,7 +94,7 @@ class Cell:
             only_input is not None and (only_input == only_state)
         ):
             raise ValueError(
-                "Cell: only_input and only_state must be two gates, or neither be given, got "
+                "Cell: only_input and only_state must be two different gates or both None, got "
                 f"{only_input!r} and {only_state!r}"
             )
         for label, gate in (("only_input", only_input), ("only_state", only_state)):
@@ -115,7 +115,8 @@ class Cell:
             self.gates = both
         if not (both and len(given) <= 4):
             raise ValueError(
-                f"Cell: gates must be 1 to 4 names, of which one has both products, got {given}"
+                "Cell: gates must be 1 to 4 names, at least one besides only_input and only_state, "
+                f"got {given}"
             )
         #: How many gates are computed from the input, and how many from h.
         self.input_gates = self.state_gates = len(both) + (only_input is not None)
@@ -174,8 +175,8 @@ class Cell:
             if value is self:
                 return _global, (self._module, name)
         raise TypeError(
-            f"Cell: {self.name} must be a global variable of the module that made it to be "
-            "pickled, because its formula is code: assign it there, or save the layers' state_dict"
+            f"Cell: {self.name} cannot be pickled, because its formula is code: assign it to a "
+            "global variable of the module that creates it, or save the state_dict of its layers"
         )
 
     def __deepcopy__(self, memo: Any) -> Cell:

@@ -85,7 +85,7 @@ def _nvrtc() -> Nvrtc:
     for place in [*(str(p) for p in places if p.is_file()), name]:
         with contextlib.suppress(OSError):
             return Nvrtc(ctypes.CDLL(place))
-    raise RuntimeError(f"{name} was not found: install a CUDA build of torch, which brings it")
+    raise RuntimeError(f"{name} was not found: install a CUDA build of torch, which includes it")
 
 
 class Nvrtc:

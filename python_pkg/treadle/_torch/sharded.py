@@ -65,10 +65,13 @@ def _mesh(op: str, tensors: Tensors) -> DeviceMesh:
         if isinstance(t, DTensor):
             if t.device_mesh != mesh:
                 raise RuntimeError(
-                    f"{op}: {name} must be on the mesh of the others, {mesh}, got {t.device_mesh}"
+                    f"{op}: {name} must be on the mesh of the other DTensors, {mesh}, "
+                    f"got {t.device_mesh}"
                 )
         elif t.dim() > 0 and name != "batch_sizes":
-            raise RuntimeError(f"{op}: {name} must be a DTensor as others are, got a plain tensor")
+            raise RuntimeError(
+                f"{op}: {name} must be a DTensor, because other arguments are, got a plain tensor"
+            )
     return mesh
 
 

@@ -56,7 +56,7 @@ _grad_cosine.defvjp(
 def _floating(op: str, x: Any) -> Any:
     x = jnp.asarray(x)
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
-        raise TypeError(f"{op}: x must be of real numbers, got {x.dtype}")
+        raise TypeError(f"{op}: x must have a real dtype, got {x.dtype}")
     return x.astype(jnp.result_type(x, 1.0))
 
 
@@ -110,7 +110,7 @@ _scale.defvjp(
 def _number(op: str, name: str, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float):
         kind = type(value).__name__
-        raise TypeError(f"{op}: {name} must be an int or a float of Python, got {kind}")
+        raise TypeError(f"{op}: {name} must be a Python int or float, got {kind}")
     return value
 
 
@@ -119,7 +119,10 @@ def _common(op: str, number: Any, *arrays: Any) -> tuple[Any, ...]:
     dtype = jnp.result_type(*arrays, number)
     if jnp.issubdtype(dtype, jnp.complexfloating) or jnp.issubdtype(dtype, jnp.unsignedinteger):
         if dtype != jnp.uint8:
-            raise TypeError(f"{op}: arrays must be of real numbers, or uint8, got {dtype}")
+            raise TypeError(
+                f"{op}: arrays must promote to a bool, floating-point, signed integer or uint8 "
+                f"dtype, got {dtype}"
+            )
     return tuple(array.astype(dtype) for array in arrays)
 
 

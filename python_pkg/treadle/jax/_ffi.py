@@ -71,8 +71,8 @@ def register() -> None:
     path = _build.LIB / "libtreadle_jax.so"
     if not path.exists():
         raise ImportError(
-            f"treadle was built where no JAX was installed: {path} is missing. With JAX "
-            f"installed, build it with: {_build.rebuild_command()}"
+            f"treadle was built without JAX: {path} is missing. Install JAX, and then build "
+            f"treadle with: {_build.rebuild_command()}"
         )
     try:
         library = ctypes.CDLL(str(path))

@@ -135,9 +135,9 @@ def by_scan(layer: Layer, *inputs: Any) -> Arrays:
 
 def _require(cell: str, name: str, array: Any, shape: tuple[int, ...], dtype: Any) -> None:
     if array.shape != shape:
-        raise ValueError(f"{cell}: {name} must be {list(shape)}, got {list(array.shape)}")
+        raise ValueError(f"{cell}: {name} must have shape {list(shape)}, got {list(array.shape)}")
     if array.dtype != dtype:
-        raise TypeError(f"{cell}: {name} must be {dtype}, got {array.dtype}")
+        raise TypeError(f"{cell}: {name} must have dtype {dtype}, got {array.dtype}")
 
 
 def _checked_biases(cell: str, biases: Arrays, shape: tuple[int, ...], dtype: Any) -> Arrays:
@@ -156,10 +156,10 @@ def layer(cell: str, x: Any, h0: Any, c0: Any, weights: Arrays, biases: Arrays) 
     """Checks the arguments of one layer and returns its output, h_n and c_n. Only LSTM has c0."""
     x, h0, weight_ih, weight_hh = (jnp.asarray(array) for array in (x, h0, *weights))
     if x.ndim != 3 or h0.ndim != 3 or h0.shape[0] not in (1, 2):
-        rule = "x must be [T, B, I] and h0 [D, B, H] with D 1 or 2"
+        rule = "x must have shape [T, B, I] and h0 [D, B, H] with D = 1 or 2"
         raise ValueError(f"{cell}: {rule}, got {list(x.shape)} and {list(h0.shape)}")
     if x.dtype.name not in ffi.DTYPES:
-        raise TypeError(f"{cell}: x must be one of {', '.join(ffi.DTYPES)}, got {x.dtype}")
+        raise TypeError(f"{cell}: x must have dtype {' or '.join(ffi.DTYPES)}, got {x.dtype}")
     (steps, batch, inputs), (directions, _, hidden) = x.shape, h0.shape
     rows = _STATE_GATES[cell] * hidden
     lead = () if directions == 1 else (2,)

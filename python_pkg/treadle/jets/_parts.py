@@ -170,7 +170,7 @@ def dropout(packed: Tensor, probability: float) -> Tensor:
 
 def check_coordinates(op: str, name: str, x: Any) -> Tensor:
     check_tensor(op, name, x)
-    check_dense(op, name, x, f"; {name}.values() are the points of a jagged one")
+    check_dense(op, name, x, f"; for a jagged tensor, pass {name}.values()")
     if not x.is_floating_point():
         raise TypeError(
             f"{op}: {name} must have a floating-point dtype, got {dtype_name(x.dtype)}: "
@@ -187,8 +187,8 @@ def check_parts(op: str, jet: Any, kind: type[Any]) -> None:
     """Raises unless ``jet`` is a ``kind`` (treadle.Jet) and its parts match."""
     if not isinstance(jet, kind):
         raise TypeError(
-            f"{op}: jet must be a treadle.Jet, got {type(jet).__name__}: treadle.Jet.of(x) is that "
-            "of coordinates x"
+            f"{op}: jet must be a treadle.Jet, got {type(jet).__name__}: call treadle.Jet.of(x) "
+            "for coordinates x"
         )
     value, gradient, laplacian, diagonal = jet
     for name, part in jet._asdict().items():

@@ -18,8 +18,9 @@ class _Cell(NamedTuple):
     biases: int
 
     @property
-    def gate_count(self) -> int:
-        return len(self.gates.split(", "))
+    def described(self) -> str:
+        gates = f"{len(self.gates.split(', '))} gates ({self.gates})" if self.gates else "no gates"
+        return f"{gates} and {self.biases} bias" + ("es" if self.biases > 1 else "")
 
 
 _CELLS = {
@@ -75,12 +76,9 @@ def wrong_cell(
         return None
     own, other = _CELLS[cell], _CELLS[name]
     our, their = f"{own.article} {cell}", f"{other.article} {name}"
-    biases = f"{other.biases} bias" + ("es" if other.biases > 1 else "")
-    gates = f"{other.gate_count} gates ({other.gates})" if other.gates else "no gates"
-    own_gates = f"{own.gate_count} ({own.gates})" if own.gates else "none"
     return (
-        f"{module}: the state dict must be {our}'s, got {their}'s: {their} has {gates} and "
-        f"{biases}, {our} {own_gates} and {own.biases}: weights cannot be carried over"
+        f"{module}: the state dict must be {our}'s, got {their}'s: {their} has {other.described}, "
+        f"but {our} has {own.described}, so the weights cannot be converted"
     )
 
 
@@ -96,7 +94,7 @@ def layer_from_cell(layer: Any, state_dict: dict[str, Any], prefix: str) -> str 
         )
     sizes = [layer.hidden_size, layer.input_size]
     if weights.dim() != 2 or weights.size(1) != sum(sizes):
-        return None  # load_state_dict reports it
+        return None  # load_state_dict reports the wrong shape
     del state_dict[f"{prefix}weights"]
     with torch.no_grad():
         hh, ih = torch.split(weights, sizes, dim=1)
@@ -115,7 +113,7 @@ def cell_from_layer(state_dict: dict[str, Any], prefix: str) -> str | None:
     if any(f"{names[0][:-1]}{other}" in state_dict for other in ("1", "0_reverse")):
         return (
             "LLTMCell: the state dict of an LLTM must be of one layer in one direction, got more: "
-            "its docstring has the weights of each"
+            "the docstring of treadle.nn.LLTM shows how to copy one of them"
         )
     with torch.no_grad():
         state_dict[f"{prefix}weights"] = torch.cat([state_dict.pop(n) for n in names], dim=1)

@@ -84,8 +84,8 @@ def check_features(module: str, letters: str, input: Tensor) -> None:
     if not input.is_floating_point() and not input.is_complex():
         raise DtypeError(
             f"{module}: input must be features of shape {letters}, got "
-            f"{dtype_name(input.dtype)} of shape {list(input.shape)}: indices go through a "
-            "torch.nn.Embedding first"
+            f"{dtype_name(input.dtype)} of shape {list(input.shape)}: pass indices "
+            "through a torch.nn.Embedding first"
         )
 
 

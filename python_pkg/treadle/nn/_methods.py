@@ -66,8 +66,8 @@ class Methods:
         layer = self._ref()
         if layer is None:
             raise RuntimeError(
-                f"{self._front.name}: the module must live as long as its forward is called, got "
-                "the forward of a module that is gone"
+                f"{self._front.name}: the module must still exist when its forward is called, got "
+                "the forward of a deleted module"
             )
         return layer
 

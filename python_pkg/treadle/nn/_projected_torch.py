@@ -2,7 +2,7 @@
 
 On a CPU, torch.lstm is composed of differentiable ops, so it supports every kind of derivative. At
 each step it multiplies m = o tanh(c) by W_hr and the result by W_hh. run_projected
-(_projections.py) multiplies m by the product of both matrices. It takes more multiplications, but
+(_projections.py) multiplies m by the product of both matrices. This takes more multiplications, but
 calls no ops at each step.
 """
 

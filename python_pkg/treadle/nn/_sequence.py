@@ -28,8 +28,8 @@ Pair = tuple[Tensor, Tensor]
 _layers_from_zeros: Any = torch.ops.treadle.layers_from_zeros.default
 
 PAD = (
-    "; pad it by torch.nested.to_padded_tensor(input, 0.0) and give lengths, of a jagged one "
-    "input.offsets().diff()"
+    "; pass torch.nested.to_padded_tensor(input, 0.0) and lengths=, which is "
+    "input.offsets().diff() for a jagged tensor"
 )
 
 
@@ -112,7 +112,7 @@ class Front:
         return type(input) is Tensor and not torch.compiler.is_compiling() and not is_tracing()
 
     def zeros(self, input: Tensor, shape: tuple[int, ...]) -> States:
-        """The initial states if the caller gives none."""
+        """The initial states if the caller passes none."""
         # If input is a DTensor, the op requires DTensors as states, and new_zeros makes one.
         zeros = input.new_zeros(shape)
         return (zeros,) * len(self.states)
@@ -141,8 +141,8 @@ class Front:
         )
         if options.return_cells and len(self.states) == 1:
             raise ValueError(
-                f"{self.name}: return_cells must be False, got True: the state of each step is "
-                "the output"
+                f"{self.name}: return_cells must be False, got True: the output is the "
+                "state of every step"
             )
         forward: Callable[..., Any] = self._forward_packed if packed else self._forward_rows
         output, states, cells = forward(layer, input, hx, options)
@@ -184,8 +184,8 @@ class Front:
         # Under torch.export, pack_padded_sequence returns batch_sizes of another dtype.
         if batch_sizes.dtype is not torch.int64:
             raise RuntimeError(
-                f"{self.name}: input must be padded and come with lengths= where torch.export "
-                "traces a model, got what pack_padded_sequence gives there"
+                f"{self.name}: input must be padded and passed with lengths= under "
+                "torch.export, got a PackedSequence"
             )
         if data.dim() != 2 or differs(data.size(-1), layer.input_size):
             raise ShapeError(
@@ -207,7 +207,7 @@ class Front:
         states = self._start(layer, data, hx, batch)
         if states is not None and hx is not None:
             states = _permuted(states, sorted_indices)
-        # If reset_hx has one state for each row, these are in the caller's order. If it has one for
+        # If reset_hx has one state for each row, they are in the caller's order. If it has one for
         # each step and row, they are in the order of the data.
         if any(state.dim() == 3 and state.size(1) == batch for state in options.reset_hx):
             options = options._replace(reset_hx=_permuted(options.reset_hx, sorted_indices))
@@ -344,8 +344,8 @@ class SequenceLayers(NotScripted):
             reset: bool, [T, B] ([B, T] if ``batch_first``; [T] without a batch). For a
                 ``PackedSequence``, a bool ``PackedSequence``, or one value for each row of its
                 data. Where true, the sequence resets before that step; see :func:`treadle.lstm`.
-            reset_hx: the state after a reset, by default zeros: like ``hx``, or one for each step,
-                [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``).
+            reset_hx: the state after a reset; zeros if None. Like ``hx`` or, with a state for each
+                step, [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``).
             lengths: [B] ([] without a batch), int64 or int32 on the device of ``input``: the number
                 of steps of each sequence. Give it instead of a ``PackedSequence``. See
                 :func:`treadle.lstm` for the treatment of padding and of values outside 0 ... T.
@@ -368,7 +368,7 @@ class SequenceLayers(NotScripted):
             Errors of LSTM, GRU and RNN are also instances of the classes that torch.nn raises.
 
         ``torch.compile`` breaks the graph at torch's ``pack_padded_sequence`` and
-        ``pad_packed_sequence``; ``lengths`` needs neither.
+        ``pad_packed_sequence``; with ``lengths``, neither is needed.
         """
         # Dynamo does not compile a function with a graph break in a `try`, such as this one. But it
         # would compile the functions called below, in a cache that all layers share. So disable it.

@@ -1,4 +1,5 @@
-"""Finds modules that may be slower than torch's: layers with launches at each step, and cells."""
+"""Finds modules that may be slower than torch's: layers with launches at each step, and cells on
+GPUs."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from .._check.tensors import dtype_name
 
 # The planner is called for this batch, because replace() does not know the model's batch.
 STEPS, BATCH = 128, 16
-# In these dtypes cuDNN runs all steps in one launch. In bfloat16 it does not, so it is slower.
+# In these dtypes cuDNN runs all steps in one launch. In bfloat16 it does not, so cuDNN is slower.
 DTYPES = (torch.float32, torch.float16)
 
 
@@ -21,15 +22,17 @@ def why_maybe_slower(module: nn.RNNBase | nn.RNNCellBase) -> str | None:
     weight = next(module.parameters())
     if isinstance(module, nn.RNNCellBase):
         slower = weight.device.type == "cuda"  # benchmarks/results/h100/h100-cells.json
-        return "on a GPU cells are not faster to train than torch's" if slower else None
+        reason = "on a GPU, training with treadle's cells is not faster than torch's"
+        return reason if slower else None
     if weight.device.type != "cuda" or weight.dtype not in DTYPES:
         return None
     properties = torch.cuda.get_device_properties(weight.device)
     if "step" not in _algorithms(module, weight.dtype, properties):
         return None
     return (
-        f"on {properties.name} a layer of H {module.hidden_size} in {dtype_name(weight.dtype)} "
-        "takes a product and a kernel for each step, which may be slower than cuDNN's layer"
+        f"on {properties.name}, a {dtype_name(weight.dtype)} layer with hidden_size "
+        f"{module.hidden_size} launches a matrix product and a kernel at each step, which may be "
+        "slower than cuDNN"
     )
 
 

@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn.utils import rnn
 
 PAD_REASON = (
-    "torch cannot trace it; a recurrent layer of treadle's takes lengths= instead, which needs "
-    "neither packing nor padding"
+    "torch cannot trace this function; treadle's recurrent layers take lengths= instead, and then "
+    "need neither packing nor padding"
 )
 
 DEFAULTS = (None, False)
@@ -33,7 +33,7 @@ def fx_leaf(module: Any, input: object, *args: object, **kwargs: object) -> Any:
     path = tracer.path_of_module(module)
     if not path:
         raise TypeError(
-            f"{type(module).__name__} is a leaf for torch.fx; trace a module that contains it"
+            f"{type(module).__name__} is a leaf of torch.fx graphs; trace a module that contains it"
         )
     # Values are compared by identity, because == of a Proxy adds a node to the graph.
     given = {key: value for key, value in kwargs.items() if not any(value is d for d in DEFAULTS)}

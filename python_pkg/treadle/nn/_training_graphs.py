@@ -73,7 +73,7 @@ class Recorder:
 
 
 class Graphs:
-    """Captures ``fn`` for inputs like ``samples``. A call replays what was captured."""
+    """Captures ``fn`` for inputs like ``samples``. A call replays the captured graphs."""
 
     def __init__(
         self,
@@ -108,8 +108,8 @@ class Graphs:
         self._modules.check()
         if (now := _autocast(self.device)) != self._autocast:
             raise RuntimeError(
-                "training_step: autocast must be as it was when the step was made, "
-                f"{self._autocast}, got {now}"
+                f"training_step: autocast must be {self._autocast}, as when the step was made, "
+                f"got {now}"
             )
         self._make_token()
         node = None if self._token is None else self._token.grad_fn
@@ -155,12 +155,13 @@ class Graphs:
             self._modules.hold(leaves_of(outputs, begin))
             if versions != [t._version for t in slot.inputs]:
                 raise RuntimeError(
-                    "make_training_step: fn must not change its arguments, got one that does"
+                    "make_training_step: fn must not change its arguments, got one that it changes"
                 )
             self.trained_outputs = [k for k, t in enumerate(outputs) if t.requires_grad]
             if not self.trained_outputs:
                 raise RuntimeError(
-                    "make_training_step: fn must return a tensor that requires grad, got none"
+                    "make_training_step: fn must return at least one tensor that requires grad, "
+                    "got none"
                 )
             self.output_grads = [torch.zeros_like(outputs[k]) for k in self.trained_outputs]
             with self.aliased():
@@ -187,8 +188,9 @@ class Graphs:
             while first.__context__ is not None:
                 first = first.__context__
             raise RuntimeError(
-                "make_training_step: fn must run as CUDA graphs, forward and backward, without "
-                f"waiting for the device, got an error: {str(first).partition(chr(10))[0]}"
+                "make_training_step: CUDA graphs must be able to capture fn and its backward pass, "
+                "which must not wait for the device, got an error: "
+                f"{str(first).partition(chr(10))[0]}"
             ) from error
         for slot in slots:
             slot.forget()
@@ -205,8 +207,8 @@ class Graphs:
         if not self._free:
             raise RuntimeError(
                 f"training_step: at most {self.calls} calls may wait for their backward pass, "
-                "got another: make the step with more calls, or call it in torch.no_grad() where "
-                "no gradient is needed"
+                "got one more: pass a larger calls= to make_training_step, or call the step in "
+                "torch.no_grad() if no gradient is needed"
             )
         slot = self._free.popleft()
         slot.call += 1
@@ -229,7 +231,8 @@ class Graphs:
         if wanted and self._task not in (None, task):
             raise RuntimeError(
                 "training_step: a backward pass must end before the next one begins, got one "
-                "within another, or after one that failed: then call the step again first"
+                "that began during another, or after another failed: after a failure, call the "
+                "step again before the next backward pass"
             )
         self._recorder.enter()
         given = [grads[k] for k in self.trained_outputs]
@@ -323,12 +326,14 @@ class _Lease:
         if self.slot.call != self._call:
             raise RuntimeError(
                 "training_step: the backward pass of a call must not run again after later calls "
-                "have taken its memory, got one that does: make the step with more calls"
+                "have reused the call's memory, got such a backward pass: pass a larger calls= to "
+                "make_training_step"
             )
         if self._versions != self._graphs.versions():
             raise RuntimeError(
                 "training_step: the parameters must not change between a call and its backward "
-                "pass, got one that was written in place: call optimizer.step() afterwards"
+                "pass, got a parameter that was written in place: call optimizer.step() after the "
+                "backward pass"
             )
 
 
@@ -365,8 +370,8 @@ class _Call(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
         if torch.is_grad_enabled():
             raise RuntimeError(
-                "training_step: create_graph must be False, as a step has first derivatives only, "
-                "got True: call fn itself"
+                "training_step: create_graph must be False, because a training step has no second "
+                "derivatives, got True: call fn itself to compute them"
             )
         ctx.lease.check()
         found = ctx.graphs.backward(ctx.lease.slot, ctx.node, grads)

@@ -106,14 +106,14 @@ class Modules:
         for own, name, p, address, frozen in self._parameters:
             if own.get(name) is not p or p.data_ptr() != address:
                 raise RuntimeError(
-                    f"training_step: {name} must stay in the memory that it had when the step "
-                    "was made, got other memory: call make_training_step again after .to() or an "
-                    "assignment"
+                    f"training_step: {name} must stay at the address that it had when the step "
+                    "was made, got another address: call make_training_step again after .to() or "
+                    "after assigning a parameter"
                 )
             if frozen and p.requires_grad:
                 raise RuntimeError(
-                    f"training_step: {name} must not require grad, as when the step was made, got "
-                    "one that does: call make_training_step again"
+                    f"training_step: {name} must not require grad, because it did not when the "
+                    "step was made, got requires_grad=True: call make_training_step again"
                 )
 
 
@@ -136,8 +136,9 @@ def leaves_of(outputs: Iterable[Tensor], begin: int) -> list[Tensor]:
             found.append(node.variable)
         elif node._sequence_nr() <= begin:
             raise RuntimeError(
-                "make_training_step: fn must take tensors that it differentiates by as arguments, "
-                f"got one that was computed before ({node.name()}): add it to sample_args"
+                "make_training_step: fn must get every tensor that requires grad and was computed "
+                f"before the call as an argument, got a result of {node.name()} that is not one: "
+                "add it to sample_args"
             )
         for following, _ in node.next_functions:
             if following is not None and following not in seen:

@@ -38,7 +38,7 @@ class CellFront(Front):
         if options.return_cells:
             raise ValueError(
                 f"{self.name}: return_cells must be False, got True: layers of a Cell do not "
-                "support it"
+                "support this argument"
             )
         data, batch_sizes = input if len(input) == 2 else (*input, None)
         found = self.op(
@@ -104,7 +104,7 @@ class Recurrent(SequenceLayers, nn.Module):
         TypeError, ValueError: an argument is not as above.
     """
 
-    _groups = "groups"  # what a subclass calls that argument
+    _groups = "groups"  # the name of this argument in a subclass, for errors
 
     def __init__(
         self,

@@ -147,7 +147,7 @@ def restore(model: nn.Module) -> Replaced:
             left[name] = (
                 f"{type(module).__name__} is a subclass"
                 if methods_of(module) is None
-                else "its forward was set on the module after replace: undo that first"
+                else "its forward was set on the module after replace: remove that forward first"
             )
             continue
         else:
@@ -170,12 +170,12 @@ def _why_left(module: nn.Module) -> str | None:
     if kind not in _METHODS:
         name = torchs.__name__
         return (
-            f"{kind.__name__} is a subclass and may have its own forward pass; if that calls "
-            f"torch.nn.{name}'s, create the module from class Ours({kind.__name__}, "
-            f"treadle.nn.{name}), or set its __class__ to that class, to call treadle's instead"
+            f"{kind.__name__} is a subclass and may have its own forward pass; if that pass calls "
+            f"torch.nn.{name}.forward, define class Ours({kind.__name__}, treadle.nn.{name}) to "
+            "call treadle's instead, and create the module from Ours or set its __class__ to Ours"
         )
     if "forward" in vars(module) and not is_forward_ours(module):
-        return "its forward was set on the module: replace the model before that"
+        return "its forward was set on the module: call replace before setting it"
     return None
 
 

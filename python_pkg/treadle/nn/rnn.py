@@ -63,7 +63,7 @@ class _TorchLayers(SequenceLayers):
             self._make_blocks(device)
 
     def _make_blocks(self, device: torch.device | str | int | None) -> None:
-        """Makes the parameters of a module that was constructed on the device meta, with the
+        """Makes the parameters of a module that was constructed on the meta device, with the
         columns of one block in each weight_hh."""
         layer: Any = self
         if layer.proj_size:
@@ -83,7 +83,7 @@ class _TorchLayers(SequenceLayers):
         if name == "qconfig":  # torch.ao.quantization sets it on every module of a model
             warnings.warn(
                 f"{self._front.name}: torch.ao.quantization leaves this module in floating point, "
-                "because it looks for torch.nn's class: call treadle.nn.restore(model) before",
+                "because it quantizes only torch.nn's class: call treadle.nn.restore(model) first",
                 stacklevel=2,
             )
         super().__setattr__(name, value)

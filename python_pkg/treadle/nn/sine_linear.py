@@ -162,7 +162,7 @@ class SineLinear(NotScripted, nn.Module):
                 try:
                     self.set_extra_state(state_dict.pop(key))
                 except (TypeError, ValueError) as wrong:
-                    text = f"without the entry {key!r} the weights load regardless"
+                    text = f"to load the weights regardless, remove the entry {key!r}"
                     error_msgs.append(f"{wrong}; {text}")
             super()._load_from_state_dict(state_dict, prefix, metadata, *args)
         # State dicts of older versions and of other implementations have no extra state.

@@ -259,8 +259,8 @@ class Siren(NotScripted, nn.Module):
             )
             if paper and isinstance(self._layers()[-1], SineLinear) and weight in state_dict:
                 args[-1].append(
-                    f"Siren: outermost_linear must be True for these, got False: {weight} is that "
-                    "of a linear layer"
+                    "Siren: outermost_linear must be True for this state dict, got False: "
+                    f"{weight} belongs to a linear layer"
                 )
             rename_layers(state_dict, prefix, last)
             super()._load_from_state_dict(state_dict, prefix, metadata, *args)
@@ -276,5 +276,5 @@ def _check_activation(activation: object, linear: bool) -> None:
         )
     if not linear:
         raise ValueError(
-            "Siren: final_activation must come with outermost_linear=True, got it after a sine"
+            "Siren: outermost_linear must be True if final_activation is given, got False"
         )

@@ -53,7 +53,7 @@ def make_step(layer: nn.Module, batch: int, *, clone: bool = False) -> Step:
     """
     if front_of(layer) is None:
         raise TypeError(
-            "make_step: layer must be a treadle.nn.LSTM, GRU, RNN or LLTM, "
+            "make_step: layer must be a treadle.nn.LSTM, GRU, RNN, LLTM or Recurrent, "
             f"got {type(layer).__module__}.{type(layer).__qualname__}"
         )
     rows, copies = check_count("make_step", "batch", batch), check_bool("make_step", "clone", clone)
@@ -83,7 +83,7 @@ class Step:
         with torch.inference_mode(mode=False), torch.no_grad():
             self._make_memory(batch)
             self._graph: torch.cuda.CUDAGraph | None = None
-            self._stream: torch.cuda.Stream | None = None  # of the last call
+            self._stream: torch.cuda.Stream | None = None  # the last call's stream
             if self._device.type == "cuda":
                 self._capture()
 
@@ -97,8 +97,8 @@ class Step:
 
         Returns:
             h of the last layer, [B, H] ([B, P] with projections), of the parameters' dtype. The
-            next call overwrites it, unless the step was made with ``clone=True``. Changing it does
-            not change the state.
+            next call overwrites it, unless the step was made with ``clone=True``. Writing to this
+            tensor does not change the state.
 
         Raises:
             TypeError: ``input`` or ``reset`` is not a tensor.
@@ -124,7 +124,8 @@ class Step:
     @property
     def state(self) -> Tensor | States:
         """The state after the last step, in the form of the layer's ``hx``: h, or a tuple of h
-        and the others, each [num_layers, B, H]. For float16 and bfloat16, all but h are float32.
+        and the other states, each [num_layers, B, H]. For float16 and bfloat16, all except h are
+        float32.
         Every step reads and writes these tensors. If you write to them, the next step begins with
         the new values."""
         return self._states[0] if len(self._names) == 1 else self._states
@@ -166,7 +167,7 @@ class Step:
         kind: dict[str, Any] = {"device": self._device, "dtype": self._dtype}
         shape = (layer.num_layers, batch, layer.hidden_size)
         self._projection = getattr(layer, "proj_size", 0)
-        features = self._projection or layer.hidden_size  # of h
+        features = self._projection or layer.hidden_size  # the size of h
         of_c = self._dtype if self._dtype not in HALVES else torch.float32
         others = len(self._names) - 1
         if others and (self._projection or of_c is not self._dtype):
@@ -244,8 +245,8 @@ class Step:
         self._check_device("input", input)
         if input.requires_grad and torch.is_grad_enabled():
             raise RuntimeError(
-                "step: input must not require grad, as a step records nothing: call the layer to "
-                "train it, or give input.detach(), got one that does"
+                "step: input must not require grad, because a step records no gradients, got a "
+                "tensor that does: pass input.detach(), or call the layer itself to train it"
             )
         if reset is not None:
             _check_tensor("reset", reset, "[B]", self._reset)
@@ -260,8 +261,9 @@ class Step:
             found = parameters.get(name)
             if found is None or found.data_ptr() != place:
                 raise RuntimeError(
-                    f"step: {name} must stay in the memory that it had when the step was made, "
-                    "got other memory: call make_step again after .to() or an assignment"
+                    f"step: {name} must stay at the address that it had when the step was made, "
+                    "got another address: call make_step again after .to() or after assigning a "
+                    "parameter"
                 )
 
     def _check_device(self, name: str, t: Tensor) -> None:
@@ -274,28 +276,28 @@ class Step:
 def _own_parameters(layer: Any) -> dict[str, Tensor]:
     if layer.bidirectional:
         raise ValueError(
-            "make_step: layer must have one direction, got bidirectional=True: the second reads "
-            "each sequence from its end"
+            "make_step: layer must have one direction, got bidirectional=True: the second "
+            "direction reads each sequence from its end"
         )
     own: dict[str, Tensor] = layer._parameters
     names = [name for names in layer._all_weights for name in names]
     for name in names:
         if own.get(name) is None:
             raise ValueError(
-                f"make_step: layer must hold its parameters itself, got a {name} that is computed "
-                "at every call: parametrize.remove_parametrizations, prune.remove or "
-                "remove_weight_norm of torch.nn.utils ends that"
+                f"make_step: layer must have plain parameters, got a {name} that is computed at "
+                "every call: first call parametrize.remove_parametrizations, prune.remove or "
+                "remove_weight_norm of torch.nn.utils"
             )
         if type(own[name]) is not nn.Parameter or own[name].is_meta:
-            kind = "one on meta" if own[name].is_meta else f"a {type(own[name].data).__name__}"
+            kind = "on meta" if own[name].is_meta else f"a {type(own[name].data).__name__}"
             raise ValueError(
-                f"make_step: layer must hold plain parameters with values, got a {name} that is "
+                f"make_step: layer must have plain parameters with values, got a {name} that is "
                 f"{kind}"
             )
     if any(a is not own[b] for a, b in zip(parameters_of(layer), names, strict=False)):
         raise ValueError(
-            "make_step: layer must hold its parameters itself, got a _flat_weights that was "
-            "written to"
+            "make_step: layer must use its own parameters, got other tensors in "
+            "layer._flat_weights: assign them to the parameters instead"
         )
     return {name: own[name].detach() for name in names}
 

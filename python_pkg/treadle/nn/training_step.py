@@ -146,7 +146,8 @@ class TrainingStep:
         tensors, structure = pytree.tree_flatten(args)
         if structure != self._structure:
             raise ValueError(
-                f"training_step: args must be like sample_args, {self._structure}, got {structure}"
+                "training_step: args must have the structure of sample_args, "
+                f"{self._structure}, got {structure}"
             )
         for sample, t in zip(self._samples, tensors, strict=True):
             if not isinstance(t, Tensor):
@@ -170,8 +171,8 @@ class TrainingStep:
                 )
             if t.requires_grad and not sample.requires_grad:
                 raise RuntimeError(
-                    f"training_step: {sample.name} must not require grad, as its sample does not, "
-                    "got one that does: make the step with sample.requires_grad_(), or give "
-                    f"{sample.name}.detach()"
+                    f"training_step: {sample.name} must not require grad, because its sample does "
+                    "not, got requires_grad=True: make the step with sample.requires_grad_(), or "
+                    f"pass {sample.name}.detach()"
                 )
         return tensors

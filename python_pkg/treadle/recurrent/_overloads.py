@@ -30,8 +30,8 @@ class Overloads(NamedTuple):
             raise TypeError(f"{self.name}: return_cells must be a bool, got {kind}")
         if cells and self.input_cells is None:
             raise RuntimeError(
-                f"{self.name}: return_cells must be False, got True: the state of each step is "
-                "the output"
+                f"{self.name}: return_cells must be False, got True: the output is the "
+                "state of every step"
             )
         packed = _packed(self.name, args, kwargs)
         self._check_types(args, kwargs, packed)
@@ -50,7 +50,7 @@ class Overloads(NamedTuple):
         if args or first in kwargs:
             input = args[0] if args else kwargs[first]
             if isinstance(input, Tensor):
-                check_dense(self.name, first, input, "; pad it and give lengths")
+                check_dense(self.name, first, input, "; pad it and pass lengths=")
             else:
                 check_tensor(self.name, first, input)
         place = 2 if packed and "batch_sizes" not in kwargs else 1
@@ -62,7 +62,9 @@ class Overloads(NamedTuple):
                 rule, kind = "params must be a list of tensors", type(params).__name__
                 raise TypeError(f"{self.name}: {rule}, got {kind}")
             if any(p is None for p in params):
-                raise TypeError(f"{self.name}: params must be a list of tensors, got a None in it")
+                raise TypeError(
+                    f"{self.name}: params must be a list of tensors, got a list with None"
+                )
 
     def _check_hx(self, hx: object) -> None:
         one, many = isinstance(hx, Tensor), isinstance(hx, (tuple, list))

@@ -70,12 +70,12 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no gates": (
         {"gates": ()},
         ValueError,
-        "Cell: gates must be 1 to 4 names, of which one has both products, got ()",
+        "Cell: gates must be 1 to 4 names, at least one besides only_input and only_state, got ()",
     ),
     "five gates": (
         {"gates": tuple("abcde")},
         ValueError,
-        "Cell: gates must be 1 to 4 names, of which one has both products, got "
+        "Cell: gates must be 1 to 4 names, at least one besides only_input and only_state, got "
         "('a', 'b', 'c', 'd', 'e')",
     ),
     "equal gates": (
@@ -97,7 +97,8 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "half of the pair": (
         {"gates": ("a", "b"), "only_input": "a"},
         ValueError,
-        "Cell: only_input and only_state must be two gates, or neither be given, got 'a' and None",
+        "Cell: only_input and only_state must be two different gates or both None, got "
+        "'a' and None",
     ),
     "a gate that is not there": (
         {"gates": ("a", "b", "c"), "only_input": "a", "only_state": "x"},
@@ -107,7 +108,8 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no gate of both": (
         {"gates": ("a", "b"), "only_input": "a", "only_state": "b"},
         ValueError,
-        "Cell: gates must be 1 to 4 names, of which one has both products, got ('a', 'b')",
+        "Cell: gates must be 1 to 4 names, at least one besides only_input and only_state, "
+        "got ('a', 'b')",
     ),
     "forward": ({"forward": 3}, TypeError, "Cell: forward must be a function or text, got int"),
     "arguments": (
@@ -151,10 +153,10 @@ FORMULAS: dict[str, tuple[Callable[[Any, Any], Any], type[Exception], str]] = {
     "branch": (
         lambda a, h: a if a > 0 else h,
         TypeError,
-        "a formula has no branches, because it runs for every unit: use torch.where(condition, "
+        "a formula must not branch on its values, which are symbols: use torch.where(condition, "
         "a, b)",
     ),
-    "max of Python": (lambda a, h: max(a, h), TypeError, "a formula has no branches"),
+    "max of Python": (lambda a, h: max(a, h), TypeError, "a formula must not branch"),
     "unknown function": (
         lambda a, h: torch.cumsum(a, 0),
         TypeError,
@@ -164,13 +166,13 @@ FORMULAS: dict[str, tuple[Callable[[Any, Any], Any], type[Exception], str]] = {
     "tensor": (
         lambda a, h: a * torch.ones(3),
         TypeError,
-        "a formula takes its arguments and numbers, got Tensor: what is learned must come through "
+        "a formula may use only its arguments and numbers, got Tensor: pass learned values through "
         "a gate",
     ),
     "math": (
         lambda a, h: math.exp(a),
         TypeError,
-        "a formula's arguments are not numbers: use torch's functions, not math's",
+        "a formula's arguments are symbols, not numbers: use functions of torch, not of math",
     ),
     "matrix product": (
         lambda a, h: a @ h,
@@ -187,12 +189,12 @@ FORMULAS: dict[str, tuple[Callable[[Any, Any], Any], type[Exception], str]] = {
     "power of a value": (
         lambda a, h: a**h,
         TypeError,
-        "a formula's exponents are integers or 0.5, got a value of the formula",
+        "a formula's exponents must be integers or 0.5, got a value of the formula",
     ),
     "infinite power": (
         lambda a, h: a**math.inf,
         TypeError,
-        "a formula's exponents are integers or 0.5, got inf",
+        "a formula's exponents must be integers or 0.5, got inf",
     ),
     "no bounds": (lambda a, h: torch.clamp(a), ValueError, "clamp: min or max must be given"),
     "a function of its own derivative": (
@@ -206,17 +208,25 @@ FORMULAS: dict[str, tuple[Callable[[Any, Any], Any], type[Exception], str]] = {
         "add: comparisons are combined by & and |, not by arithmetic",
     ),
     "and": (lambda a, h: a & (h > 0), TypeError, "& takes comparisons of a formula's values"),
-    "text": (lambda a, h: a * "2", TypeError, "a formula takes its arguments and numbers, got str"),
+    "text": (
+        lambda a, h: a * "2",
+        TypeError,
+        "a formula may use only its arguments and numbers, got str",
+    ),
     "infinity": (
         lambda a, h: a * math.inf,
         ValueError,
         "a formula's numbers must be finite, got inf",
     ),
-    "power": (lambda a, h: a**1.5, TypeError, "a formula's exponents are integers or 0.5, got 1.5"),
+    "power": (
+        lambda a, h: a**1.5,
+        TypeError,
+        "a formula's exponents must be integers or 0.5, got 1.5",
+    ),
     "large power": (
         lambda a, h: a**9,
         ValueError,
-        "a formula's exponents are from -8 to 8 and not 0, got 9",
+        "a formula's exponents must be from -8 to 8 and not 0, got 9",
     ),
     "in place": (
         lambda a, h: torch.nn.functional.relu(a, inplace=True),
@@ -226,12 +236,12 @@ FORMULAS: dict[str, tuple[Callable[[Any, Any], Any], type[Exception], str]] = {
     "nothing": (
         lambda a, h: None,
         TypeError,
-        "a formula takes its arguments and numbers, got None",
+        "a formula may use only its arguments and numbers, got None",
     ),
     "condition": (
         lambda a, h: torch.where(a, a, h),
         TypeError,
-        "torch.where takes a comparison of a formula's values first",
+        "torch.where: condition must be a comparison of a formula's values",
     ),
 }
 

@@ -96,7 +96,7 @@ def test_packed_batches_have_lengths_of_their_own() -> None:
         (
             "GRU",
             {"return_cells": True},
-            "GRU: return_cells must be False, got True: the state of each step is the output",
+            "GRU: return_cells must be False, got True: the output is the state of every step",
         ),
     ],
 )
@@ -107,7 +107,7 @@ def test_modules(kind: str, options: dict[str, Any], message: str) -> None:
 
 
 def test_cells_of_a_gru_and_of_no_bool() -> None:
-    message = "gru: return_cells must be False, got True: the state of each step is the output"
+    message = "gru: return_cells must be False, got True: the output is the state of every step"
     with pytest.raises(RuntimeError, match=f"^{re.escape(message)}$"):
         Given("gru").run(return_cells=True)
     with pytest.raises(TypeError, match="^lstm: return_cells must be a bool, got int$"):

@@ -45,16 +45,16 @@ def test_indices_are_told_of_the_embedding(kind: Any, shape: Any, batch_first: b
     layer, tokens = kind(I, H, batch_first=batch_first), torch.zeros(shape, dtype=torch.int64)
     assert said(lambda: layer(tokens)) == (
         f"{kind.__name__}: input must be features of shape {letters}, got int64 of shape "
-        f"{list(shape)}: indices go through a torch.nn.Embedding first"
+        f"{list(shape)}: pass indices through a torch.nn.Embedding first"
     )
 
 
 @EACH
 def test_packed_indices_and_those_of_a_cell(kind: Any) -> None:
     packed = PackedSequence(torch.zeros(T * B, dtype=torch.int32), SIZES)
-    words = "input must be features of shape [S, I], got int32 of shape [15]: indices go through"
+    words = "input must be features of shape [S, I], got int32 of shape [15]: pass indices"
     assert said(lambda: kind(I, H)(packed)).startswith(f"{kind.__name__}: {words}")
-    words = "LLTMCell: input must be features of shape [B, I], got bool of shape [3, 8]: indices go"
+    words = "LLTMCell: input must be features of shape [B, I], got bool of shape [3, 8]: pass in"
     assert said(lambda: LLTMCell(I, H)(torch.zeros(B, I) > 0)).startswith(words)
     words = "LLTMCell: input must be a tensor, got list"
     assert said(lambda: LLTMCell(I, H)([1.0]), TypeError) == words

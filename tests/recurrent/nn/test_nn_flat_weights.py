@@ -264,7 +264,7 @@ def test_functional_calls_leave_nothing_behind(kind: str) -> None:
 def test_a_step_refuses_written_weights() -> None:
     layer = treadle.nn.GRU(I, H)
     assigned(layer, torch.tensor(2.0))
-    words = "make_step: layer must hold its parameters itself, got a _flat_weights that was written"
+    words = "make_step: layer must use its own parameters, got other tensors in layer._flat_weights"
     with pytest.raises(ValueError, match=re.escape(words)):
         treadle.nn.make_step(layer, B)
 

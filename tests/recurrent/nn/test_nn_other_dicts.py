@@ -22,10 +22,10 @@ GATES = {
     "LLTM": "an LLTM has 3 gates (i, o, z) and 1 bias",
 }
 OWN = {
-    "RNN": "an RNN none and 2",
-    "GRU": "a GRU 3 (r, z, n) and 2",
-    "LSTM": "an LSTM 4 (i, f, g, o) and 2",
-    "LLTM": "an LLTM 3 (i, o, z) and 1",
+    "RNN": "an RNN has no gates and 2 biases",
+    "GRU": "a GRU has 3 gates (r, z, n) and 2 biases",
+    "LSTM": "an LSTM has 4 gates (i, f, g, o) and 2 biases",
+    "LLTM": "an LLTM has 3 gates (i, o, z) and 1 bias",
 }
 
 
@@ -33,7 +33,7 @@ def reason(into: str, of: str, module: str = "") -> str:
     article = {"GRU": "a", "LSTM": "an", "LLTM": "an", "RNN": "an"}
     return (
         f"{module or into}: the state dict must be {article[into]} {into}'s, got {article[of]} "
-        f"{of}'s: {GATES[of]}, {OWN[into]}: weights cannot be carried over"
+        f"{of}'s: {GATES[of]}, but {OWN[into]}, so the weights cannot be converted"
     )
 
 
@@ -66,7 +66,7 @@ def test_another_cells_weights_raise_with_the_reason(
 
 def test_between_ours_as_between_torchs() -> None:
     for a, b in ((GRU, LSTM), (LSTM, GRU)):
-        with pytest.raises(RuntimeError, match="weights cannot be carried over"):
+        with pytest.raises(RuntimeError, match="the weights cannot be converted"):
             a(I, H).load_state_dict(b(I, H).state_dict())
 
 

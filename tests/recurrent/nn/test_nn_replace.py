@@ -124,9 +124,9 @@ def test_hooks_stay() -> None:
 
 def subclass_of(kind: str, name: str) -> str:
     return (
-        f"{name} is a subclass and may have its own forward pass; if that calls torch.nn.{kind}'s, "
-        f"create the module from class Ours({name}, treadle.nn.{kind}), or set its __class__ to "
-        "that class, to call treadle's instead"
+        f"{name} is a subclass and may have its own forward pass; if that pass calls "
+        f"torch.nn.{kind}.forward, define class Ours({name}, treadle.nn.{kind}) to call treadle's "
+        "instead, and create the module from Ours or set its __class__ to Ours"
     )
 
 
@@ -143,7 +143,7 @@ def test_what_is_left() -> None:
     assert found.replaced == []
     assert found.left == {
         "mine": subclass_of("LSTM", "Mine"),
-        "hooked": "its forward was set on the module: replace the model before that",
+        "hooked": "its forward was set on the module: call replace before setting it",
     }
     assert [type(m) for m in model.values()] == kinds
     assert [isinstance(m, LSTM) for m in model.values()].count(True) == 1
@@ -291,7 +291,7 @@ def test_only_what_is_faster(
     monkeypatch.setattr(model[1], "parameters", lambda *_, **__: iter([weight]))
     found = replace(model, only_if_faster=True)
     assert (found.replaced == []) == stays and isinstance(model[1], (LSTM, GRU)) != stays
-    words = f"on {gpu.name} a layer of H {hidden} in {str(dtype)[6:]} takes a product and a kernel"
+    words = f"on {gpu.name}, a {str(dtype)[6:]} layer with hidden_size {hidden} launches a matrix"
     assert [why.startswith(words) for why in found.left.values()] == [True] * stays
 
 
@@ -305,4 +305,4 @@ def test_cells_stay_on_a_gpu_where_only_what_is_faster_is_wanted(
     weight = torch.empty(0).as_subclass(OnGpu)
     found = replace(nn.Sequential(cell), only_if_faster=True)
     assert found.replaced == []
-    assert found.left == {"0": "on a GPU cells are not faster to train than torch's"}
+    assert found.left == {"0": "on a GPU, training with treadle's cells is not faster than torch's"}

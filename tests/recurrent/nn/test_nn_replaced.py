@@ -72,7 +72,7 @@ def test_memory_is_freed_with_the_last_reference(kind: str) -> None:
         assert weight() is None
     finally:
         gc.enable()
-    words = f"{kind}: the module must live as long as its forward is called"
+    words = f"{kind}: the module must still exist when its forward is called"
     with pytest.raises(RuntimeError, match=words):
         forward(X)
 
@@ -156,8 +156,8 @@ def test_a_forward_that_another_tool_has_set(kind: str) -> None:
         hooks.add_hook_to_module(each.rnn, hooks.ModelHook())
     assert is_ours(net) and isinstance(net.rnn, getattr(treadle.nn, kind))
     words = "its forward was set on the module"
-    assert replace(plain).left == {"rnn": f"{words}: replace the model before that"}
-    assert restore(net).left == {"rnn": f"{words} after replace: undo that first"}
+    assert replace(plain).left == {"rnn": f"{words}: call replace before setting it"}
+    assert restore(net).left == {"rnn": f"{words} after replace: remove that forward first"}
     assert is_ours(net) and not is_ours(plain)
     hooks.remove_hook_from_module(net.rnn)
     assert is_ours(net) and restore(net) == Replaced(["rnn"], {}) and not is_ours(net)

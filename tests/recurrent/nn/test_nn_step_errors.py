@@ -28,8 +28,8 @@ def raises(error: type[Exception], message: str) -> Any:
 def test_of_two_directions(kind: Any) -> None:
     with raises(
         ValueError,
-        "make_step: layer must have one direction, got bidirectional=True: the second reads each "
-        "sequence from its end",
+        "make_step: layer must have one direction, got bidirectional=True: the second direction "
+        "reads each sequence from its end",
     ):
         make_step(kind(I, H, bidirectional=True), B)
 
@@ -38,7 +38,7 @@ def test_arguments() -> None:
     layer: Any = nn.LSTM(I, H)
     with raises(
         TypeError,
-        "make_step: layer must be a treadle.nn.LSTM, GRU, RNN or LLTM, got "
+        "make_step: layer must be a treadle.nn.LSTM, GRU, RNN, LLTM or Recurrent, got "
         "torch.nn.modules.rnn.LSTM",
     ):
         make_step(layer, B)
@@ -60,9 +60,9 @@ def test_of_a_parameter_that_is_computed() -> None:
     parametrize.register_parametrization(layer, "weight_hh_l0", Twice())
     with raises(
         ValueError,
-        "make_step: layer must hold its parameters itself, got a weight_hh_l0 that is computed at "
-        "every call: parametrize.remove_parametrizations, prune.remove or remove_weight_norm of "
-        "torch.nn.utils ends that",
+        "make_step: layer must have plain parameters, got a weight_hh_l0 that is computed at "
+        "every call: first call parametrize.remove_parametrizations, prune.remove or "
+        "remove_weight_norm of torch.nn.utils",
     ):
         make_step(layer, B)
 
@@ -99,8 +99,8 @@ CALLS: dict[str, tuple[Any, Any, type[Exception], str]] = {
         zeros(B, I).requires_grad_(),
         None,
         RuntimeError,
-        "input must not require grad, as a step records nothing: call the layer to train it, or "
-        "give input.detach(), got one that does",
+        "input must not require grad, because a step records no gradients, got a tensor that "
+        "does: pass input.detach(), or call the layer itself to train it",
     ),
     "reset is no tensor": (INPUT, [True], TypeError, "reset must be a tensor, got list"),
     "reset's shape": (
@@ -228,8 +228,8 @@ def test_parameters_that_moved(device: str, name: str) -> None:
     change(layer)
     with raises(
         RuntimeError,
-        f"step: {parameter} must stay in the memory that it had when the step was made, got "
-        "other memory: call make_step again after .to() or an assignment",
+        f"step: {parameter} must stay at the address that it had when the step was made, got "
+        "another address: call make_step again after .to() or after assigning a parameter",
     ):
         step(x[0])
 
@@ -254,7 +254,7 @@ def test_after_restore_a_step_goes_on(kind: Any) -> None:
 def test_of_parameters_without_values_or_of_another_class() -> None:
     with raises(
         ValueError,
-        "make_step: layer must hold plain parameters with values, got a weight_ih_l0 that is one "
+        "make_step: layer must have plain parameters with values, got a weight_ih_l0 that is "
         "on meta",
     ):
         make_step(LSTM(I, H, device="meta"), B)

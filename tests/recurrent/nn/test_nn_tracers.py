@@ -93,7 +93,7 @@ def test_without_graph_breaks_the_compiler_names_lengths() -> None:
     call = torch.compile(
         lambda p: pad_packed_sequence(layer(p)[0])[0], backend="aot_eager", fullgraph=True
     )
-    with pytest.raises(torch._dynamo.exc.Unsupported, match="takes lengths= instead"):
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="take lengths= instead"):
         call(packed)
 
 
@@ -102,7 +102,7 @@ def test_without_graph_breaks_the_compiler_names_lengths() -> None:
 def test_exported_models_are_told_of_lengths(kind: Any) -> None:
     """The error suggests lengths. test_lengths_programs.py exports layers with lengths."""
     given = torch.randn(T, B, I), torch.tensor([T, 3, 2])
-    words = f"^{kind.__name__}: input must be padded and come with lengths= where torch.export"
+    words = f"^{kind.__name__}: input must be padded and passed with lengths= under torch.export"
     with pytest.raises(RuntimeError, match=words):
         torch.export.export(Padded(kind(I, H), is_sorted=True), given, strict=False)
 
@@ -134,7 +134,7 @@ def test_a_leaf_keeps_what_it_is_called_with(kind: Any) -> None:
 
 @EACH
 def test_alone_a_layer_cannot_be_a_leaf(kind: Any) -> None:
-    sentence = f"{kind.__name__} is a leaf for torch.fx; trace a module that contains it"
+    sentence = f"{kind.__name__} is a leaf of torch.fx graphs; trace a module that contains it"
     with pytest.raises(TypeError, match=f"^{re.escape(sentence)}$"):
         fx.symbolic_trace(kind(I, H))
 

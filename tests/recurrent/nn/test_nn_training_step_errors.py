@@ -77,8 +77,8 @@ CALLS: dict[str, tuple[tuple[Any, ...], type[Exception], str]] = {
     "gradient": (
         (X.clone().requires_grad_(), {"h": STATE}),
         RuntimeError,
-        "args[0] must not require grad, as its sample does not, got one that does: make the step "
-        "with sample.requires_grad_(), or give args[0].detach()",
+        "args[0] must not require grad, because its sample does not, got requires_grad=True: make "
+        "the step with sample.requires_grad_(), or pass args[0].detach()",
     ),
 }
 
@@ -96,7 +96,7 @@ def test_calls(name: str) -> None:
 def test_another_structure() -> None:
     step = make_training_step(torch.add, (X, X))
     for args in [(X,), (X, X, X), (X, (X,)), ((X, X),)]:
-        with pytest.raises(ValueError, match="^training_step: args must be like sample_args, "):
+        with pytest.raises(ValueError, match="^training_step: args must have the structure of"):
             step(*args)
 
 
@@ -110,18 +110,20 @@ def test_functions_that_cannot_be_captured(device: str) -> None:
         make_training_step(lambda t: (t, 2.0), (x,))
     with raises(
         RuntimeError,
-        "make_training_step: fn must return a tensor that requires grad, got none",
+        "make_training_step: fn must return at least one tensor that requires grad, got none",
     ):
         make_training_step(lambda t: t.detach(), (x,))
     with raises(
-        RuntimeError, "make_training_step: fn must not change its arguments, got one that does"
+        RuntimeError,
+        "make_training_step: fn must not change its arguments, got one that it changes",
     ):
         make_training_step(lambda t, u: t * u.add_(1), (x, x.detach()))
     before = x.sin()
     with raises(
         RuntimeError,
-        "make_training_step: fn must take tensors that it differentiates by as arguments, got one "
-        "that was computed before (SinBackward0): add it to sample_args",
+        "make_training_step: fn must get every tensor that requires grad and was computed before "
+        "the call as an argument, got a result of SinBackward0 that is not one: add it to "
+        "sample_args",
     ):
         make_training_step(lambda t: t * before, (x,))
 
@@ -136,8 +138,9 @@ def test_too_many_calls(device: str) -> None:
     held = [step(x[0], h) for _ in range(2)]
     with raises(
         RuntimeError,
-        "training_step: at most 2 calls may wait for their backward pass, got another: make the "
-        "step with more calls, or call it in torch.no_grad() where no gradient is needed",
+        "training_step: at most 2 calls may wait for their backward pass, got one more: pass a "
+        "larger calls= to make_training_step, or call the step in torch.no_grad() if no gradient "
+        "is needed",
     ):
         step(x[0], h)
     del held[0]
@@ -161,7 +164,8 @@ def test_a_second_backward_pass(calls: int, device: str) -> None:
     with raises(
         RuntimeError,
         "training_step: the backward pass of a call must not run again after later calls have "
-        "taken its memory, got one that does: make the step with more calls",
+        "reused the call's memory, got such a backward pass: pass a larger calls= to "
+        "make_training_step",
     ):
         loss.backward()
 
@@ -178,7 +182,7 @@ def test_parameters_that_change_before_the_backward_pass(device: str) -> None:
     with raises(
         RuntimeError,
         "training_step: the parameters must not change between a call and its backward pass, got "
-        "one that was written in place: call optimizer.step() afterwards",
+        "a parameter that was written in place: call optimizer.step() after the backward pass",
     ):
         second.backward()
 
@@ -189,8 +193,8 @@ def test_second_derivatives(device: str) -> None:
     step = make_training_step(net, (x[0], h))
     with raises(
         RuntimeError,
-        "training_step: create_graph must be False, as a step has first derivatives only, got "
-        "True: call fn itself",
+        "training_step: create_graph must be False, because a training step has no second "
+        "derivatives, got True: call fn itself to compute them",
     ):
         torch.autograd.grad(step(x[0], h)[1].sum(), h, create_graph=True)
 
@@ -217,7 +221,7 @@ def test_another_autocast(device: str) -> None:
     with torch.autocast(x.device.type, torch.bfloat16):
         with raises(
             RuntimeError,
-            "training_step: autocast must be as it was when the step was made, disabled, got "
+            "training_step: autocast must be disabled, as when the step was made, got "
             "enabled in bfloat16",
         ):
             step(x[0], h)
@@ -239,8 +243,8 @@ def test_parameters_that_moved(device: str, change: Callable[[Any], None]) -> No
     change(net)
     with raises(
         RuntimeError,
-        "training_step: weight must stay in the memory that it had when the step was made, got "
-        "other memory: call make_training_step again after .to() or an assignment",
+        "training_step: weight must stay at the address that it had when the step was made, got "
+        "another address: call make_training_step again after .to() or after assigning a parameter",
     ):
         step(x[0], h)
 
@@ -254,8 +258,8 @@ def test_a_parameter_that_was_frozen(device: str) -> None:
     net.after.bias.requires_grad_()
     with raises(
         RuntimeError,
-        "training_step: bias must not require grad, as when the step was made, got one that does: "
-        "call make_training_step again",
+        "training_step: bias must not require grad, because it did not when the step was made, "
+        "got requires_grad=True: call make_training_step again",
     ):
         step(x[0], h)
 

@@ -1,4 +1,4 @@
-"""Layers whose cells are formulas (treadle.Cell). `make new-cell` adds one."""
+"""Layers whose cells are formulas (treadle.Cell). `make new-cell` adds a layer."""
 
 from .ligru import LIGRU_CELL, LiGRU
 from .mgu import MGU, MGU_CELL

@@ -59,5 +59,5 @@ class SLSTM(Recurrent):
 
     def __init__(self, *args: Any, num_heads: int = 1, **kwargs: Any) -> None:
         if "groups" in kwargs:
-            raise TypeError("SLSTM: groups must not be given: num_heads is their number")
+            raise TypeError("SLSTM: groups must not be given: pass num_heads instead")
         super().__init__(SLSTM_CELL, *args, groups=num_heads, **kwargs)
