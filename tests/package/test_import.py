@@ -228,7 +228,7 @@ treadle.launch_info("scale")
     done = installed.python("-c", code, path=folder)
     assert "tensor([2.])" in done.stdout
     assert "which this package has for CPython 3.99, and this is Python" in done.stderr
-    assert "To build it: " in done.stderr
+    assert "Build it with: " in done.stderr
 
 
 def test_what_the_binaries_are_linked_to() -> None:
