@@ -125,7 +125,7 @@ def cell_of(name: str) -> str:
 def listed(names: list[str]) -> str:
     """The text of the package of formulas."""
     lines = [
-        '"""Layers whose cells are formulas (treadle.Cell). `make new-cell` adds one."""\n',
+        '"""Layers whose cells are formulas (treadle.Cell). `make new-cell` adds a layer."""\n',
         *(f"from .{name.lower()} import {imported((name, cell_of(name)))}" for name in names),
         "\nCELLS = {",
         *(f'    "{name}": {cell_of(name)},' for name in names),

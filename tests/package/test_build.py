@@ -82,6 +82,31 @@ def test_gencode() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("elementwise/scale.cu", "75 80 90a 120 120+PTX"),
+        ("recurrent/instances/step.cu", "75 80 90a 120 120+PTX"),
+        ("recurrent/instances/block.cu", "80 90a 120 120+PTX"),
+        ("recurrent/instances/cluster_dense_forward.cu", "90a 120 120+PTX"),
+        ("recurrent/instances/grid_half_forward.cu", "90a"),
+        ("recurrent/instances/grid_half_forward_sm80.cu", "80 120 120+PTX"),
+        ("recurrent/formula/instances.cu", "120"),
+    ],
+)
+def test_sources_are_compiled_for_gpus_that_run_their_kernels(source: str, expected: str) -> None:
+    kit = cuda.Toolkit(Path("nvcc"), "13.0", ("7.5", "8.0", "9.0", "12.0+PTX"))
+    flags = " ".join(kit.gencode(Path("kernels") / source))
+    found = re.findall(r"code=(sm|compute)_(\w+)", flags)
+    assert " ".join(f"{n}{'+PTX' * (kind == 'compute')}" for kind, n in found) == expected
+
+
+def test_a_source_for_no_gpu_of_the_build_has_host_code() -> None:
+    kit = cuda.Toolkit(Path("nvcc"), "13.0", ("7.5", "8.0+PTX"))
+    found = kit.gencode(Path("kernels/recurrent/instances/cluster_forward.cu"))
+    assert found == ["-gencode=arch=compute_80,code=sm_80"]
+
+
 @pytest.mark.parametrize("asked", ["5.0", "nonsense", "9"])
 def test_an_arch_that_nvcc_lacks(
     toolkit: Path, monkeypatch: pytest.MonkeyPatch, asked: str

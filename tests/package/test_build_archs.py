@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,19 @@ from treadle import _build
 
 ROOT = Path(__file__).resolve().parents[2]
 GRU = Path("kernels/math/cells/gru.h")  # the cell that differs most from the others
+# For each rule of cuda.CODE, a source and the compute capability nearest to those of the rule.
+LEFT_OUT = {
+    "cluster_forward": "8.9",
+    "grid_half_forward_sm80": "9.0a",
+    "grid_fp16x2_backward": "8.9",
+    "tiles": "10.0",
+    "block": "7.5",
+    "fma": "7.5",
+}
+
+
+def dotless(arch: str) -> str:
+    return arch.replace(".", "")
 
 
 @pytest.fixture
@@ -37,10 +52,25 @@ def test_kernels_compile_for_the_oldest_gpu(toolkit: cuda.Toolkit, tmp_path: Pat
     if oldest in _build.facts()["archs"]:
         return  # in .ci/run, the build has already compiled everything for it
     for source in sorted(ROOT.glob("kernels/**/*.cu")):
-        options = ["-ptx", f"-arch=compute_{oldest.replace('.', '')}"]
+        options = ["-ptx", f"-arch=compute_{dotless(oldest)}"]
         if source.parent.name == "instances":
             options += cell_flags(GRU)
         compile_for(toolkit, source, *options, out=tmp_path / "ptx")
+
+
+def test_kernels_are_empty_where_they_are_left_out(toolkit: cuda.Toolkit, tmp_path: Path) -> None:
+    """A source that is not compiled for an architecture loses no code of this architecture."""
+    for source, left_out in LEFT_OUT.items():
+        path = Path("kernels/recurrent/instances") / f"{source}.cu"
+        kit = replace(toolkit, archs=(left_out, "10.3"))
+        assert not any(dotless(left_out) in flag for flag in kit.gencode(path)), source
+        options = ["-ptx", f"-arch=compute_{dotless(left_out)}", *cell_flags(GRU)]
+        compile_for(toolkit, path, *options, out=tmp_path / "ptx")
+        bodies = re.split(r"\.entry", (tmp_path / "ptx").read_text())[1:]
+        assert bodies, source
+        for body in bodies:
+            # An empty kernel may begin like others (begin_kernel), but stores nothing.
+            assert not re.search(r"\b(st|red|atom|cp|stmatrix)\.", body), source
 
 
 def test_a_grid_compiles_for_the_newest_gpu(toolkit: cuda.Toolkit, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,17 @@ NAMED_ARCHS = {
     "Blackwell": "10.0;10.3;12.0;12.1+PTX",
 }
 
+# The architectures (90 for 9.0) for which kernels of a source have a body. For all others they are
+# empty, so these sources need not be compiled for them. Launchers treat a kernel that does not
+# exist like an empty one (kernels/recurrent/engine/persistent.cuh).
+CODE: tuple[tuple[str, Callable[[int], bool]], ...] = (
+    ("recurrent/instances/cluster_", lambda arch: arch >= 90),
+    (r"recurrent/instances/grid_\w+_sm80", lambda arch: arch >= 80 and arch != 90),
+    ("recurrent/instances/(grid_|tiles)", lambda arch: arch == 90),
+    ("recurrent/instances/(block|fma)", lambda arch: arch >= 80),
+    ("recurrent/formula/instances", lambda arch: False),
+)
+
 
 @dataclass(frozen=True)
 class Toolkit:
@@ -33,21 +45,31 @@ class Toolkit:
     def include_dir(self) -> Path:
         return self.nvcc.parent.parent / "include"
 
-    def gencode(self) -> list[str]:
+    def gencode(self, source: Path | None = None) -> list[str]:
+        """The flags that select the architectures: all, or those for which to compile a source."""
         newer = os.environ.get("TREADLE_ASSEMBLE_FOR")
         if newer:
             # Tests run code for an older GPU on a newer one (docs/other_gpus.md).
             virtual, real = self.archs[0].replace(".", ""), newer.replace(".", "")
             return [f"-gencode=arch=compute_{virtual},code=sm_{real}"]
         flags = []
-        for arch in self.archs:
-            number = arch.removesuffix("+PTX").replace(".", "")
+        for arch in self._archs_of(source) if source else self.archs:
+            number = _number(arch)
             # sm_90a has instructions that only this architecture supports; PTX must not use them.
             own = {"90": "90a"}.get(number, number)
             flags.append(f"-gencode=arch=compute_{own},code=sm_{own}")
             if arch.endswith("+PTX"):
                 flags.append(f"-gencode=arch=compute_{number},code=compute_{number}")
         return flags
+
+    def _archs_of(self, source: Path) -> tuple[str, ...]:
+        text = source.as_posix()
+        has_code = next((rule for pattern, rule in CODE if re.search(pattern, text)), None)
+        if has_code is None:
+            return self.archs
+        found = tuple(arch for arch in self.archs if has_code(int(_number(arch).rstrip("af"))))
+        # Without an architecture, nvcc would choose one. The host code is needed in any case.
+        return found or (self.archs[-1].removesuffix("+PTX"),)
 
     def checking_flags(self) -> list[str]:
         """Flags for a build that is only for checking: compiling takes a third of the time, but
@@ -86,6 +108,11 @@ class Missing:
 
 # The reason why the second library of a wheel, for torch without CUDA, is built without CUDA.
 TORCH_WITHOUT = Missing("this torch is built without CUDA", "install torch with CUDA 13")
+
+
+def _number(arch: str) -> str:
+    """'9.0+PTX' -> '90'."""
+    return arch.removesuffix("+PTX").replace(".", "")
 
 
 def for_checking() -> bool:

@@ -207,9 +207,9 @@ class Graph:
         flags = ["-std=c++17", *host.CPU_FLAGS, *host.isas()[isa], f"-DTREADLE_ISA={isa}"]
         return [*CXX_FLAGS, "-I.", "-Ikernels/include", *flags, *from_env("CXXFLAGS")]
 
-    def nvcc_flags(self, toolkit: cuda.Toolkit) -> list[str]:
-        """The flags of the CUDA kernels."""
-        flags = [*NVCC_FLAGS, "-I.", *toolkit.gencode()]
+    def nvcc_flags(self, toolkit: cuda.Toolkit, source: Path | None = None) -> list[str]:
+        """The flags of a source of CUDA kernels, or those for all architectures of the build."""
+        flags = [*NVCC_FLAGS, "-I.", *toolkit.gencode(source)]
         if cuda.for_checking():
             flags += toolkit.checking_flags()
         if os.environ.get("TREADLE_LINEINFO") == "1":
@@ -270,15 +270,17 @@ class Graph:
         return self._unit_objects(flags, cuda=True)
 
     def _kernel_objects(self, toolkit: cuda.Toolkit) -> list[Path]:
-        flags = self.nvcc_flags(toolkit)
-        sources = sorted(Path("kernels").rglob("*.cu"))
-        each_cell = [source for source in sources if source.parent.name == "instances"]
-        others = [source for source in sources if source not in each_cell]
-        return [self._shared_object("nvcc", source, flags) for source in others] + [
-            self._shared_object("nvcc", source, [*flags, *cell_flags(cell)], f".{cell.stem}")
-            for source in each_cell
-            for cell in sorted(Path("kernels/math/cells").glob("*.h"))
-        ]
+        cells = sorted(Path("kernels/math/cells").glob("*.h"))
+        objects = []
+        for source in sorted(Path("kernels").rglob("*.cu")):
+            flags = self.nvcc_flags(toolkit, source)
+            if source.parent.name != "instances":
+                objects.append(self._shared_object("nvcc", source, flags))
+                continue
+            for cell in cells:
+                own = [*flags, *cell_flags(cell)]
+                objects.append(self._shared_object("nvcc", source, own, f".{cell.stem}"))
+        return objects
 
     def _missing_object(self, missing: cuda.Missing) -> list[Path]:
         """An object that registers, for every op, a CUDA kernel that raises. It is linked last,

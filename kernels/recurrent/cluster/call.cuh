@@ -61,7 +61,7 @@ struct ClusterCall {
     LaunchShape shape = {
         static_cast<unsigned>(cluster), 1, 1, static_cast<unsigned>(threads), shared_bytes, 8, 1};
     cudaError_t error = allow_clusters(kernel, shared_bytes, cluster);
-    if (at_once != nullptr && too_large(error)) return cudaSuccess;
+    if (at_once != nullptr && cannot_run(error)) return cudaSuccess;
     if (error != cudaSuccess) return error;
     if (at_once != nullptr) {
       bool any = false;

@@ -280,10 +280,12 @@ cudaError_t has_code(void (*kernel)(P...), const CompiledFor& compiled, bool* fo
   return error;
 }
 
-// Whether this error means that a kernel needs more resources than the device has. If so, the error
-// is cleared.
-inline bool too_large(cudaError_t error) {
-  return error == cudaErrorInvalidValue && cudaGetLastError() == error;
+// Whether this error means that the device cannot run a kernel: the kernel needs more resources than
+// the device has, or was not compiled for the device. If so, the error is cleared.
+inline bool cannot_run(cudaError_t error) {
+  const bool found = error == cudaErrorInvalidValue || error == cudaErrorNoKernelImageForDevice ||
+                     error == cudaErrorInvalidDeviceFunction;
+  return found && cudaGetLastError() == error;
 }
 
 // The limits of a device that launches depend on.

@@ -32,7 +32,7 @@ struct GridCall {
     const auto function = reinterpret_cast<const void*>(kernel);
     const int blocks = grid_groups(sizes, rows) * Layout::kBlocks;
     error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
-    if (fits != nullptr && too_large(error)) return cudaSuccess;
+    if (fits != nullptr && cannot_run(error)) return cudaSuccess;
     if (error != cudaSuccess) return error;
     if (fits != nullptr) {
       constexpr CompiledFor kCode =
