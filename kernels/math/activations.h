@@ -9,9 +9,9 @@ namespace treadle::math {
 
 namespace detail {
 
-// On the host, computing with subnormal numbers takes a hundred times longer, or they are flushed
-// to 0, and 0 times inf would be NaN. So a subnormal exp(x) is raised to the smallest normal
-// number.
+// On the host, arithmetic on subnormal numbers is a hundred times slower, or flushes them to 0, and
+// then 0 times inf would be NaN. So a subnormal exp(x) is raised to the smallest normal number. The
+// result is 0 only where x < zero_below.
 template <class T>
 TREADLE_HD T without_subnormals(T exp_x, [[maybe_unused]] T x, [[maybe_unused]] T zero_below) {
 #if defined(__CUDA_ARCH__)
@@ -29,8 +29,8 @@ TREADLE_HD T zero_if_tiny(T complement) {
 #if defined(__CUDA_ARCH__)
   return complement;
 #else
-  // Bit operations select the result. Otherwise compilers turn selects in LLTM's gradients into
-  // branches that test the result for 0.
+  // Bit operations select the result, because compilers would turn other selects in LLTM's
+  // gradients into branches.
   const bool keep = !(complement < (sizeof(T) == 4 ? T(0x1p-64) : T(0x1p-128)));
   const auto bits = bits_of(complement);
   return from_bits(bits & (decltype(bits){0} - keep));

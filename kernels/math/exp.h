@@ -29,7 +29,7 @@ struct ExpConstants<float> {
   // Adding this constant rounds a number to an integer, which is then in the low bits.
   static constexpr float kRound = 0x1.8p+23f;
   static constexpr int kMantissa = 23, kBias = 127;
-  // Below this exp rounds to 0.
+  // Below this x, exp(x) rounds to 0.
   static constexpr float kLowest = -104.0f;
 
   static TREADLE_HD float poly(float r) {

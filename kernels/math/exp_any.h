@@ -1,5 +1,6 @@
-// exp(x) for any x. For float its error is at most 0.66 ulp. The bits are the same on every device,
-// because the functions of exact.h round every step. exp.h has a faster function for x <= 0.
+// exp(x) for any x. In float, the error is at most 0.66 ulp, and the bits are the same on every
+// device, because the functions of exact.h round every step. exp.h has a faster function for
+// x <= 0.
 #pragma once
 
 #include "kernels/math/exact.h"
@@ -19,8 +20,8 @@ TREADLE_HD float exp_any(float x) {
   constexpr float kRound = 0x1.8p+23f;  // adding it rounds to an integer in the low bits
   const float shifted = fma_rn(x, 0x1.715476p+0f, kRound);
   const float k = sub_rn(shifted, kRound);
-  // The constant has 15 bits of ln 2, so its product with k is exact, and so is `high`. r + rest is
-  // the reduced argument before rounding.
+  // 0x1.62e4p-1 is the first 15 bits of ln 2, so its product with k is exact, and so is `high`.
+  // r + rest is the reduced argument before rounding.
   constexpr float kLow = -0x1.7f7d1cp-20f;
   const float high = fma_rn(k, -0x1.62e4p-1f, x), r = fma_rn(k, kLow, high);
   const float rest = fma_rn(k, kLow, sub_rn(high, r));

@@ -65,8 +65,8 @@ TREADLE_HD int leading_zeros(uint64_t x) {
 #endif
 }
 
-// 64 binary digits of 1 / (2 pi), beginning with number `first`. Number 64 is the first digit after
-// the point.
+// 64 binary digits of 1 / (2 pi), beginning with digit number `first`. Digit number 64 is the first
+// one after the point.
 TREADLE_HD uint64_t digits(int first) {
   const int word = first / 64, skipped = first % 64;
   const uint64_t upper = TREADLE_ENTRY(kInverseTwoPi[word]);

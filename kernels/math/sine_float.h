@@ -87,7 +87,7 @@ TREADLE_HD Flip angle_by(float x, HalfTurns<double> row) {
   return {static_cast<float>(mul_rn(turns, 0x1.921fb54442d18p+1)), static_cast<uint32_t>(odd)};
 }
 
-// The row of the table for |x| >= kNear, and NaN.
+// The row of the table for an x with |x| >= kNear, or for NaN.
 TREADLE_HD HalfTurns<double> float_row(float x) {
   const uint32_t row = (bits_of(x) >> 23) - kFirstFloatRow;
 #if defined(__CUDA_ARCH__)

@@ -15,6 +15,9 @@ namespace treadle {
 // has registered (formula/cells.h).
 enum class CellKind { kLltm, kLstm, kGru, kRnnTanh, kRnnRelu, kFormula };
 
+// The most numbers that c can have for each unit (c_parts).
+inline constexpr int kMostCParts = 3;
+
 // The kernels have `gates` gates per unit. x W_ih^T and its bias are added to `input_gates` of
 // them, from `input_first` on; h W_hh^T and its bias to `state_gates`, from `state_first` on.
 // weight_ih has `input_gates` blocks of H rows, and weight_hh has `state_gates`.
@@ -22,8 +25,6 @@ enum class CellKind { kLltm, kLstm, kGru, kRnnTanh, kRnnRelu, kFormula };
 //   lstm  i, f, g, o       all gates have both products; in torch's order
 //   gru   n_h, r, z, n_i   n_h has no input product, n_i no product with h; torch has r, z, n
 //   rnn_tanh, rnn_relu     one gate, with both products
-inline constexpr int kMostCParts = 3;
-
 struct CellInfo {
   const char* name;
   int gates, input_first, input_gates, state_first, state_gates;
@@ -31,7 +32,7 @@ struct CellInfo {
   int torch_shift;
   // Whether the caller has a state c besides h. The c of other cells is h before rounding.
   bool has_c;
-  // How many numbers c has for each unit. c is [D, B, c_parts * H], with blocks of H.
+  // How many numbers c has for each unit. c is [D, B, c_parts * H] and consists of blocks of H.
   int c_parts;
   // LLTM has one bias, which is bias_ih.
   bool has_bias_hh;
@@ -93,7 +94,7 @@ struct RnnRelu;
 }  // namespace math
 
 #ifndef __CUDACC_RTC__
-// Calls f(Type of the cell's functors), for a cell that is compiled into the library.
+// Calls f(Type<the cell's class in math>{}) for a cell that is compiled into the library.
 template <class F>
 auto visit_cell(CellKind cell, const F& f) {
   switch (cell) {

@@ -21,8 +21,8 @@ cudaError_t launch_warp_forward(const FusedForward& args, cudaStream_t stream);
 template <class Kind>
 cudaError_t launch_tiles_forward(const FusedForward& args, int processors, cudaStream_t stream);
 
-// A launch of the kernel that a plan selects. If `fits` is not null, nothing is launched and the
-// arguments are null; *fits is set to whether the kernel fits on the device.
+// A launch of the kernel that a plan selects. If `fits` is not null, run_persistent() launches
+// nothing, and its `args` may be null; it only sets *fits to whether the kernel fits on the device.
 struct PersistentCall {
   const PersistentSizes& sizes;
   const RecurrencePlan& plan;

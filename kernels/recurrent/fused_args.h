@@ -20,7 +20,7 @@ struct FusedForward {
   RecurrenceStep step = {}, next = {};
   const void* now_h = nullptr;
   void* next_h = nullptr;
-  bool follows = false;  // not the first step: the kernels that write the input have ended
+  bool follows = false;  // true after the first step: the kernels that write the input have ended
 };
 
 // Calls run(args of one step) for each step that has rows.

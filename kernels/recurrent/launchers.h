@@ -1,5 +1,5 @@
 // Launches a recurrent layer's kernels on CUDA, for csrc/recurrent/cuda/layer.cpp. The arguments
-// specify the cell; launchers.cu finds its instance.
+// specify the cell; launchers.cu calls the launchers that are compiled for this cell.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -54,8 +54,8 @@ cudaError_t launch_persistent_backward(const PersistentBackward& args, const Rec
                                        cudaStream_t stream)
     TREADLE_EXPORTED(launch_persistent_backward);
 
-// Whether such a launch fits on the current device or on the part of it that this process may use:
-// one cluster, or all blocks of the grid at once.
+// Sets *fits to whether the plan's kernel fits on the current device, or on the part of it that
+// this process may use: one cluster, or all blocks of the grid at once.
 cudaError_t persistent_fits(bool backward, const PersistentSizes& sizes, const RecurrencePlan& plan,
                             bool* fits) TREADLE_EXPORTED(persistent_fits);
 

@@ -1,11 +1,11 @@
 // Arguments of the persistent kernels, which compute all steps and directions of a recurrent layer
 // in one launch. This header is for the host and for CUDA, and needs no torch. Shapes are as in
-// step_args.h, with D directions; direction 1 runs backward in time. Strides count elements. Arrays
-// that are read in 16-byte chunks have a 16-byte-aligned base and strides that are multiples of 8
-// elements (of 4 in float32). The caller pads rows if H does not allow this, and the padding is
-// never used. The kernel of a single block needs no alignment, because it reads single elements. In
-// half types it reads each element together with its neighbour, which must not be written
-// meanwhile.
+// step_args.h, with D directions, some of which may run backward in time (PersistentSizes::groups).
+// Strides count elements. Arrays that are read in 16-byte chunks have a 16-byte-aligned base and
+// strides that are multiples of 8 elements (of 4 in float32). If H does not allow such strides, the
+// caller pads the rows; the padding is never used. The kernel of a single block needs no alignment,
+// because it reads single elements. In half types it reads each element together with its
+// neighbour, which must not be written meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +25,13 @@ struct PersistentSizes {
   // is not packed; then step t begins at row t * batch.
   const int64_t* starts;
   int64_t first_row, row_count;  // the rows of the batch that this launch computes
-  bool half_c;                   // c0, c_n and their gradients have `dtype`, else acc
+  bool half_c;                   // whether c0, c_n and their gradients have `dtype`, else acc
   // The first `groups` directions run forward in time, the others backward.
   int groups = 1;
 };
 
-// The number of groups in a launch of a grid kernel if each group has this many rows.
+// The number of row groups, over all directions, in a launch of a grid kernel whose row groups have
+// `rows` rows each.
 inline int grid_groups(const PersistentSizes& sizes, int rows) {
   return static_cast<int>((sizes.row_count + rows - 1) / rows) * sizes.directions;
 }
@@ -69,10 +70,11 @@ struct PersistentBackward {
   // [D, B, H] contiguous: gradients of the last states (in) and of the first (out), or null.
   const void *grad_h_n, *grad_c_n;
   void *grad_h0, *grad_c0;
-  void* grad_gates;  // [D, S, GH] contiguous. May be `gates`, with the same exception as above
-  void* exchange;    // grid: its workspace, every byte 0xff
+  // [D, S, GH] contiguous. May be `gates`, except for a single block in half types.
+  void* grad_gates;
+  void* exchange;  // grid: its workspace, every byte 0xff
   RecurrenceResets resets = {};
-  // grid, float32: [D, parts, GH], sums of grad_gates over all steps of a group's rows; or null.
+  // grid, float32: [D, bias_parts, GH], sums of grad_gates over all steps of a row group; or null.
   float* bias_sums = nullptr;
   int64_t bias_parts = 0;
 };
@@ -84,7 +86,7 @@ struct PersistentCStates {
   const void* c0;         // [D, B, H] contiguous
   void* c_states;         // [D, S, H] acc
   int64_t c_direction, c_row;
-  int direction;  // the first direction of this launch; "step" runs one at a time
+  int direction;  // the first direction of this launch; "step" launches one direction at a time
   RecurrenceResets resets = {};
 };
 

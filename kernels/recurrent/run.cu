@@ -1,3 +1,4 @@
+// Defines the functions of run.h.
 #include <algorithm>
 
 #include "kernels/recurrent/launchers.h"

@@ -50,7 +50,8 @@ TREADLE_HD int64_t reset_row(const RecurrenceResets& resets, const RecurrenceSte
   return resets.per_step ? step.start + b : b;
 }
 
-// Consecutive steps in the order in which they run. A row without a step keeps its state.
+// Arguments of a forward pass over consecutive steps, in the order in which they run. A row without
+// a step keeps its state.
 struct RecurrenceForward {
   CellKind cell;
   Dtype dtype;
@@ -58,9 +59,9 @@ struct RecurrenceForward {
   const RecurrenceStep* steps;
   int64_t step_count;
   // `products` is x W_ih^T: [S, G_i H] acc. If all gates have both products, CUDA adds h W_hh^T to
-  // it in place. Otherwise, and in a StepGraph, `state_products` is h W_hh^T for steps[0]:
-  // [rows, G_h H] acc, in W_hh's order. On the CPU, `state_products` may be given only for a single
-  // step.
+  // `products` in place. Otherwise, and in a StepGraph (csrc/recurrent/cuda/step_groups.h),
+  // `state_products` is h W_hh^T for steps[0]: [rows, G_h H] acc, in W_hh's order. On the CPU,
+  // `state_products` may be given only for a single step.
   MatrixView products, state_products;
   const void *bias_ih, *bias_hh;  // [G_i H], [G_h H]; each may be null
   void* h;                        // [B, H] state, in and out
@@ -76,7 +77,8 @@ struct RecurrenceForward {
   const void* first_c = nullptr;
 };
 
-// Steps in the order in which the backward pass runs them, the reverse of the forward order.
+// Arguments of a backward pass over consecutive steps, in the order in which the backward pass runs
+// them. This is the reverse of the forward order.
 struct RecurrenceBackward {
   CellKind cell;
   Dtype dtype;
@@ -90,14 +92,14 @@ struct RecurrenceBackward {
   void* grad_c;            // [B, H] acc, state, in and out
   void* grad_gates;        // [S, GH] contiguous: `dtype` on CUDA, acc on the CPU
   // On CUDA, a step of the backward pass also handles the resets between it and `last`, the step
-  // that ran before it here and follows it in the forward pass. The caller handles the resets
-  // before the first step.
+  // that runs before it in the backward pass and after it in the forward pass. The caller handles
+  // the resets before the first step.
   RecurrenceResets resets = {};
   RecurrenceStep last = {};
 };
 
-// Recomputes c before each step from the saved gates, for the backward pass. c [B, H] acc: the
-// state before the first step, and on return the state after the last step.
+// Arguments of the function that recomputes c before each step from the saved gates, for the
+// backward pass. `c` is the state before the first step and, on return, after the last step.
 struct RecurrenceCStates {
   CellKind cell;
   Dtype dtype;

@@ -92,7 +92,7 @@ struct GruRecurrenceOfHalves : GruRecurrence<acc> {
   }
 };
 
-// A Kind (kernels/recurrent/cell_launchers.h).
+// The `Kind` with which the launchers are instantiated (kernels/recurrent/cell_launchers.h).
 struct Gru {
   template <class acc>
   using Cell = GruRecurrence<acc>;

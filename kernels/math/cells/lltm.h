@@ -1,11 +1,11 @@
 // The pointwise part of an LLTM cell for one hidden unit with gates g [3], and its backward pass:
 //   i = sigmoid(g0), o = sigmoid(g1), z = elu(g2); new_cell = old_cell + z i,
 //   new_h = tanh(new_cell) o
-// Twin in plain PyTorch: treadle.reference.lltm_cell. The composition computes the state in
-// state_t, the dtype of old_cell. This code uses acc_t, which is at least float. If the state has a
-// half type, the composition rounds some gates to exactly 0 or 1, and 0 * inf is NaN. So where a
-// factor is infinite, this code rounds gates in the same way, and NaN appears in the same places.
-// Where all factors are finite, gates are not rounded.
+// Twin in plain PyTorch: treadle.reference.lltm_cell. The twin computes the state in state_t, the
+// dtype of old_cell. This code uses acc_t, which is at least float. If the state has a half type,
+// the twin rounds some gates to exactly 0 or 1, and 0 * inf is NaN. So where a factor is infinite,
+// this code rounds gates in the same way, and NaN appears in the same places. Where all factors are
+// finite, gates are not rounded.
 #pragma once
 
 #include "kernels/math/activations.h"
@@ -13,8 +13,8 @@
 
 namespace treadle::math {
 
-// The limits of rounding in the composition: gates up to `zero` round to 0, and gates within
-// `sigmoid_one` or `tanh_one` of 1 round to 1.
+// The limits of rounding in the twin: gates up to `zero` round to 0, and gates within `sigmoid_one`
+// or `tanh_one` of 1 round to 1.
 template <class state_t>
 struct GateRounding {
   static constexpr double zero = 0;
@@ -186,7 +186,7 @@ struct LltmRecurrenceOfHalves : LltmRecurrence<acc> {
   }
 };
 
-// A Kind (kernels/recurrent/cell_launchers.h).
+// The `Kind` with which the launchers are instantiated (kernels/recurrent/cell_launchers.h).
 struct Lltm {
   template <class acc>
   using Cell = LltmRecurrence<acc>;

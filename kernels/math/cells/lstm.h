@@ -96,7 +96,7 @@ struct LstmRecurrenceOfHalves : LstmRecurrence<acc> {
   }
 };
 
-// A Kind (kernels/recurrent/cell_launchers.h).
+// The `Kind` with which the launchers are instantiated (kernels/recurrent/cell_launchers.h).
 struct Lstm {
   template <class acc>
   using Cell = LstmRecurrence<acc>;

@@ -5,7 +5,7 @@
 
 namespace treadle::math {
 
-// A Kind (kernels/recurrent/cell_launchers.h).
+// The `Kind` with which the launchers are instantiated (kernels/recurrent/cell_launchers.h).
 struct RnnRelu {
   template <class acc>
   using Cell = RnnRecurrence<acc, ReluActivation>;

@@ -1,6 +1,6 @@
 // The backward kernel of a single block, for any cell (block/block.cuh): the cell's backward pass,
-// then grad_h_{t-1} = grad_gates_t W_hh. Threads 2u and 2u + 1 share unit u: each sums half of K,
-// and then computes one of the two rows.
+// then grad_h_{t-1} = grad_gates_t W_hh. Threads 2u and 2u + 1 share unit u: each sums half of K
+// (the reduction dimension), and then computes one of the two rows.
 #pragma once
 
 #include "kernels/recurrent/block/block.cuh"

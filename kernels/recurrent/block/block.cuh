@@ -16,7 +16,8 @@
 
 namespace treadle {
 
-// In half types on sm_90, clusters are faster than a block with more than kHalfBlockUnits units.
+// Whether the kernels have a body. In half types on sm_90, clusters are faster than a block with
+// more than kHalfBlockUnits units, so such a block has none.
 constexpr bool block_has_code(bool sm90, bool half, int units) {
   return !sm90 || !half || units <= kHalfBlockUnits;
 }

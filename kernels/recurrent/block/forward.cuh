@@ -1,6 +1,6 @@
 // The forward kernel of a single block, for any cell (block/block.cuh):
 // gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. Threads 2u and 2u + 1 share unit u:
-// each sums half of K, and then computes one of the two rows.
+// each sums half of K (the reduction dimension), and then computes one of the two rows.
 #pragma once
 
 #include "kernels/recurrent/block/block.cuh"

@@ -9,7 +9,7 @@
 namespace treadle {
 
 // The weights of a row of W_hh are multiplied by the power of two that brings the largest magnitude
-// into the range from 2^14 to 2^15. Then the float16 rounding of lows loses at most 2^-50 of the
+// into the range from 2^14 to 2^15. Then the float16 rounding of `low` loses at most 2^-50 of the
 // largest weight. If the exponent of the largest weight is not between kSplitLeast and kSplitMost,
 // or the weight is not finite, the row is multiplied by fma.
 inline constexpr int kSplitTop = 14, kSplitLeast = -60, kSplitMost = 15;
@@ -36,7 +36,7 @@ struct SplitFloat {
 // The fp16x2 scale of a row of W_hh, from the exponent of its largest magnitude. `exact` means that
 // the row is outside the range of fp16x2, so fma computes its sums.
 struct SplitRow {
-  float scale;  // sums of products with 2^kSplitState h are multiplied by it
+  float scale;  // multiplies the sums of products with 2^kSplitState h
   bool exact;
 
   __device__ __forceinline__ explicit SplitRow(float largest) {
@@ -97,8 +97,8 @@ __device__ __forceinline__ float4 load_four_floats(const float* at, int64_t coun
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 
-// For each of the block's rows of W_hh, writes to shared memory its bias, its scale, and whether it
-// is multiplied by fma. All threads must call it.
+// For each of the block's rows of W_hh, writes to shared memory the row's bias, its scale, and
+// whether fma multiplies it. All threads of the block must call this function.
 template <class Cell, class L>
 __device__ __forceinline__ void describe_rows(const PersistentForward& args, int64_t d,
                                               unsigned char* memory, int first_unit) {

@@ -70,7 +70,7 @@ struct Group {
             static_cast<int>(rest < rows_each ? rest : rows_each)};
   }
 
-  // The time t of the s-th step. Direction 1 runs backward in time. The backward pass computes the
+  // The time t of the s-th step of the forward pass and of the backward pass, which computes the
   // steps of each direction in reverse order.
   __device__ __forceinline__ int forward_time(int s, int steps) const {
     return reverse == 0 ? s : steps - 1 - s;

@@ -97,7 +97,7 @@ struct GroupResets {
     static_cast<float*>(grads)[at * sizes.hidden + u] = grad;
   }
 
-  // Stores the requested gradients, and sets both to zero.
+  // Stores the requested gradients, and sets grad_h and grad_c to zero.
   template <class C>
   __device__ __forceinline__ void take(int t, int row, int64_t unit, float& grad_h,
                                        C& grad_c) const {
@@ -173,8 +173,8 @@ struct PassMarks {
   static constexpr int kSteps = kWarp / rows;
   const GroupResets<any>& resets;
   uint32_t now, ahead;
-  // If `held`, and if the batch has no lengths: the address of a lane's mark at p = 0, its
-  // increment per step, the step of this lane in a word, and the range of p that have marks.
+  // Used if `held` is true and the batch is not packed: the address of the lane's mark at p = 0,
+  // its increment per step, the step of this lane in a word, and the range of p that have marks.
   const unsigned char* at;
   int each, in_word, first_p, count_p;
 

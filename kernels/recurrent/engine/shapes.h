@@ -61,7 +61,7 @@ struct ClusterForward {
   // Sizes and offsets in bytes.
   static constexpr int kStateBytes = kHidden * kRows * 2;   // h of all units; double-buffered
   static constexpr int kOutgoingBytes = units * kRows * 2;  // h of own units; double-buffered
-  static constexpr int kStageRow = units * 2 + 16;          // in a stage
+  static constexpr int kStageRow = units * 2 + 16;          // a row in a stage, with padding
   static constexpr int kStageBytes = gates * kRows * kStageRow;
   static constexpr int kState = 0, kSums = kState + 2 * kStateBytes;
   static constexpr int kOutgoing = kSums + kSplits * state_gates * tiles * units * 8 * 4;

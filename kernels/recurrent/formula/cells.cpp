@@ -1,3 +1,4 @@
+// The process's registry of cells that formulas define.
 #include "kernels/recurrent/formula/cells.h"
 
 #include <algorithm>

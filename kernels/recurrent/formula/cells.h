@@ -1,8 +1,8 @@
 // The cells that this process has registered as formulas, for treadle.Cell. A formula is the text
-// of a program. Its inputs are values 0, 1, 2 and so on. Each line computes the next value. It
-// consists of an operation and the numbers of its operands, or of `const` and a number. The last
-// line is `out` and the numbers of the results. treadle/_formula/ writes programs and generates C++
-// kernels from them; csrc/recurrent/formula/ evaluates them with tensors.
+// of a program. The program's inputs are values 0, 1, 2 and so on. Each line computes the next
+// value. A line consists of an operation and the numbers of its operands, or of `const` and a
+// number. The last line is `out` and the numbers of the results. treadle/_formula/ writes programs
+// and generates C++ kernels from them; csrc/recurrent/formula/ evaluates them with tensors.
 #pragma once
 
 #include <string>

@@ -24,7 +24,7 @@ inline constexpr bool
 const void* formula_kernel(const char* kernel, std::initializer_list<const std::type_info*> types,
                            std::initializer_list<std::string> values);
 
-// While this exists, this thread's launchers use the kernels of `cell`.
+// While a FormulaScope exists, the launchers of its thread use the kernels of `cell`.
 class FormulaScope {
  public:
   explicit FormulaScope(CellKind cell);

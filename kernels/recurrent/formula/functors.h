@@ -113,7 +113,8 @@ TREADLE_HD T abs(T x) {
 
 namespace treadle::math {
 
-// Only declared here. The generated code defines it; kind.h has the definition for the host.
+// This header only declares FormulaRecurrence. The generated code defines it; kind.h has the
+// definition for the host.
 template <class acc, int gates, int input_gates, int state_gates, int c_parts, bool half>
 struct FormulaRecurrence;
 

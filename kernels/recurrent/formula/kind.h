@@ -19,7 +19,7 @@ struct FormulaRecurrence {
   static constexpr HBound kHBound = HBound::kNone;
 };
 
-// A Kind, as in kernels/recurrent/cell_launchers.h.
+// The `Kind` with which the launchers are instantiated (kernels/recurrent/cell_launchers.h).
 template <int gates, int input_gates, int state_gates, int c_parts>
 struct Formula {
   template <class acc>
@@ -32,9 +32,9 @@ struct Formula {
 
 namespace treadle {
 
-// Calls f(Type of the cell's functors) for each combination of gates that has launchers. The digits
-// of a key are the numbers of gates, of gates with an input product, and of gates with a product
-// with h. takes_gates() of formula/cells.cpp must have the same cases.
+// Calls f(Type<Formula>{}) with the Formula that has the cell's numbers of gates. The digits of a
+// key are the numbers of gates, of gates with an input product, and of gates with a product with h.
+// takes_gates() of formula/cells.cpp must have the same cases.
 template <int c_parts, class F>
 auto visit_formula_gates(const CellInfo& info, const F& f) {
   const int key = info.gates * 100 + info.input_gates * 10 + info.state_gates;

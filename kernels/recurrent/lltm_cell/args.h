@@ -17,7 +17,8 @@ struct LltmView {
 
 struct LltmShape {
   Dtype dtype;       // gates, bias, new_h, grad_h, grad_gates
-  Dtype cell_dtype;  // old_cell, new_cell, their gradients: `dtype`, or float if it is a half type
+  // old_cell, new_cell and their gradients. This is `dtype` or, for half types, may be float.
+  Dtype cell_dtype;
   int64_t problems, rows_per_problem, hidden;
 };
 
@@ -37,8 +38,8 @@ struct LltmBackward {
   void* grad_old_cell;             // [N, B, H] contiguous, or null
 };
 
-// The whole forward pass for few rows, including the product. cell.gates is not read. The other
-// arguments have a column stride of 1.
+// The whole forward pass for few rows, including the product. cell.gates is not read. `weights`,
+// `old_h` and `input` must have a column stride of 1.
 struct LltmFewForward {
   LltmForward cell;
   LltmView weights, old_h, input;  // [N, 3H, H+I], [N, B, H], [N, B, I]

@@ -1,3 +1,4 @@
+// The planner: defines plan_recurrence() of plan.h.
 #include "kernels/recurrent/plan/plan.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Prints plans for TREADLE_PRINT_PLANS=1.
 #include "kernels/recurrent/plan/scope.h"
 
 #include <cstdio>

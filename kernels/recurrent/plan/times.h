@@ -83,7 +83,7 @@ inline double split_time(const ClusterShape& shape, int rows, int state_gates) {
 
 // The time of a step of the grid is the larger of `chain`, the latency of product -> sum -> cell ->
 // exchange, and `busy`, the time that a block needs for all its tiles. Each is a constant plus a
-// time per row, in us, for three gates; a fourth adds the fraction `gate`.
+// time per row, in us, for three gates; a fourth gate adds the fraction `gate`.
 struct GridTime {
   double chain, chain_row, busy, busy_row, gate;
 };

@@ -11,12 +11,12 @@ namespace treadle {
 // All arrays are contiguous.
 struct AffineScan {
   Dtype dtype;                   // float or double
-  int64_t steps, rows, columns;  // a unit is a row and column
-  bool reverse;                  // from the last step to the first
+  int64_t steps, rows, columns;  // a unit is one element of [rows, columns]
+  bool reverse;                  // whether to run from the last step to the first
   const void* keep;              // [steps, rows, columns]
   const void* add;               // as keep
   const void* start;             // [rows, columns]
-  const bool* reset;             // [steps, rows] or null: where it is true, a result is `add`
+  const bool* reset;             // [steps, rows] or null: where reset[t] is true, result[t] is add[t]
   void* result;                  // [steps, rows, columns]
 };
 

@@ -1,5 +1,5 @@
-// The pointwise part of a step in a StepGraph, which is launched repeatedly
-// (csrc/recurrent/cuda/step_groups.h).
+// The pointwise part of a step that belongs to a StepGraph (csrc/recurrent/cuda/step_groups.h). The
+// graph is launched repeatedly, so its kernels read the position of the launch from memory.
 #pragma once
 
 #ifndef __CUDACC_RTC__
@@ -11,8 +11,9 @@
 
 namespace treadle {
 
-// The position of a launch in the sequence, in device memory. Rows of steps[0] are counted from
-// base[0], and those of its products from base[1]. If base is null, both are counted from 0.
+// The position of a launch in the sequence of steps, in device memory. Rows of steps[0] are counted
+// from base[0], and the rows of its products from base[1]. If base is null, both are counted
+// from 0.
 struct StepGroup {
   const int64_t* base = nullptr;
   // Backward pass: [rows, GH], a second copy of the gradients of the gates of steps[0]; or null.

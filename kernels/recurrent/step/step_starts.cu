@@ -8,7 +8,7 @@
 namespace treadle {
 namespace {
 
-// The most entries that fit in the 4 KB of a kernel's parameters.
+// A part of the table. It fits in the 4 KB of a kernel's parameters.
 struct TablePart {
   static constexpr int kSize = 480;
   int64_t values[kSize];

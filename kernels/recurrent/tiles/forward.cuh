@@ -1,5 +1,6 @@
 // The forward pass of algorithm "tiles" (tiles/tiles.cuh) for any cell, with one launch per step. A
-// slice is 64 or 32 units with all gates. Twin: kernels/recurrent/cpu/rows_forward.h.
+// tile has a slice of 64 or 32 units with all their gates. Twin:
+// kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
 #include "kernels/recurrent/tiles/tiles.cuh"
