@@ -1,9 +1,10 @@
 // The backward cluster kernel for any cell in half types (cluster/cluster.cuh explains the
 // exchange). A block computes grad_h_{t-1} = grad_gates_t W_hh for its own units, and needs the
-// gradients of all gates of all units, so with G gates, K and the exchange are G times as large as
-// in the forward pass. Each warp computes the products of all units of the block over its slice of
-// K, with mma.sync m16n8k16. The partial sums are added through shared memory; then each lane
-// computes kItems units of one row. Twin: kernels/recurrent/cpu/rows_backward.h.
+// gradients of all gates of all units. So with G gates, K (the reduction dimension) and the
+// exchange are G times as large as in the forward pass. Each warp computes the products of all
+// units of the block over its slice of K, with mma.sync m16n8k16. The partial sums are added
+// through shared memory; then each lane computes kItems units of one row. Twin:
+// kernels/recurrent/cpu/rows_backward.h.
 #pragma once
 
 #include "kernels/recurrent/cluster/backward_copies.cuh"

@@ -70,8 +70,8 @@ struct BackwardCopies {
     }
   }
 
-  // Does not use group.backward_time(): the call would change the machine code. In direction 1, the
-  // forward pass ran backward in time.
+  // Does not use group.backward_time(): the call would change the machine code. If group.reverse is
+  // 1, the forward pass ran backward in time.
   __device__ __forceinline__ int time(int s) const {
     return group.reverse == 0 ? static_cast<int>(args.sizes.steps) - 1 - s : s;
   }

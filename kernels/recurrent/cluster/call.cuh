@@ -24,7 +24,7 @@ cudaError_t visit_shape(const ClusterShape& shape, const F& f) {
   }
 }
 
-// Calls f(Constant<int, rows>) if RowCounts{bits} has this count.
+// Calls f(Constant<int, rows>{}) if RowCounts{bits} has the count `rows`.
 template <unsigned bits, int n = 1, class F>
 cudaError_t visit_rows(int rows, const F& f) {
   if constexpr (n > RowCounts::kMost) {

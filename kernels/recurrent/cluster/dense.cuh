@@ -11,9 +11,10 @@
 namespace treadle {
 
 // The B operands that a warp multiplies, for `columns` tiles of the batch's rows. They are loaded
-// in `turns` rounds of 16 elements of K. After `chunks` rounds, loading starts again with the first
-// elements. Registers hold the operands of up to four rounds. The operands of later rounds are
-// loaded while products run. `state` is the address of this lane's part of the first operand.
+// in `turns` rounds of 16 elements of K (the reduction dimension). After `chunks` rounds, loading
+// starts again with the first elements. Registers hold the operands of up to four rounds. The
+// operands of later rounds are loaded while products run. `state` is the address of this lane's
+// part of the first operand.
 template <class Layout, int columns, int chunks, int turns>
 struct Operands {
   static constexpr int kRing = turns < 4 ? turns : 4;

@@ -99,7 +99,7 @@ struct WeightTurn {
   uint32_t to, from;
   const uint16_t* at;
   int64_t hidden;
-  int row, columns;  // `columns` of this lane's 8 columns exist
+  int row, columns;  // `columns` is positive if this lane's 8 columns exist
   bool vector;
 
   // `weight` points to this warp's first column, and `columns` is the number of columns from there

@@ -146,8 +146,8 @@ __global__ void __launch_bounds__(
             widen_bits<T>(ptx::load2(own_stage[i] + stage + m * L::kRows * L::kStageRow));
       }
     }
-    // If a row resets to zeros, a mask sets its sums to zero. The sums may be NaN, because its h
-    // may be.
+    // If a row resets to zeros, a mask sets its sums to zero. The sums may be NaN, because the h
+    // before the reset may be NaN.
     uint32_t added[kItems];  // mask of a product
     if constexpr (any_resets) {
 #pragma unroll
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(
           }
         }
       }
-      __syncwarp();  // otherwise the compiler would load them one by one, to save registers
+      __syncwarp();  // otherwise the compiler would load parts one by one, to save registers
       uint16_t h[kCount];
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {

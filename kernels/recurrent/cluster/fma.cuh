@@ -1,9 +1,9 @@
 // Code that the forward and backward float32 cluster kernels share. These kernels work like those
 // of cluster/cluster.cuh, but the products use IEEE float32 fma on CUDA cores, and the weights are
 // in registers. Weights that do not fit there are in shared memory, which then has room for fewer
-// rows. Threads divide the block's outputs (kEach per thread) and K among themselves. Their partial
-// sums are added by shuffles within a warp, then through shared memory. The exchanged state is
-// [row][K] floats.
+// rows. Threads divide the block's outputs (kEach per thread) and K (the reduction dimension) among
+// themselves. Their partial sums are added by shuffles within a warp, then through shared memory.
+// The exchanged state is [row][K] floats.
 #pragma once
 
 #include "kernels/recurrent/cluster/cluster.cuh"

@@ -1,9 +1,10 @@
 // The forward cluster kernel for any cell in half types (cluster/cluster.cuh explains the exchange
 // of h): gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. `rows_each` is the number of
 // rows per cluster. Warp (unit_group, split) computes the products of all gates of 16 units over
-// one of kSplits slices of K, with mma.sync m16n8k16. The partial sums are added through shared
-// memory; then each lane computes the cell of kItems (unit, row) pairs. A copy warp prefetches
-// input products, and stores output and gates. Twin: kernels/recurrent/cpu/rows_forward.h.
+// one of kSplits slices of K (the reduction dimension), with mma.sync m16n8k16. The partial sums
+// are added through shared memory; then each lane computes the cell of kItems (unit, row) pairs.
+// Input products are prefetched, and output and gates are stored, by a copy warp or, without one,
+// by all threads of the block. Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
 #include "kernels/recurrent/cluster/call.cuh"

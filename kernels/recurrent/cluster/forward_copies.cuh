@@ -15,7 +15,7 @@ struct ForwardCopies {
   const Group& group;
   const bool vector;
   const char* chunk16_from[Layout::kChunks16];  // products
-  char* chunk16_to[Layout::kChunks16];          // gates, which overwrite them
+  char* chunk16_to[Layout::kChunks16];          // gates, which overwrite products
   uint32_t chunk16_at[Layout::kChunks16];
   int chunk16_row[Layout::kChunks16], chunk16_left[Layout::kChunks16];
   char* quad_to[Layout::kQuads];  // output: four units of one row
@@ -128,7 +128,7 @@ struct ForwardStarts {
   const uint32_t (&place)[items];
 
   // Resets c of rows that reset before this step. For rows that reset before the next step, writes
-  // the new h to the outgoing buffer, which was last read two steps ago.
+  // the h to which they reset to the outgoing buffer, which was last read two steps ago.
   __device__ __forceinline__ void begin(uint32_t anew, int s, uint32_t outgoing,
                                         float (&c)[items]) const {
     if constexpr (!any) return;

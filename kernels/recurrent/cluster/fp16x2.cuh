@@ -9,10 +9,10 @@
 
 namespace treadle {
 
-// The four B operands that a warp multiplies for a chunk of 16 elements of K. They contain the
-// highs of the large tile; the lows of the large tile; highs and lows of the small tile together;
-// and the highs of the small tile. Up to three chunks are in registers, and later ones are loaded
-// while products run.
+// The four B operands that a warp multiplies for a chunk of 16 elements of K (the reduction
+// dimension). They contain the highs of the large tile; the lows of the large tile; highs and lows
+// of the small tile together; and the highs of the small tile. Up to three chunks are in registers,
+// and later ones are loaded while products run.
 template <class L>
 struct SplitOperands {
   static constexpr int kRing = L::kChunks < 3 ? L::kChunks : 3;

@@ -13,7 +13,7 @@
 
 namespace treadle {
 
-// A warp computes the products of 16 units over a quarter of K.
+// A warp computes the products of 16 units over a quarter of K, the reduction dimension.
 template <int gates, int state_gates, int units, int blocks, int rows>
 struct SplitForward {
   static constexpr int kUnits = units, kBlocks = blocks, kRows = rows;
@@ -89,7 +89,7 @@ struct SplitForward {
   static constexpr int kStages = kSums + kParts * kPartBytes;
   static constexpr int kStageBytes = gates * kGroups * kSumBytes;
   static constexpr int kBias = kStages + kDepth * kStageBytes;  // [gate][unit] {bias, scale}
-  static constexpr int kExact = kBias + gates * units * 8;      // a bit per row of W_hh for fma
+  static constexpr int kExact = kBias + gates * units * 8;      // which rows of W_hh use fma
   static constexpr int kWeights = kExact + 16;
   static constexpr int kSharedBytes = kWeights + kWarps * (kFragments - kKept) * 512;
 

@@ -9,7 +9,7 @@ namespace treadle {
 
 // Writes h0 of `count` rows to the buffer of even steps, and zeros for the other rows. Returns a
 // bit for each row whose h0 is too large for fp16x2. Such rows are multiplied by fma, which is
-// slow. All threads must call it, and all blocks of a cluster get the same result.
+// slow. All threads must call this function, and all blocks of a cluster get the same result.
 template <class L>
 __device__ __forceinline__ unsigned put_first_states(const float* h0, int count, int hidden,
                                                      uint32_t base) {

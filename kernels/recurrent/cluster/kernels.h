@@ -22,8 +22,8 @@ inline constexpr int kBlockRows = 2;
 // registers, as in float32.
 inline constexpr int kHalfBlockUnits = 64;
 
-// A cluster kernel: each block of a cluster keeps the weights of `units` hidden units, and a
-// cluster computes all steps of up to rows() rows of the batch.
+// The shape of a cluster kernel: each of the `blocks` blocks of a cluster keeps the weights of
+// `units` hidden units, and a cluster computes all steps of up to rows() rows of the batch.
 struct ClusterShape {
   int units, blocks, tiles;
 
@@ -81,8 +81,8 @@ struct ShapeKernels {
 };
 
 // Whether dense kernels with resets are compiled for a cell with this many gates: only for LSTM and
-// GRU, which have four. LLTM has three. LLTM layers with resets use the kernels for any batch. That
-// is enough, because torch has no LLTM layer to be compared with.
+// GRU, which have four. LLTM, which has three, uses the kernels for any batch if rows reset. Dense
+// kernels for this case are not worthwhile, because torch has no LLTM layer to compare with.
 constexpr bool takes_dense_resets(int gates) { return gates == 4; }
 
 // The kernels of a shape. `one` is for cells in which one gate has a product with h, `three` for

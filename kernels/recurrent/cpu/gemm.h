@@ -1,7 +1,7 @@
 // Small matrix products for recurrent steps: rows of x [R, K] times a panel of W^T [K, n], with the
-// sums in registers. n is 1 to 4 times kColumns, the number of acc_t in 64 bytes. They are used
-// where the overhead of a BLAS call would be too large. This file is compiled without torch, once
-// per instruction set.
+// sums in registers. n is 1 to 4 times kColumns, the number of acc_t in 64 bytes. These products
+// are used where the overhead of a BLAS call would be too large. This file is compiled without
+// torch, once per instruction set.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@
 
 namespace treadle::cpu::TREADLE_ISA {
 
-// Calls f(Type of the cell's functors, Type of the dtype).
+// Calls f(Type<Kind>{}, Type<T>{}), where Kind has the cell's functors and T is the dtype's type.
 template <class F>
 static void visit_kernel(CellKind cell, Dtype dtype, const F& f) {
   visit_cell(cell, [&](auto kind) { visit_floating(dtype, [&](auto type) { f(kind, type); }); });

@@ -71,8 +71,7 @@ struct ClusterForward {
   static constexpr int kBarriers = kWeights + kWarps * (kChunks - kInRegisters) * state_gates * 512;
   static constexpr int kSharedBytes = kBarriers + 2 * kSplits * 8;
   // Only with resets: bit masks of the rows that reset, and two buffers for output. A row that
-  // resets before the next step sends its new h to the other blocks, so its output needs another
-  // buffer.
+  // resets before the next step sends the h to which it resets, so its output needs another buffer.
   static constexpr int kMarks = kSharedBytes, kUnsent = kMarks + 16;
   static constexpr int kResetsBytes = kUnsent + 2 * kOutgoingBytes;
 };

@@ -45,7 +45,7 @@ inline int rows_of_group(const RecurrenceSizes& sizes, const RecurrenceDevice& d
   return static_cast<int>(ceil_div(rows, 8) * 8);
 }
 
-// The largest H that any kernel supports, or 0 if none supports the dtype.
+// The largest H that any grid kernel supports, or 0 if none supports the dtype.
 inline int64_t most_hidden_of_grid(Dtype dtype, bool backward) {
   if (dtype == Dtype::kFloat) return kGridHidden;
   if (!is_half(dtype)) return 0;

@@ -15,8 +15,8 @@ inline constexpr int kSplitGradLeast = 30, kSplitGradMost = 187;
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 
-// For each of the block's columns of W_hh, writes to shared memory its scale and whether it is
-// multiplied by fma. All threads must call it.
+// For each of the block's columns of W_hh, writes to shared memory the column's scale and whether
+// fma multiplies it. All threads of the block must call this function.
 template <class Cell, class L>
 __device__ __forceinline__ void describe_columns(const PersistentBackward& args, int64_t d,
                                                  unsigned char* memory, int first_unit) {

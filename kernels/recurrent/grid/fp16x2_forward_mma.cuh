@@ -15,7 +15,7 @@ template <class Cell, class Layout>
 struct GridSplitProducts : GridSplitWeights<Layout> {
   using Weights = GridSplitWeights<Layout>;
   using Weights::put, Weights::take;
-  static constexpr int kChunks = Layout::kChunks, kHighs = kChunks / 2;  // all; those of highs
+  static constexpr int kChunks = Layout::kChunks, kHighs = kChunks / 2;  // half of them have highs
   static constexpr int kStateGates = Cell::kStateGates, kTogether = Layout::kGatesTogether;
 
   // Must be called after the block has written the scales of its rows.

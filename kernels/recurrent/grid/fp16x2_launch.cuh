@@ -1,4 +1,5 @@
-// Launches the forward grid kernels in float32, for any cell. grid/call.cuh has the declaration.
+// Launches the forward grid kernels in float32, for any cell. grid/call.cuh declares
+// run_grid_split().
 #pragma once
 
 #include "kernels/recurrent/grid/call.cuh"

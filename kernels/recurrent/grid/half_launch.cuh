@@ -1,4 +1,5 @@
-// Launches the grid kernels in half types, for any cell. grid/call.cuh has the declarations.
+// Launches the grid kernels in half types, for any cell. grid/call.cuh declares run_grid_half() and
+// run_grid_h2048().
 #pragma once
 
 #include "kernels/recurrent/grid/call.cuh"
@@ -41,8 +42,8 @@ cudaError_t run_grid_half(const PersistentForward* args, const GridCall& call) {
       constexpr int kWidth = decltype(width)::value;
       using Layout =
           GridForward<Cell::kGates, Cell::kStateGates, kWidth, setmaxnreg, Cell::kCParts>;
-      // GPUs with setmaxnreg have clusters, which compute batches of a single tile up to h512. So
-      // no kernel is compiled for a single tile there.
+      // On GPUs with setmaxnreg, clusters usually compute batches of a single tile up to h512. So a
+      // single tile has no kernel of its own there, and uses the kernel for three or more tiles.
       constexpr int kLatest = setmaxnreg && kWidth == kGridNarrowHidden ? 0 : 2;
       // Without setmaxnreg, two tiles use the kernel for three or more tiles. This saves a third of
       // the kernels.

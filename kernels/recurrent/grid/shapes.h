@@ -239,7 +239,7 @@ struct GridSplitBackward {
   static constexpr int kSumBytes = kMultiplyingWarps * kTiles * 512;  // per buffer
   static constexpr int kWeights = 2 * kSumBytes;
   static constexpr int kColumns = kWeights + kMultiplyingWarps * kInShared * 512;  // column scales
-  static constexpr int kExact = kColumns + kUnits * 4;                             // units for fma
+  static constexpr int kExact = kColumns + kUnits * 4;  // which units use fma
   static constexpr int kBiases = kExact + 16;
   static constexpr int kStages = kBiases + kFinishing * gates * 8;
   // Bytes per row: gradients of h and c of pairs, and stages of gates, grad_output and c.

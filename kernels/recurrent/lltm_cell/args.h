@@ -16,7 +16,7 @@ struct LltmView {
 };
 
 struct LltmShape {
-  Dtype dtype;       // gates, bias, new_h, grad_h, grad_gates
+  Dtype dtype;  // gates, bias, new_h, grad_h, grad_gates
   // old_cell, new_cell and their gradients. This is `dtype` or, for half types, may be float.
   Dtype cell_dtype;
   int64_t problems, rows_per_problem, hidden;

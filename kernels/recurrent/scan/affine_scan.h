@@ -16,7 +16,7 @@ struct AffineScan {
   const void* keep;              // [steps, rows, columns]
   const void* add;               // as keep
   const void* start;             // [rows, columns]
-  const bool* reset;             // [steps, rows] or null: where reset[t] is true, result[t] is add[t]
+  const bool* reset;             // [steps, rows] or null: if reset[t], result[t] is add[t]
   void* result;                  // [steps, rows, columns]
 };
 

@@ -132,8 +132,8 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       float sums[kTileSums<Cell, Stages>];
       begin_gates<Cell, Stages>(args.layer, unit, sums);
       reader.template multiply<kFirstInput, Cell::kStateGates - kFirstInput>(tiles.of_input, sums);
-      // The sums of gates that have no input product must not be set before this point. Otherwise
-      // every wgmma would wait.
+      // The input product must end before the sums of gates without an input product are used.
+      // Otherwise the compiler would make every wgmma wait.
       if constexpr (kFirstInput != 0) reader.finish();
       if (args.follows && tile == first) begin_kernel();
       // c is loaded before the product, which hides the latency. Missing rows read the first row,

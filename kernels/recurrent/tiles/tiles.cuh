@@ -174,7 +174,8 @@ __device__ __forceinline__ void init_tile_barriers(const TileMemory<Stages>& mem
 }
 
 // A thread's sums are divided into pieces. A piece is eight columns of one half of a group, in one
-// of the thread's two rows. This is the piece's row, relative to the first of these two rows.
+// of the thread's two rows. piece_row() returns the piece's row, relative to the first of these two
+// rows.
 template <class Stages>
 constexpr __device__ int piece_row(int piece) {
   return piece / Stages::kHalves * 8;

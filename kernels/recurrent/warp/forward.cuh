@@ -1,8 +1,9 @@
 // The forward pass of algorithm "warp" for any cell, with one launch per step. It is for a single
 // step of few rows, where keeping weights on the chip would not pay off and a matrix product would
 // use few blocks. Four warps multiply the weights of all gates of a unit by up to eight rows. Each
-// thread sums over a part of K; then these sums are added, and the cell is computed. A block has
-// four units, which share the loads of the rows. Twin: kernels/recurrent/cpu/rows_forward.h.
+// thread sums over a part of K (the reduction dimension); then these sums are added, and the cell
+// is computed. A block has four units, which share the loads of the rows. Twin:
+// kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
 #include "kernels/common/convert.cuh"
