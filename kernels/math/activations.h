@@ -164,7 +164,7 @@ template <class T>
 TREADLE_HD Elu<T> elu(T x) {
   const bool positive = x > T(0);
   const ExpPair<T> e = exp_pair<T>(select(positive, T(0), x));
-  // Below this, exp(x) rounds to 0.
+  // Below this x, exp(x) rounds to 0.
   constexpr T lowest = sizeof(T) == 4 ? T(-103.97208) : T(-745.1332191019412);
   const T slope = detail::without_subnormals(e.exp, x, lowest);
   return {select(positive, x, e.expm1), select(positive, T(1), slope)};

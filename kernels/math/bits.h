@@ -16,7 +16,8 @@ namespace treadle::math {
 #define TREADLE_FAST_FMA
 #endif
 
-// An fma on the device and on hosts with the instruction. On other hosts std::fma is a slow call.
+// An fma on the device and on hosts that have the instruction. On other hosts std::fma would be a
+// slow call, so this multiplies and adds.
 TREADLE_HD float fma_if_fast(float a, float b, float c) {
 #if defined(__CUDA_ARCH__)
   return fmaf(a, b, c);

@@ -1,7 +1,7 @@
 // exp(x) and expm1(x) together, for x <= 0, from one reduction: x = k ln 2 + r, |r| <= ln(2) / 2.
 // The host's code has no branches, so that loops over it vectorise; its errors are below 1 ulp. The
 // device uses the special function unit in float and CUDA's own functions in double.
-// NaN stays NaN, -inf gives 0 and -1.
+// NaN stays NaN; -inf gives 0 and -1.
 // The polynomials are minimax fits of (expm1(r) - r - r^2 / 2) / r^3 in relative error.
 #pragma once
 
@@ -23,7 +23,7 @@ struct ExpConstants;
 template <>
 struct ExpConstants<float> {
   static constexpr float kLog2E = 0x1.715476p+0f;
-  // 15 bits, so that its product with k is exact even without fma.
+  // This has 15 bits, so that its product with k is exact even without fma.
   static constexpr float kLn2High = 0x1.62e4p-1f;
   static constexpr float kLn2Low = 0x1.7f7d1cp-20f;
   // Adding this constant rounds a number to an integer, which is then in the low bits.

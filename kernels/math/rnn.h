@@ -1,6 +1,6 @@
-// The pointwise part of torch.nn.RNN's cell for one hidden unit, new_h = activation(g) of its one
-// gate g, and its backward pass. As in a GRU, the cell state is h before rounding to its dtype, but
-// no step reads the cell state. Twin in plain PyTorch: treadle.reference.rnn_cell.
+// The pointwise part of torch.nn.RNN's cell for one hidden unit, and its backward pass. The cell
+// has one gate g, and new_h = activation(g). As in a GRU, the cell state is h before rounding to
+// its dtype, but no step reads the cell state. Twin in plain PyTorch: treadle.reference.rnn_cell.
 #pragma once
 
 #include "kernels/math/activations.h"

@@ -6,8 +6,8 @@
 
 namespace treadle::math {
 
-// The largest magnitude that is reduced with pi as a sum of several terms. Without fma, the
-// products of these terms must be exact.
+// The largest magnitude that is reduced with pi as a sum of several terms. It is smaller without
+// fma, because then the products of these terms must be exact.
 #if defined(TREADLE_FAST_FMA)
 template <>
 inline constexpr double kNear<double> = 0x1p+40;
@@ -142,7 +142,7 @@ TREADLE_HD double sine_of(DoubleAngle angle) {
 
 }  // namespace detail
 
-// near_wave of double; the template argument repeats the parameter's type.
+// near_wave for double. As in sine_float.h, callers specify scalar_t, which is double here.
 template <Wave wave, class scalar_t>
 TREADLE_HD double near_wave(double x) {
   return detail::sine_of(detail::near_angle<wave>(x));

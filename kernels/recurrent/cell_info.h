@@ -36,7 +36,7 @@ struct CellInfo {
   int c_parts;
   // LLTM has one bias, which is bias_ih.
   bool has_bias_hh;
-  // Whether |h| can grow at every step, so that no bound is known before the first one.
+  // Whether |h| can grow at every step, so that no bound is known before the first step.
   bool h_grows;
 
   // Whether every gate has both products.
@@ -94,7 +94,8 @@ struct RnnRelu;
 }  // namespace math
 
 #ifndef __CUDACC_RTC__
-// Calls f(Type<the cell's class in math>{}) for a cell that is compiled into the library.
+// Calls f(Type<Kind>{}), where Kind is the cell's struct in math. The cell must be compiled into
+// the library.
 template <class F>
 auto visit_cell(CellKind cell, const F& f) {
   switch (cell) {

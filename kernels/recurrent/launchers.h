@@ -41,7 +41,7 @@ cudaError_t launch_warp_forward(const FusedForward& args, cudaStream_t stream)
 cudaError_t launch_tiles_forward(const FusedForward& args, int processors, cudaStream_t stream)
     TREADLE_EXPORTED(launch_tiles_forward);
 
-// Whether the library has code for tiles, and the driver can encode tensor maps.
+// Whether the library has code for tiles and the driver can encode tensor maps.
 bool tiles_supported() TREADLE_EXPORTED(tiles_supported);
 
 // ---- cluster and grid: all steps in one launch of the kernel that the plan selects. Clusters need
@@ -65,7 +65,7 @@ cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_c_states);
 
 // The kernels of gradients.cu, for any cell. launch_bias_sums is for few rows. With many rows
-// torch's sum is faster, because several blocks share a column.
+// torch's sum is faster, because there several blocks add the elements of one column.
 cudaError_t launch_previous_h(const PreviousH& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_previous_h);
 cudaError_t launch_pad_rows(const PadRows& args, cudaStream_t stream)

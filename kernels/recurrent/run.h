@@ -11,8 +11,8 @@
 
 namespace treadle {
 
-// Whether the launch of the plan's kernel fits on the current device, or on the part of it that
-// this process may use.
+// Sets *fits to whether the launch of the plan's kernel fits on the current device, or on the part
+// of it that this process may use.
 cudaError_t plan_fits(const RecurrenceSizes& sizes, const RecurrencePlan& plan, bool backward,
                       bool* fits) TREADLE_EXPORTED(plan_fits);
 

@@ -71,7 +71,7 @@ inline bool runs_on(const RecurrenceSizes& sizes, const RecurrenceDevice& device
   return !is_half(dtype) || shape.units <= kHalfBlockUnits || !device.clusters();
 }
 
-// The largest H that any kernel supports, or 0 if none supports the dtype.
+// The largest H that any cluster kernel supports, or 0 if none supports the dtype.
 inline int64_t most_hidden_of_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                                        Dtype dtype, bool backward) {
   int64_t most = 0;

@@ -40,13 +40,13 @@ __device__ __forceinline__ void init_barriers(uint32_t barriers, uint32_t bytes)
 // would change their machine code. Both do the following.
 //
 // A thread sends some of the block's data in 16-byte chunks by st.async, and sends the same chunks
-// to every block. A warp waits only for its slice of K. st.async counts its bytes on an mbarrier of
+// to every block. A warp waits only for its slice of k. st.async counts its bytes on an mbarrier of
 // the receiving block. Data and signal are one message, so no fence is needed. Two buffers, for
 // even and odd steps, are enough: a block sends h_t only after it has received all of h_{t-1}, and
 // by then each sender had finished reading the buffer of h_{t-2}, which h_t overwrites.
 //
 // Step s waits for phase (s - 1) / 2 of its mbarrier, by that phase's parity. One thread arms the
-// mbarrier again once all warps of this slice of K have passed the wait. The next bytes that the
+// mbarrier again once all warps of this slice of k have passed the wait. The next bytes that the
 // mbarrier counts are sent in step s + 1, by blocks that have received this block's data of step s.
 // That data is sent after the mbarrier is armed, so no byte can arrive too early.
 

@@ -1,8 +1,8 @@
 // The steps of recurrent_layer on the CPU, for csrc/recurrent/run/cpu.cpp. The functions use raw
 // memory and no torch. A call computes rows begin to end of the batch; a parallel loop may divide
-// the rows at any multiple of kRowBlock without changing results. `panels` are weights [GH, H] in
-// the layout of the pack functions. They are null if the caller computes the products with h:
-// forward then reads `state_products`, and backward leaves grad_h unchanged.
+// the rows at any multiple of kRowBlock without changing results. `panels` has the weights
+// [G_h H, H] in the layout of the pack functions. It is null if the caller computes the products
+// with h. Then forward reads `state_products`, and backward leaves grad_h unchanged.
 #pragma once
 
 #include <cstdint>

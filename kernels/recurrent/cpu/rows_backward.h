@@ -50,8 +50,8 @@ class BackwardRows {
   const RecurrenceBackward& a_;
   const acc* panels_;
   int64_t begin_, count_, padded_;
-  // c after the current step of each row. It is in memory, so that tanh(c) need not wait for the
-  // gates.
+  // c after the current step of each row. It is kept, so that tanh(c) need not wait until c is
+  // computed again from the gates.
   Scratch<acc> new_c_;
 
   acc* grad_h(int64_t b) const {

@@ -177,10 +177,11 @@ __device__ __forceinline__ float sum_in_pairs(float (&parts)[n]) {
 
 // ---- the product with W_hh on tensor cores
 
-// A warp's part of W_hh as the A operand of mma.sync m16n8k16: [chunks of 16 elements of K][tiles
-// of 16 rows]. The first `in_registers` chunks stay in registers, and no more would fit there. The
-// others are in shared memory, 16 bytes per lane. The caller owns the array `registers`, which is
-// indexed only by constants after unrolling, so that it stays in registers.
+// A warp's part of W_hh as the A operand of mma.sync m16n8k16: [chunks of 16 elements of K, the
+// reduction dimension][tiles of 16 rows]. The first `in_registers` chunks stay in registers, and no
+// more would fit there. The others are in shared memory, 16 bytes per lane. The caller owns the
+// array `registers`, which is indexed only by constants after unrolling, so that it stays in
+// registers.
 template <int chunks, int tiles, int in_registers>
 struct WarpWeights {
   static constexpr int kTiles = tiles, kRegisters = in_registers * tiles * 4;

@@ -1,6 +1,6 @@
 // The launchers of cells that formulas define. The library has no kernels for these cells, because
 // they are compiled at run time (function.h). So the launchers are instantiated only when nvcc
-// compiles for the host. Its passes for GPU architectures would take minutes and generate no code.
+// compiles for the host. When it compiles for a GPU, they would take minutes and generate no code.
 #include "kernels/recurrent/cluster/backward.cuh"
 #include "kernels/recurrent/cluster/dense_backward.cuh"
 #include "kernels/recurrent/cluster/dense_forward.cuh"

@@ -90,8 +90,8 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
     GridSplitColumns<Cell, Layout>{args, Base::group, tile, grads, unit, row_in_tile}.multiply(sum);
   }
 
-  // Computes this thread's row of tile j in step s. `active` rows have step s, `before` rows had
-  // the previous step.
+  // Computes this thread's row of tile j in step s. `active` rows have step s, and `before` rows
+  // had the previous step.
   __device__ __forceinline__ void finish(int s, int j, int buffer, int active, int before,
                                          const Place& at) const {
     const int row = j * 8 + row_in_tile;
@@ -140,7 +140,8 @@ struct GridSplitBackwardFinisher : GridBackwardFinishing<Cell, float, Layout, an
     }
   }
 
-  // Called by whole warps, whose lanes have the 16 units of one span in four rows.
+  // Called by whole warps, whose lanes have the 16 units of one span (grid/fp16x2_columns.cuh) in
+  // four rows. `again` means that the tile was also sent in the previous step.
   __device__ __forceinline__ void send(const Place& at, const float (&grads)[kGates][2],
                                        bool again) const {
     bool large = false;

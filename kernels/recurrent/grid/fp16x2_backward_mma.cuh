@@ -1,6 +1,7 @@
-// MMA warps of grid/fp16x2_backward.cuh: they wait for a tile's packets, multiply, and write
-// partial sums for the epilogue warps. Registers cannot hold the weights and all packets of a tile,
-// so only kWindow chunks of packets are in flight at a time. The half-type version is
+// The MMA warps of grid/fp16x2_backward.cuh. They wait for a tile's packets, multiply, and write
+// partial sums for the epilogue warps (grid/grid.cuh explains these terms). Registers cannot hold
+// the weights and all packets of a tile, so only kWindow chunks of packets are in flight at a time.
+// GridSplitBackward (grid/shapes.h) explains chunks and spans. The half-type version is
 // grid/half_backward_mma.cuh.
 #pragma once
 

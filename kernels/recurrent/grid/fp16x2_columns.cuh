@@ -1,9 +1,9 @@
 // The fma products of grid/fp16x2_backward.cuh, and the scales of the tensor-core products. Columns
-// of W_hh are converted to fp16x2 like rows in grid/fp16x2_forward.cuh. The range of gradients is
-// not known beforehand. So in each row of the batch, the gradients of all gates of 16 units (a
-// span) share a power of two, which is sent with them. If a gradient of a pair of units is too
-// large, the pair's highs are sent as kLargePair, and a reader that needs the pair loads it from
-// grad_gates.
+// of W_hh are converted to fp16x2 (engine/fp16x2.cuh) like rows in grid/fp16x2_forward.cuh. The
+// range of gradients is not known beforehand. So in each row of the batch, the gradients of all
+// gates of 16 units (a span) share a power of two, which is sent with them. If a gradient of a pair
+// of units is too large, the pair's highs are sent as kLargePair, and a reader that needs the pair
+// loads it from grad_gates.
 #pragma once
 
 #include "kernels/recurrent/grid/fp16x2_terms.cuh"

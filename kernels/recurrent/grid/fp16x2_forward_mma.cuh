@@ -48,8 +48,8 @@ struct GridSplitProducts : GridSplitWeights<Layout> {
     Weights::ask_first();
   }
 
-  // The index of the fragment with the highs or lows of gate m and half-chunk c (16 elements of K).
-  // Fragments are in the order in which multiply() takes them.
+  // The index of the fragment with the highs or lows of gate m and half-chunk c (16 elements of K,
+  // the reduction dimension). Fragments are in the order in which multiply() takes them.
   static constexpr __device__ __forceinline__ int place(int m, int c, int lows) {
     return ((m / kTogether * 2 * kHighs + c) * 2 + lows) * kTogether + m % kTogether;
   }

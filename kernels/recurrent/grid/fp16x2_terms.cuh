@@ -1,8 +1,8 @@
 // The fma products of grid/fp16x2_forward.cuh, for rows of W_hh and of h that are outside the range
-// of fp16x2. A pair of units is sent as two packets, highs and lows. If the h of either unit is too
-// large for fp16x2, the first packet is kLargePair, which makes the sums of that row NaN in all
-// blocks. Then each block multiplies the row by fma, and reads the pair from its origin: h0, the
-// state of a reset, or the previous step's output.
+// of fp16x2 (engine/fp16x2.cuh). A pair of units is sent as two packets, highs and lows. If the h
+// of either unit is too large for fp16x2, the first packet is kLargePair, which makes the sums of
+// that row NaN in all blocks. Then each block multiplies the row by fma, and reads the pair from
+// its origin: h0, the state of a reset, or the previous step's output.
 #pragma once
 
 #include "kernels/recurrent/engine/fp16x2.cuh"

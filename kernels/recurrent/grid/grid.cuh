@@ -133,9 +133,9 @@ __device__ __forceinline__ void poll(uint4 (&v)[n], const char* at, int stride =
 
 // Byte offsets of steps in a group's exchange, the memory through which its blocks exchange
 // packets. The exchange is a ring of kGridRing slots, each with all tiles of a step. In the forward
-// pass it is followed by the h that the first step reads. A half-type tile is [chunk of 32 elements
-// of K][row][element], so that a warp's 16-byte loads are contiguous: eight consecutive lanes share
-// a line of 128 bytes.
+// pass the ring is followed by the h that the first step reads. A half-type tile is [chunk of 32
+// elements of K, the reduction dimension][row][element], so that a warp's 16-byte loads are
+// contiguous: eight consecutive lanes share a line of 128 bytes.
 //
 // Step s writes its packets to slot s % kGridRing and clears those of step s - 2, so that each slot
 // is empty again long before the ring wraps. This is safe for two reasons:

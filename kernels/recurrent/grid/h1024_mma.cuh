@@ -7,7 +7,8 @@
 
 namespace treadle {
 
-// A warp's part of W_hh in half types (all units of the block, an eighth of K), and its products.
+// A warp's part of W_hh in half types (all units of the block, and an eighth of K, the reduction
+// dimension), and its products.
 template <class Cell, class T, class Layout>
 struct GridWideProducts {
   static constexpr int kStateGates = Cell::kStateGates, kChunks = Layout::kChunks;

@@ -68,8 +68,8 @@ struct GridBackwardFinisher : GridBackwardFinishing<Cell, T, Layout, any_resets>
     ptx::arrive_threads(kSumsEmpty + buffer, kMeeting);
   }
 
-  // Computes this thread's row of tile j in step s. `active` rows have step s, `before` rows had
-  // the previous step.
+  // Computes this thread's row of tile j in step s. `active` rows have step s, and `before` rows
+  // had the previous step.
   __device__ __forceinline__ void finish(int s, int j, int buffer, int active, int before,
                                          const Place& at) const {
     const int row = j * 8 + row_in_tile;

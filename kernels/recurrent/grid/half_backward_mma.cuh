@@ -1,16 +1,17 @@
-// MMA warps of grid/half_backward.cuh: they poll the exchange for a tile, multiply, and write
-// partial sums for the epilogue warps.
+// The MMA warps of grid/half_backward.cuh. They poll the exchange for a tile, multiply, and write
+// partial sums for the epilogue warps. grid/grid.cuh explains these terms.
 #pragma once
 
 #include "kernels/recurrent/grid/grid.cuh"
 
 namespace treadle {
 
-// An MMA warp computes the products of all units of the block over an eighth of K. `late` is 2 if
-// the group has one tile. Then the next packets belong to the same tile and cannot arrive before
-// its epilogue. It is 1 with two tiles, which are half a step apart. Then the packets of the other
-// tile are loaded after the sums of this one are stored. It is 0 with more tiles. Then the next
-// tile's packets arrive early enough to be loaded during the multiplication.
+// An MMA warp computes the products of all units of the block over an eighth of K, the reduction
+// dimension. `late` is 2 if the group has one tile. Then the next packets belong to the same tile
+// and cannot arrive before its epilogue. `late` is 1 with two tiles, which are half a step apart.
+// Then the packets of the other tile are loaded after the sums of this one are stored. `late` is 0
+// with more tiles. Then the next tile's packets arrive early enough to be loaded during the
+// multiplication.
 template <class Cell, class T, class Layout, int late>
 struct GridBackwardMultiplier {
   static constexpr int kStateGates = Cell::kStateGates;
@@ -53,9 +54,8 @@ struct GridBackwardMultiplier {
     return shared_before(c + 1) > shared_before(c);
   }
 
-  // Loads the columns u of W_hh, which are rows of the transposed matrix. Chunks of 32 elements of
-  // K are ordered [32 units][gate]. Rows g and g + 8 of an instruction's A operand are a pair of
-  // units.
+  // Loads columns of W_hh, which are rows of the transposed matrix. Chunks of 32 elements of K are
+  // ordered [32 units][gate]. Rows g and g + 8 of an instruction's A operand are a pair of units.
   __device__ __forceinline__ void load_weights(const PersistentBackward& args, int64_t d, int rank,
                                                int warp, int g, int q) {
     const int64_t hidden = args.sizes.hidden;

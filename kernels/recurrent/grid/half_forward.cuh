@@ -166,7 +166,7 @@ struct GridFinisher {
     ptx::arrive_threads(kSumsEmpty + team, kMeeting);
   }
 
-  // Computes this thread's row of a tile in step s. `taken` means that the row has this step,
+  // Computes this thread's row of a tile in step s. `taken` means that the row has this step, and
   // `again` that the tile was also sent in the previous step.
   __device__ __forceinline__ void finish(int s, int row, bool taken, bool again,
                                          const Place& at) const {

@@ -1,5 +1,5 @@
-// MMA warps of grid/half_forward.cuh: they poll the exchange for a tile, multiply, and write
-// partial sums for the epilogue warps.
+// The MMA warps of grid/half_forward.cuh. They poll the exchange for a tile, multiply, and write
+// partial sums for the epilogue warps. grid/grid.cuh explains these terms.
 #pragma once
 
 #include "kernels/recurrent/grid/grid.cuh"
@@ -7,8 +7,8 @@
 namespace treadle {
 
 // Loads a warp's weights. Calls put(c, gate, weights of this lane) for each half-chunk c of 16
-// elements of K. Lane (g, q) has elements 8q to 8q + 7 of a chunk of 32, for two mma instructions.
-// Rows g and g + 8 of their A operand are a pair of units.
+// elements of K, the reduction dimension. Lane (g, q) has elements 8q to 8q + 7 of a chunk of 32,
+// for two mma instructions. Rows g and g + 8 of their A operand are a pair of units.
 template <class Cell, class Layout, class Put>
 __device__ __forceinline__ void load_forward_weights(const PersistentForward& args, int64_t d,
                                                      int rank, const Put& put) {
@@ -32,10 +32,10 @@ __device__ __forceinline__ void load_forward_weights(const PersistentForward& ar
 }
 
 // An MMA warp computes the products of all units of the block over an eighth of K. `late` says when
-// it loads the packets of the next visit (a tile in a step). With 0 it does so while it multiplies,
-// and with 2 after it has stored its sums; with 1 it alternates between the two. 2 is for groups
-// with one tile, where the next packets cannot arrive before the tile's epilogue. 1 is for groups
-// with two tiles.
+// the warp loads the packets of the next visit (a tile in a step). If `late` is 0, it loads them
+// while it multiplies; if `late` is 2, after it has stored its sums; if `late` is 1, it alternates
+// between the two. 2 is for groups with one tile, where the next packets cannot arrive before the
+// tile's epilogue. 1 is for groups with two tiles.
 template <class Cell, class T, class Layout, int late>
 struct GridMultiplier {
   static constexpr int kStateGates = Cell::kStateGates;

@@ -47,8 +47,8 @@ struct LltmFewForward {
   void* gates;                     // [N, B, 3H] contiguous: the product, without bias
 };
 
-// The gradients that are computed from grad_gates [N, B, 3H], for few rows. All arrays are
-// contiguous; each result may be null.
+// The gradients that are computed from grad_gates [N, B, 3H], for few rows. grad_gates and the
+// results are contiguous; each result may be null.
 struct LltmGradients {
   LltmShape shape;
   int64_t features;

@@ -18,7 +18,7 @@ inline int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 :
 // to the products and the exchange of other cells (the benchmark suite sweep_cell_algorithms shows
 // how well this works). The time of a cluster is the sum of a minimum, the time of the products,
 // and the time of the exchange of h (forward) or of the gradients of all gates that have a product
-// with h (backward).
+// with h (backward). `exact` means that the layer is float32, multiplied by fma.
 inline double cluster_time(const ClusterShape& shape, int rows, int state_gates, bool backward,
                            bool exact) {
   // The multiplications and the bytes exchanged, relative to those of three gates.
@@ -39,7 +39,7 @@ inline double cluster_time(const ClusterShape& shape, int rows, int state_gates,
     const double each = loads * work * 1.3e-5 * shape.units + sent * (backward ? 7.5e-4 : 2e-4);
     return 0.7 + each * hidden * rows;
   }
-  // In the backward pass, blocks of 64 units multiply at less than half the speed of others.
+  // In the backward pass, blocks of 64 units multiply at less than half the speed of other blocks.
   const double each = !backward ? 2.2e-5 : shape.units < 64 ? 2.7e-5 : 6e-5;
   return (backward ? 0.40 : 0.38) + work * each * hidden * shape.units * shape.tiles +
          sent * (backward ? 1.4e-4 : 7e-5) * hidden * rows;

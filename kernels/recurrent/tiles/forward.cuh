@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       }
     }
   }
-  // No block may exit while its peer still writes to its shared memory.
+  // No block may exit while the other block of the cluster still writes to its shared memory.
   __syncwarp();
   ptx::sync_cluster();
 #endif

@@ -22,7 +22,7 @@
 
 namespace treadle {
 
-inline constexpr int kTileDepthBytes = 128;  // bytes of K in a stage, per row
+inline constexpr int kTileDepthBytes = 128;  // bytes of K (the reduction) in a stage, per row
 inline constexpr int kWarpgroup = 128, kTileConsumers = 2;
 inline constexpr int kTileThreads = (kTileConsumers + 1) * kWarpgroup;
 inline constexpr int kBoxColumns = 32;  // rows of weights per load

@@ -17,7 +17,7 @@ from tests.recurrent.plan.test_plan import BINDINGS, plan
 def test_a_grid_on_a_small_chip(hidden: int, backward: bool, blocks: int) -> None:
     words = (
         f"^recurrent_layer: algorithm grid needs {blocks} multiprocessors per direction, "
-        rf"got {2 * blocks - 1} for 2($|\n)"
+        rf"got {2 * blocks - 1} for 2 directions($|\n)"
     )
     options = {"forced": "grid", "directions": 2, "backward": backward}
     with pytest.raises(RuntimeError, match=words):
@@ -44,7 +44,8 @@ def test_a_grid_of_float32_backward(cell: str, hidden: int, tf32: bool, units: i
     for few in (hidden - 127, hidden):
         assert plan((512, 64, few, 4), multiprocessors=blocks, **options).algorithm == "grid"
         words = (
-            f"algorithm grid needs {blocks} multiprocessors per direction, got {blocks - 1} for 1"
+            f"algorithm grid needs {blocks} multiprocessors per direction, "
+            f"got {blocks - 1} for 1 direction"
         )
         with pytest.raises(RuntimeError, match=words):
             plan((512, 64, few, 4), multiprocessors=blocks - 1, **options)
