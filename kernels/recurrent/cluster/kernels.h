@@ -80,9 +80,10 @@ struct ShapeKernels {
   }
 };
 
-// Whether dense kernels with resets are compiled for a cell with this many gates: only for LSTM and
-// GRU, which have four. LLTM, which has three, uses the kernels for any batch if rows reset. Dense
-// kernels for this case are not worthwhile, because torch has no LLTM layer to compare with.
+// Whether dense kernels with resets are compiled for a cell with this many gates. They are only for
+// cells with four gates, such as LSTM and GRU. LLTM, which has three, uses the kernels for any
+// batch if rows reset. Dense kernels for this case are not worthwhile, because torch has no LLTM
+// layer to compare with.
 constexpr bool takes_dense_resets(int gates) { return gates == 4; }
 
 // The kernels of a shape. `one` is for cells in which one gate has a product with h, `three` for
