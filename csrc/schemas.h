@@ -57,7 +57,7 @@ inline constexpr const char* kSchemas[] = {
     "sine_linear_backward(Tensor grad, Tensor input, Tensor weight, Tensor? bias, Tensor? output,"
     " Tensor phase, float omega, bool[4] mask)"
     " -> (Tensor grad_input, Tensor grad_weight, Tensor grad_bias, Tensor slope)",
-    // Overwrites grad with the slope; also returns grad_bias if `sums`.
+    // Overwrites grad with the slope. Returns grad_bias if `sums`, else an undefined tensor.
     "sine_linear_backward_(Tensor(a!) grad, Tensor input, Tensor weight, Tensor? bias,"
     " Tensor? output, Tensor phase, float omega, bool sums) -> Tensor grad_bias",
     // grad * factor * the order-th derivative of the sine with respect to input weight^T + bias.
@@ -79,13 +79,13 @@ inline constexpr const char* kSchemas[] = {
     " Tensor phase, float omega, int coordinates, str second, bool[3] mask)"
     " -> (Tensor grad_jet, Tensor grad_weight, Tensor grad_bias)",
 
-    // result[t] = keep[t] * result[t - 1] + add[t]: csrc/recurrent/run/affine_scan.h.
+    // result[t] = keep[t] * result[t - 1] + add[t] (see csrc/recurrent/run/affine_scan.h).
     "affine_scan(Tensor keep, Tensor add, Tensor start, *, Tensor? reset=None, bool reverse=False)"
     " -> Tensor",
 
     // One layer of a cell in D directions (1 or 2). Without batch_sizes, input is [T, B, I]. With
     // batch_sizes, [T] on the CPU, input is the data [S, I] of a packed batch. Where reset, bool
-    // [T, B, 1] or [S, 1], is true, a row resets: csrc/recurrent/layer/layer.h.
+    // [T, B, 1] or [S, 1], is true, a row resets (see csrc/recurrent/layer/layer.h).
     "recurrent_layer(Tensor input, Tensor? batch_sizes, Tensor h0, Tensor c0, Tensor weight_ih,"
     " Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, *, str cell, bool recompute=False,"
     " str algorithm='auto', Tensor? reset=None, Tensor? reset_h=None, Tensor? reset_c=None)"
@@ -126,7 +126,7 @@ inline constexpr const char* kCompositeSchemas[] = {
     "lltm.data(Tensor data, Tensor batch_sizes, Tensor[] hx, Tensor[] params, bool has_biases,"
     " int num_layers, float dropout, bool train, bool bidirectional, *, bool recompute=False,"
     " Tensor? reset=None, Tensor[]? reset_hx=None) -> (Tensor, Tensor, Tensor)",
-    // Also returns the cell states, c of every step.
+    // The overloads whose names end in _cells also return the cell states, c of every step.
     "lltm.input_cells(Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers,"
     " float dropout, bool train, bool bidirectional, bool batch_first, *, bool recompute=False,"
     " Tensor? reset=None, Tensor[]? reset_hx=None, Tensor? lengths=None)"

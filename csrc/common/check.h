@@ -81,7 +81,8 @@ void check_same_shape(const char* op, const char* argument, const Tensor& t, con
 void check_like(const char* op, const char* argument, const Tensor& t, const char* model_name,
                 const Tensor& model);
 
-// Checks that a cell's state has input's device and dtype. With half types it may also be float32.
+// Checks that a cell's state has input's device and dtype. If input has a half type, the state may
+// also be float32.
 void check_cell_state(const char* op, const char* argument, const Tensor& t, const Tensor& input);
 
 }  // namespace treadle

@@ -1,6 +1,7 @@
 // Sets flush-to-zero in every thread that computes ATen's matrix products, and later restores the
-// previous mode. When gates saturate, h and gradients can be so small that sums of their products
-// are subnormal, and many processors compute with subnormal numbers slowly.
+// previous mode. When the gates of a recurrent layer saturate, its states and gradients can be so
+// small that sums of their products are subnormal, and many processors compute with subnormal
+// numbers slowly.
 //
 // A new thread inherits the mode of the thread that creates it, and OpenMP keeps the threads that
 // it creates. A thread that is created while the caller flushes subnormals would therefore keep

@@ -2,7 +2,7 @@
 // rest: the kernels of each form, Meta kernels, autograd, vmap, dispatcher calls and registration.
 // The simplest example is scale.h. x is the first tensor, which the in-place form overwrites; A...
 // are the types of the other arguments, in the schema's order. A struct defines:
-//   kName                             the schema's name; also kOverload and kForms if not default
+//   kName                             the schema's name; kOverload and kForms have defaults
 //   check(op, x, a..., out)           returns the result's dtype; `out` is the output or undefined
 //   twin(x, a...)                     torch ops that give the shape and dtype on meta tensors
 //   Backward, saved(x, a...)          the Node, and a tuple of the values that it saves

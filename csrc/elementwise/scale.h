@@ -1,5 +1,5 @@
-// scale: out = x * factor, where factor is a Python number. x [*] has any number dtype and is
-// promoted as in torch. This op is the template for new ops. Kernels:
+// scale: out = x * factor, where factor is a Python number. x [*] has any integer or floating-point
+// dtype, and is promoted as in torch. This op is the template for new ops. Kernels:
 // kernels/elementwise/scale.cu, cpu/scale.cpp.
 #pragma once
 

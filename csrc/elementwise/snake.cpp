@@ -118,8 +118,8 @@ static Tensor of_parameter(const Tensor& grad, const Tensor& parameter) {
   return cast(at::sum_to(grad, parameter.sizes()), parameter.scalar_type());
 }
 
-// The backward pass needs one row per channel. If a backend lacks short_rows, rows shorter than
-// this are rearranged so that each channel has a single, longer row.
+// If a backend is inefficient for short rows, and rows have fewer elements than this, the backward
+// pass rearranges them so that each channel has a single row of N L elements.
 static constexpr int64_t kShortRow = 64;
 
 Tensors3 run_snake_backward(const SnakeBackend& backend, const Tensor& grad, const Tensor& x,

@@ -11,8 +11,8 @@
 namespace treadle {
 namespace {
 
-// sin(t) / t (1 at t = 0), with derivatives of every order. Near 0, where derivatives of the
-// quotient would cancel, this is a series whose first omitted term is below 1e-22.
+// sin(t) / t (1 at t = 0), with derivatives of every order. Near 0, where terms in the derivatives
+// of the quotient would cancel, this is a series whose first omitted term is below 1e-22.
 Tensor sine_quotient(const Tensor& t) {
   constexpr double kNear = 0.5;
   constexpr int kTerms = 10;

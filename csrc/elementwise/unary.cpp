@@ -1,5 +1,5 @@
-// sine: out = sin(x), backward grad * cos(x). cosine: out = cos(x), backward -grad * sin(x). x [*].
-// Formulas and kernels: kernels/elementwise/unary.cu, cpu/unary.cpp.
+// sine: out = sin(x), backward grad * cos(x). cosine: out = cos(x), backward -grad * sin(x). x has
+// any shape. Formulas and kernels: kernels/elementwise/unary.cu, cpu/unary.cpp.
 #include "elementwise/unary.h"
 
 #include "treadle/ops.h"

@@ -261,8 +261,9 @@ TORCH_LIBRARY_IMPL(treadle, Meta, m) {
   m.impl("sine_linear_slope_backward", sine_linear_slope_backward_meta);
 }
 
-// Gradients of weight and bias are sums over the rows, so a batch of them needs N layers. Otherwise
-// the batch can be folded into the rows of grad, input, output and phase, whose bits are set.
+// Gradients of weight and bias are sums over the rows, so if they are needed, the batch becomes N
+// layers. Otherwise it can be folded into the rows of grad, input, output and phase, whose bits are
+// set.
 static void backward_batch_rule(const OperatorHandle& op, Stack* stack) {
   const auto mask = stack->back().toBoolList();
   const bool sums = mask[1] || mask[2];

@@ -1,5 +1,5 @@
-// sine_linear on the CPU: ATen's GEMM in acc_t, and the pointwise kernels of cpu/sine_linear.h on
-// all threads. Twin: cuda/sine_linear.cpp.
+// sine_linear on the CPU: ATen's GEMM, in float32 for half types, and the pointwise kernels of
+// kernels/sine_linear/cpu on all threads. Twin: cuda/sine_linear.cpp.
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>

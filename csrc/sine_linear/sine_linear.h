@@ -1,5 +1,5 @@
 // sine_linear: declarations that its ops and their backends share. Derivatives: autograd.cpp. The
-// values saved for them: kernels/math/sine_linear.h.
+// values saved for derivatives: kernels/math/sine_linear.h.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ using OutputAndPhase = Tensors2;
 // nothing and returns false.
 struct SineLinearBackend {
   Tensor (*gemm_operand)(const Tensor& t);  // converts t to an argument of `gemm`
-  // out [R, O] = x [R, I] weight [O, I]^T, in acc_t (float for half types)
+  // out [R, O] = x [R, I] weight [O, I]^T, in the dtype of sums (float32 for half types)
   void (*gemm)(const Tensor& out, const Tensor& x, const Tensor& weight);
   int64_t gemm_bytes;  // the maximum size of the product for a chunk of rows
   void (*forward)(const SineLinearForward& args, at::Device device);

@@ -27,7 +27,7 @@ uint32_t number_of(Dtype dtype);  // the inverse
 // "[2, 3]"
 std::string listed(const int64_t* numbers, int64_t count);
 
-int64_t count_of(const treadle_array& array);                 // elements
+int64_t count_of(const treadle_array& array);                 // the number of elements
 std::vector<int64_t> strides_of(const treadle_array& array);  // in elements; contiguous for NULL
 
 // Checks the struct, sizes, dtype and data of an array that a call on `device` reads.

@@ -27,8 +27,8 @@ inline cudaStream_t stream_of(const treadle_device& device) {
   return static_cast<cudaStream_t>(device.stream);
 }
 
-// Makes the GPU current during its lifetime. Raises if CUDA says that the stream belongs to another
-// GPU.
+// Makes the device's GPU current during this object's lifetime. Raises if CUDA says that the stream
+// belongs to another GPU.
 class Guard {
  public:
   explicit Guard(const treadle_device& device);

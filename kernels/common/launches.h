@@ -23,8 +23,8 @@ struct Launch {
   const char* reason = "";
 };
 
-// Both variables belong to the calling thread. While recording_launches() is true, the thread's
-// launches run and are recorded.
+// Both functions return a variable of the calling thread. While recording_launches() is true, the
+// thread's launches run and are recorded.
 bool& recording_launches();
 std::vector<Launch>& recorded_launches();
 

@@ -1,6 +1,6 @@
 // Matrix products that call cuBLAS directly, with ATen's handle and thus its stream, its workspace
 // and torch's TF32 setting. They do not call ATen's functions, because such a call takes as long as
-// a step of a layer.
+// a step of a recurrent layer.
 #pragma once
 
 #include <ATen/core/Tensor.h>

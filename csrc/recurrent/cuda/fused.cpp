@@ -1,5 +1,5 @@
-// Algorithms "tiles" and "warp" on CUDA, in which one launch runs a whole step. Operands whose
-// layout the kernels cannot read are copied.
+// Algorithms "tiles" and "warp" of recurrent_layer on CUDA, in which one launch runs a whole step.
+// Operands whose layout the kernels cannot read are copied.
 #include <ATen/Functions.h>
 
 #include "kernels/recurrent/fused_args.h"

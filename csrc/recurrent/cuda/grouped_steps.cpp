@@ -1,5 +1,5 @@
-// Runs a direction of algorithm "step", forward or backward, with a StepGraph. This file defines
-// the launches of one step.
+// Runs a direction of algorithm "step", forward or backward, with a StepGraph (step_groups.h). This
+// file defines the launches of one step.
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
 

@@ -1,6 +1,6 @@
 // recurrent_layer on CUDA: algorithm "step" launches a matrix product and a kernel per step,
 // "tiles" and "warp" launch one kernel per step, and the others one kernel for all steps. Kernels:
-// kernels/recurrent/launchers.h. Twin: cpu.cpp.
+// kernels/recurrent/launchers.h. Twin: run/cpu.cpp.
 #include "recurrent/cuda/layer.h"
 
 #include <ATen/Functions.h>

@@ -29,9 +29,10 @@ LayerGradients persistent_backward_cuda(const BackwardPass& pass, const StateGra
 // Computes c before every step of a direction.
 void c_states_cuda(const LayerRun& run, const BackwardDirection& direction, cudaStream_t stream);
 
-// Writes the gradients of direction d's parameters to `found`, and adds its gradient of the input.
-// `grad_gates` [S, GH] is contiguous. `known_h` is pass.previous_h(d), or undefined if that has not
-// been computed. `bias_sums` is [parts, GH] with the same column sums as grad_gates, or undefined.
+// Writes the gradients of direction d's parameters to `found`, and adds what direction d
+// contributes to the gradient of the input. `grad_gates` [S, GH] is contiguous. `known_h` is
+// pass.previous_h(d), or undefined if that has not been computed. `bias_sums` is [parts, GH] with
+// the same column sums as grad_gates, or undefined.
 void add_parameters_cuda(const BackwardPass& pass, int64_t d, const Tensor& grad_gates,
                          const Tensor& known_h, const Tensor& bias_sums, LayerGradients& found,
                          cudaStream_t stream);

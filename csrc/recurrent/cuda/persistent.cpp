@@ -126,8 +126,8 @@ Tensor workspace_of(const LayerRun& run) {
 }
 
 // The gates [D, S, GH], saved or recomputed. Recomputed gates are written to `result`, where their
-// gradients later overwrite them. If the kernels read half types in pairs, they get memory of their
-// own.
+// gradients later overwrite them, unless the kernels read half types in pairs: then the recomputed
+// gates get memory of their own.
 Tensor whole_gates(const BackwardPass& pass, const Tensor& result) {
   const LayerRun& run = pass.run;
   if (!pass.recompute) return pass.gates;

@@ -1,4 +1,4 @@
-// StepGraph: several steps of algorithm "step" as one CUDA graph. If the work does not fill the
+// A StepGraph is a CUDA graph of several steps of algorithm "step". If the work does not fill the
 // GPU, the host takes longer to launch a GEMM and a kernel than the GPU takes to run them. So
 // several steps are captured once per call, and the graph is launched repeatedly, each time in a
 // few microseconds of host time. The graph reads its position in the sequence from memory.

@@ -113,7 +113,7 @@ struct Inputs {
   Values values, both;
   bool any = false;
 
-  // `others` are c and h, each with its number of blocks of H columns.
+  // `others` are the inputs besides the gates, each with its number of blocks of H columns.
   Inputs(const Gates& gates, const std::vector<std::pair<const Dual*, int>>& others) {
     std::vector<Dual> all = gates;
     for (const auto& [dual, count] : others) {

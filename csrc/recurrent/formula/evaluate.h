@@ -12,7 +12,7 @@ class FormulaProgram {
  public:
   explicit FormulaProgram(const std::string& text);
 
-  // All inputs are defined and have the same shape and dtype; so do the results.
+  // All inputs are defined and have the same shape and dtype. The results have them too.
   std::vector<Tensor> operator()(const std::vector<Tensor>& inputs) const;
 
  private:

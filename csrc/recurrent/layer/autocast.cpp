@@ -1,7 +1,7 @@
 // recurrent_layer under autocast. It runs in the lower precision, like a matrix product, but a
-// float32 c stays float32. On a CPU it uses the same precision as torch's layers. Layers that
-// oneDNN does not run are composed of ATen ops in torch: products use the lower precision, and a
-// float32 state promotes all later results to float32. In these cases recurrent_layer casts all
+// float32 cell state c stays float32. On a CPU it uses the same precision as torch's layers. If
+// oneDNN does not run a layer, torch composes it of ATen ops: products use the lower precision, and
+// a float32 state promotes all later results to float32. In this case recurrent_layer casts all
 // arguments to float32, including the input.
 #include "recurrent/layer/autocast.h"
 

@@ -22,7 +22,7 @@ class LayerCaller {
   const char* before_;
 };
 
-// Checks the marks of rows that reset: bool, one for each step of each row. Simulators return these
+// Checks the marks of rows that reset: one bool for each step of each row. Simulators return such
 // flags as floats [T, B, 1], so the error messages show how to convert them to marks.
 void check_marks(const char* op, const char* letters, const Tensor& reset,
                  c10::SymIntArrayRef shape);

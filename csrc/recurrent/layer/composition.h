@@ -4,7 +4,7 @@
 // `jvp` propagates tangents of the arguments forward through the steps. `vjp_tangent` propagates
 // gradients and their tangents backward. Because second derivatives are symmetric, both also
 // differentiate the backward op. They then receive the backward op's cotangents v in place of
-// tangents: jvp computes the gradients of grad_output, grad_h_n and grad_c_n (J v), and vjp_tangent
+// tangents: jvp computes the gradients of grad_output, grad_h_n and grad_c_n, and vjp_tangent
 // computes the gradients of the arguments. layer.h explains the sizes, such as S.
 #pragma once
 
@@ -238,7 +238,7 @@ class LayerComposition {
       for (const auto& one : found) parts.push_back(one.*member);
       return parts;
     };
-    // If only replacement states have tangents, a direction may have none.
+    // If only reset states have tangents, the results of one direction may have none.
     const auto joined = [](std::vector<Tensor> parts, auto join) {
       Tensor any;
       for (const auto& part : parts) any = part.defined() ? part : any;

@@ -94,7 +94,7 @@ inline const CellFormula kRnn = {
     },
 };
 
-// The formula of a registered cell: recurrent/formula/evaluate.h.
+// The formula of a registered cell, which recurrent/formula/evaluate.cpp evaluates.
 const CellFormula& formula_of(CellKind cell);
 
 inline const CellFormula& cell_formula(CellKind kind) {

@@ -9,7 +9,7 @@
 
 namespace treadle {
 
-// The groups of checked arguments.
+// The number of groups. The arguments must have been checked.
 inline int64_t groups_of(const LayerArguments& a) {
   const auto hidden = a.h0.sym_size(-1), own = a.weight_hh.sym_size(-1);
   if (hidden == own || hidden == 0) return 1;
@@ -17,7 +17,8 @@ inline int64_t groups_of(const LayerArguments& a) {
 }
 
 // Splits the units of an array [D, ..., K * H], or of a weight [D, K * H, ...] (`dim` 1), into
-// groups: [D * n, ..., K * H/n] or [D * n, K * H/n, ...]. An undefined tensor stays undefined.
+// groups: [D * n, ..., K * H/n] or [D * n, K * H/n, ...], where K is `blocks`. An undefined tensor
+// stays undefined.
 inline Tensor in_groups(const Tensor& t, int64_t groups, int64_t blocks, int64_t dim) {
   if (!t.defined() || groups == 1) return t;
   const auto own = t.sym_size(dim) / (blocks * groups);

@@ -3,7 +3,7 @@
 // inputs, H hidden units, G gates of the cell. A weight or bias has H rows for each gate to which
 // it contributes; in LLTM and LSTM these are all gates (cell_info.h).
 //   input [T, B, I]               or [S, I] with batch_sizes [T] (int64 on the CPU, non-increasing)
-//   h0, c0, h_n, c_n [D, B, H]    c0 and c_n in input's dtype, or float with half types
+//   h0, c0, h_n, c_n [D, B, H]    c0 and c_n in input's dtype, or float32 if that is a half type
 //   weight_ih [D, GH, I], weight_hh [D, GH, H], bias_ih and bias_hh [D, GH] or none; with one
 //                                 direction, all may lack D, and then so do their gradients.
 //                                 weight_hh [D, GH, H/n] has n diagonal blocks (groups.h)
@@ -25,8 +25,7 @@
 
 namespace treadle {
 
-// The cell with this name, which is the argument `cell`. Raises if no cell that has kernels has
-// this name.
+// The cell named `name`, which is the op's argument `cell`. Raises if there is no such cell.
 CellKind find_cell(const char* op, std::string_view name);
 
 // The arguments of a layer, or their gradients or tangents, in which batch_sizes, reset and cell

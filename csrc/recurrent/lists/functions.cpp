@@ -1,5 +1,5 @@
-// lltm, lstm, gru, rnn_tanh and rnn_relu for C++ programs (treadle/ops.h), which call the ops of
-// layers.cpp.
+// The C++ functions lltm, lstm, gru, rnn_tanh and rnn_relu of treadle/ops.h, and their variants.
+// They call the ops of layers.cpp.
 #include "common/tensors.h"
 #include "treadle/ops.h"
 

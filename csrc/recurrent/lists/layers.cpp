@@ -1,6 +1,6 @@
 // lltm, lstm, gru, rnn_tanh and rnn_relu: layers of cells, with the arguments of torch's ops. These
-// ops unpack the lists, apply dropout between layers and call recurrent_layer, so they support the
-// same devices and derivatives.
+// ops unpack the lists, apply dropout between layers and call recurrent_layer, so they support its
+// devices and derivatives.
 #include "recurrent/lists/layers.h"
 
 #include <ATen/Functions.h>
@@ -57,7 +57,7 @@ LayersResults run_layer(const LayerArguments& given, bool recompute, bool cells,
   const bool has_c = treadle::has_c(given.cell), both = given.h0.sym_size(0) == 2;
   LayersResults found = call_layer(has_c && !both ? keep_cells(a, lengths) : a, recompute);
   found.output = lengths.without_padding(found.output);
-  Tensor of_first;  // c of the forward direction: its c_n is overwritten in bidirectional layers
+  Tensor of_first;  // c of the forward direction, from which a bidirectional layer's c_n is set
   if (cells) {
     found.cells = layer_cells(a, found.output);
     of_first = found.cells.narrow_symint(-1, 0, a.h0.sym_size(-1));

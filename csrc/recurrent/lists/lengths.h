@@ -31,8 +31,8 @@ struct RowLengths {
   Tensor at_last(const Tensor& t) const { return t.masked_fill(last.logical_not(), 0).sum(0); }
 };
 
-// A reset state [D, B, X] or [D, T, B, X], in a shape that broadcasts over steps; zeros like
-// `state` [D, B, X] if it is undefined.
+// A reset state t [D, B, X] or [D, T, B, X], in a shape that broadcasts over steps. If t is
+// undefined, the result is zeros like `state` [D, B, X].
 Tensor of_steps(const Tensor& t, const Tensor& state);
 
 // Checks lengths [B] against input [T, B, I]. Checks their values only if TREADLE_CHECK_LENGTHS is

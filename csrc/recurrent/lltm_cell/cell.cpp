@@ -2,7 +2,8 @@
 // All tensors may have a leading dimension N, for N independent cells.
 //   gates [B, 3H] = [old_h, input] weights^T; i, o, z = sigmoid, sigmoid, elu of gates + bias
 //   new_cell = old_cell + z i; new_h = tanh(new_cell) o
-// Derivatives: autograd.cpp. Pointwise part: cpu/cell.cpp and kernels/recurrent/lltm_cell/cell.cu.
+// Derivatives: autograd.cpp. Pointwise part: cell.cu and cpu/cell.cpp in
+// kernels/recurrent/lltm_cell.
 #include "recurrent/lltm_cell/cell.h"
 
 #include <ATen/Functions.h>

@@ -15,8 +15,8 @@ struct LltmBackend {
   void (*backward)(const LltmBackward& args, at::Device device);
   Tensor (*pack)(const Tensor& old_h, const Tensor& input);  // [..., B, H+I], contiguous
   Tensor (*bias_grad)(const Tensor& grad_gates);             // [..., 3H]
-  // Forward and backward pass of few rows, in one launch each. Null if separate matrix products are
-  // as fast.
+  // For few rows: the forward pass, and the gradients of input, weights, bias and old_h, in one
+  // launch each. Null if separate matrix products are as fast.
   void (*few_forward)(const LltmFewForward& args, at::Device device) = nullptr;
   void (*few_gradients)(const LltmGradients& args, at::Device device) = nullptr;
 };

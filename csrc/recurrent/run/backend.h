@@ -61,7 +61,7 @@ struct RecurrenceBackend {
   // `tf32` if the TF32 setting of float32 products differs from that of torch's matrix products.
   RecurrencePlan (*plan)(const RecurrenceSizes& sizes, at::Device device,
                          std::string_view algorithm, bool backward, std::optional<bool>* tf32);
-  // a [m, k] times b [k, n], in acc_t (float for half types).
+  // a [m, k] times b [k, n], in the dtype of sums (float32 for half types).
   Tensor (*product)(const LayerRun& run, const Tensor& a, const Tensor& b);
   // The forward pass; gates are undefined unless `save`.
   LayerSaved (*forward)(const LayerRun& run, bool save);

@@ -1,7 +1,7 @@
 // Runs recurrent_layer, forward or backward, on any backend. The op's kernel (forward.cpp,
-// backward.cpp) checks the arguments (check.cpp), makes a plan (plan/plan.cpp) and calls the
-// backend (cpu.cpp, cuda/layer.cpp). Passes that run step by step share the functions below.
-// layer/layer.h explains the sizes, such as S.
+// backward.cpp) checks the arguments (layer/check.cpp), makes a plan (kernels/recurrent/plan) and
+// calls the backend (cpu.cpp, cuda/layer.cpp). Passes that run step by step share the functions
+// below. layer/layer.h explains the sizes, such as S.
 #pragma once
 
 #include <ATen/OpMathType.h>
@@ -48,7 +48,7 @@ struct LayerRun {
   Sequence sequence;
   RecurrenceSizes sizes;
   ScalarType acc, work;      // dtype of sums; dtype of the factors of matrix products
-  std::optional<bool> tf32;  // tf32 of products, if it differs from torch's setting
+  std::optional<bool> tf32;  // whether products use TF32, if this differs from torch's setting
   RecurrencePlan plan;
   PlanScope scope;  // launches during this object's lifetime are recorded with the plan
   LayerResets resets;

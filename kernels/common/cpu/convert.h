@@ -35,7 +35,7 @@ TREADLE_INLINE To bit_cast(From from) {
 
 TREADLE_INLINE float to_float(BFloat16 x) { return bit_cast<float>(uint32_t{x.bits} << 16); }
 
-// This is integer code, so that the caller's flush-to-zero mode does not change subnormal halves.
+// No float here is subnormal, so the caller's flush-to-zero mode does not change subnormal halves.
 TREADLE_INLINE float to_float(Half x) {
   const uint32_t magnitude = x.bits & 0x7fffu;
   const uint32_t sign = uint32_t{x.bits & 0x8000u} << 16;

@@ -1,4 +1,4 @@
-// The CPU kernels that csrc/elementwise/*.cpp call. They use raw memory and no torch.
+// The CPU kernels of the elementwise ops. They use raw memory and no torch.
 #pragma once
 
 #include "kernels/common/cpu/isa.h"

@@ -33,7 +33,7 @@ extern "C" {
 enum {
   TREADLE_OK = 0,
   TREADLE_INVALID = 1,     /* an argument breaks a rule of this header */
-  TREADLE_UNSUPPORTED = 2, /* there is no kernel for these arguments, device and build */
+  TREADLE_UNSUPPORTED = 2, /* this build has no kernel for these arguments on this device */
   TREADLE_CUDA_ERROR = 3,  /* CUDA reported an error */
   TREADLE_NO_MEMORY = 4
 };
@@ -148,7 +148,7 @@ TREADLE_API int treadle_lltm_cell(const treadle_device* device, const treadle_ar
                                   const treadle_array* bias, const treadle_array* old_cell,
                                   const treadle_array* new_h, const treadle_array* new_cell);
 
-/* grad_h and grad_cell are the gradients of new_h and new_cell; one may be NULL, which means zeros.
+/* grad_h and grad_cell are the gradients of new_h and new_cell; NULL means zeros.
  * The results are grad_gates [B, 3H] and grad_old_cell [B, H] (NULL: not wanted). */
 TREADLE_API int treadle_lltm_cell_backward(const treadle_device* device, const treadle_array* gates,
                                            const treadle_array* bias, const treadle_array* new_cell,
@@ -216,8 +216,8 @@ typedef struct treadle_recurrent {
   int32_t cell;
   int32_t directions; /* 1 or 2 */
   uint32_t dtype;
-  uint32_t c_dtype; /* the dtype of c0, c_n and their gradients. It must equal `dtype`, except that
-                       for half types it may be float32; for GRU and RNN it must then be float32 */
+  uint32_t c_dtype; /* the dtype of c0, c_n and their gradients. It must equal `dtype`, unless that
+                       is a half type: then it may be float32, and for GRU and RNN it must be */
   int64_t steps, batch, hidden;
 } treadle_recurrent;
 
@@ -295,8 +295,8 @@ typedef struct treadle_launch {
   const char* reason;
 } treadle_launch;
 
-/* If `on` is not 0, the library records this thread's CUDA launches from now on; 0 ends this. The
- * kernels run as usual. */
+/* If `on` is not 0, the library records this thread's CUDA launches from now on; 0 ends the
+ * recording. Kernels run as usual while they are recorded. */
 TREADLE_API void treadle_record_launches(int on);
 TREADLE_API int64_t treadle_launch_count(void);
 TREADLE_API int treadle_get_launch(int64_t index, treadle_launch* launch);

@@ -1,4 +1,4 @@
-// lltm_cell on CUDA. Kernels: kernels/recurrent/lltm_cell/cell.cu; matrix products:
+// lltm_cell on CUDA. Kernels: kernels/recurrent/lltm_cell; matrix products:
 // csrc/recurrent/lltm_cell/cell.cpp.
 #include "recurrent/lltm_cell/cell.h"
 
