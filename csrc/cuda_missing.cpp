@@ -13,7 +13,7 @@ void cuda_missing_rule(const OperatorHandle& op, Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, public_name(op),
                               ": tensors must be on the CPU, got a CUDA tensor: this treadle was "
                               "built without CUDA, because " TREADLE_CUDA_REASON
-                              ". To change it, " TREADLE_CUDA_REMEDY);
+                              ". To change this, " TREADLE_CUDA_REMEDY);
 }
 
 TORCH_LIBRARY_IMPL(treadle, CUDA, m) {

@@ -91,10 +91,8 @@ CLayer CLayer::checked(const treadle_device* device, const treadle_recurrent* gi
   require(has_c(kind) || !is_half(dtype) || c_dtype == Dtype::kFloat,
           "layer.c_dtype must be float32 for GRU and RNN in half types, got ", dtype_name(c_dtype));
   if (device->type == TREADLE_CPU && is_half(dtype)) {
-    raise(TREADLE_UNSUPPORTED,
-          "layer.dtype must be float32 or float64 on the CPU, which would "
-          "compute half types in float32, got ",
-          dtype_name(dtype));
+    raise(TREADLE_UNSUPPORTED, "layer.dtype must be float32 or float64 on the CPU, got ",
+          dtype_name(dtype), ": convert the arrays to float32");
   }
   return {*device,
           {kind, given->steps, given->batch, given->hidden, given->directions, dtype},

@@ -1,5 +1,5 @@
-// Launches the elementwise kernels on CUDA, for csrc/elementwise/cuda/. Each function returns the
-// error of its launch.
+// Launches the elementwise kernels on CUDA, for csrc/elementwise/cuda/ and
+// kernels/c_api/elementwise.cpp. Each launch function returns the error of its launch.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -18,7 +18,7 @@ __device__ __forceinline__ acc snake_of(acc x, acc alpha, acc inverse) {
   }
 }
 
-// Valid for any phase and any alpha.
+// Like snake_of, but the limit form for any phase and any alpha, including 0 and subnormal alphas.
 template <class scalar_t, class acc = acc_t<scalar_t>>
 __device__ __forceinline__ acc small_snake_of(acc x, acc alpha, SnakeInverse<acc> inverse) {
   const acc t = math::mul_rn(alpha, x);

@@ -215,7 +215,8 @@ __device__ __forceinline__ void write_gradients(const SnakeBackwardArgs& args, i
   write(args.grad_beta, channel.grad_beta(square));
 }
 
-// A block adds kWarp channels. A channel has one thread per warp, which adds every kWarps-th chunk.
+// A block adds the chunks of kWarp channels. A channel has one thread per warp, which adds every
+// kWarps-th chunk.
 template <class scalar_t>
 __global__ void __launch_bounds__(kBlockSize)
     snake_sum_few(SnakeBackwardArgs args, int64_t chunks) {
@@ -239,7 +240,7 @@ __global__ void __launch_bounds__(kBlockSize)
   write_gradients<scalar_t>(args, c, sums[0], sums[1]);
 }
 
-// A block adds one channel.
+// A block adds the chunks of one channel.
 template <class scalar_t>
 __global__ void __launch_bounds__(kBlockSize)
     snake_sum_many(SnakeBackwardArgs args, int64_t chunks) {

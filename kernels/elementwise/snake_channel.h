@@ -1,5 +1,5 @@
-// Computes the results and gradients of one channel of snake, from its parameters and from sums
-// over its elements.
+// Computes the results of one channel of snake from its parameters, and the gradients of alpha and
+// beta from sums over the channel's elements.
 #pragma once
 
 #include "kernels/elementwise/snake_args.h"
@@ -8,8 +8,8 @@
 
 namespace treadle {
 
-// 1 / b, where b is alpha in the limit form. A subnormal alpha, whose inverse may be infinite, is
-// first scaled up to a normal number.
+// 1 / b, where b is alpha in the limit form and beta + eps in the other forms. In the limit form, a
+// subnormal alpha, whose inverse may be infinite, is first scaled up to a normal number.
 template <class acc>
 struct SnakeInverse {
   acc scale, value;  // 1 / b = scale * value
@@ -41,8 +41,9 @@ struct SnakeChannel {
     return math::fma_rn(math::mul_rn(sine, sine), inverse, x);
   }
 
-  // The limit form for an alpha that may be 0 or subnormal. For other alphas the bits are those of
-  // value(): where sin(t)^2 underflows, it is too small to change x.
+  // The limit form for an alpha that may be 0 or subnormal. For other alphas, inverse.scale is 1,
+  // so the bits are those of value(). They need no other formula: where sin(t)^2 underflows, the
+  // exact sin(t)^2 / alpha is too small to change x.
   static TREADLE_HD acc small_value(acc x, acc t, acc sine, SnakeInverse<acc> inverse) {
     const acc square = math::mul_rn(math::mul_rn(sine, sine), inverse.scale);
     const acc tiny = math::select(inverse.scale > acc(1), math::kSnakeTiny<acc>, acc(0));
@@ -54,7 +55,8 @@ struct SnakeChannel {
   TREADLE_HD acc limit_slope(acc grad, acc x, acc t, const math::SnakeWaves<acc>& waves) const {
     const bool near = math::magnitude(t) < math::kSnakeTiny<acc>;
     const acc w = math::select(near, x, waves.sine * inverse.scale * inverse.value);
-    // In this order no product is inf * 0.
+    // grad is multiplied by w first. The product of w and the last factor may overflow to inf, and
+    // inf times a gradient of 0 would be NaN.
     return (grad * w) * math::fma_if_fast(x + x, waves.cosine, -w);
   }
 

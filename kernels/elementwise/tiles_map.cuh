@@ -39,8 +39,8 @@ struct Tiles {
   }
 };
 
-// A block computes a tile. A thread has one column (of the fastest dimension) and kTilePerThread
-// rows.
+// A block computes a tile, whose rows are along the fastest dimension. A thread computes
+// kTilePerThread elements of one column.
 template <class common_t, bool kCast, int kInputs, class F>
 __global__ void __launch_bounds__(kBlockSize)
     tiles_map(F f, const __grid_constant__ Tiles<kInputs + 1> args) {

@@ -13,7 +13,7 @@ constexpr int kRowsInFlight = sizeof(T) == 8 ? 2 : 4;
 // The number of resident blocks per SM, which registers limit.
 template <class T>
 constexpr int kResident = sizeof(T) == 2 ? 4 : 3;
-// Blocks for a large input: one wave on the 132 SMs of an H100 or H200.
+// Blocks for a large input: at most one wave on the 132 SMs of an H100 or H200.
 template <class T>
 constexpr int64_t kMaxBlocks = int64_t{128} * kResident<T>;
 // Calls f(type, width, cut) for these arguments.

@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     setmaxnreg<Layout::kProducerRegisters>();
     produce_grad_z<T>(memory, args, tiles, parts + clusters * weights + blockIdx.x * args.columns);
   }
-  // No block may exit while its peer still writes to its shared memory.
+  // A block may not exit before its peer's last write to this block's shared memory.
   __syncwarp();
   ptx::sync_cluster();
 #endif

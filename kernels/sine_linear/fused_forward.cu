@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kThreads<kGroups>, 1)
       store_sines_of<T, kSave>(args, row + half * kHalfRows, tile % tiles.across * kTile, c);
     }
   }
-  // No block may exit while its peer still writes to its shared memory.
+  // A block may not exit before its peer's last write to this block's shared memory.
   __syncwarp();
   ptx::sync_cluster();
 #endif

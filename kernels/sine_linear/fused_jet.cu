@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                                    (tile % tiles.across * kBlocks + rank) * kTile, c);
     }
   }
-  // No block may exit while its peer still writes to its shared memory.
+  // A block may not exit before its peer's last write to this block's shared memory.
   __syncwarp();
   ptx::sync_cluster();
 #endif

@@ -55,7 +55,8 @@ struct Slopes {
   }
 };
 
-// Computes and stores all parts of grad_z of kWidth elements. `of_value` is its value part.
+// Computes and stores all parts of grad_z for kWidth elements. `of_value` is the value part of
+// grad_z.
 template <class T, int kWidth, JetSecond kSecond>
 class Point {
  public:

@@ -1,5 +1,6 @@
 // Launches the sine layer's CUDA kernels, some of which include GEMMs, for
-// csrc/sine_linear/cuda/sine_linear.cpp. `processors` is the GPU's number of SMs.
+// csrc/sine_linear/cuda/sine_linear.cpp and kernels/c_api/pointwise.cpp. `processors` is the GPU's
+// number of SMs.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -29,8 +30,8 @@ cudaError_t launch_sine_linear_slope_backward(const SineLinearSlopeBackward& arg
                                               cudaStream_t stream)
     TREADLE_EXPORTED(launch_sine_linear_slope_backward);
 
-// backward_bias.cu. The first function returns P, the number of rows of args.parts. In this call
-// args.parts may still be null.
+// backward_bias.cu. The first function returns the number of rows of args.parts: a kernel sums the
+// columns over that many blocks of rows (column_sums.cuh). In this call args.parts may be null.
 int64_t sine_linear_backward_bias_parts(const SineLinearBackwardBias& args)
     TREADLE_EXPORTED(sine_linear_backward_bias_parts);
 cudaError_t launch_sine_linear_backward_bias(const SineLinearBackwardBias& args,
@@ -55,8 +56,9 @@ cudaError_t launch_sine_jet_fused_forward(const SineJetForward& args, int proces
                                           cudaStream_t stream)
     TREADLE_EXPORTED(launch_sine_jet_fused_forward);
 
-// jet_forward.cu, jet_backward.cu. The second function returns P; if P > 1, args.sums is [P, O] in
-// acc_t.
+// jet_forward.cu, jet_backward.cu. The second function returns the number of blocks of rows for
+// column_sums.cuh. If it is more than 1, args.sums must have a row of O elements of acc_t for each
+// block.
 cudaError_t launch_sine_jet_forward(const SineJetForward& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_sine_jet_forward);
 int64_t sine_jet_backward_parts(const SineJetBackward& args)

@@ -9,14 +9,15 @@ static void check_reset_hx(const Layers& a) {
   const char* const op = a.op();
   const size_t states = a.states();
   TORCH_CHECK(a.reset_hx.empty() || a.reset_hx.size() == states, op,
-              ": reset_hx must be two tensors, of h and of c, got ", a.reset_hx.size());
+              ": reset_hx must have a tensor for h and, if the cell has c, one for c, got ",
+              a.reset_hx.size());
   const char* names[] = {"reset_hx[0]", "reset_hx[1]"};
   for (size_t k = 0; k < a.reset_hx.size(); ++k) {
     const Tensor& t = a.reset_hx[k];
     TORCH_CHECK(
         (t.dim() == 3 || t.dim() == 4) && t.sym_size(0) == a.num_layers * a.directions(), op, ": ",
         a.has_c() ? names[k] : "reset_hx",
-        " must have shape [L*D, B, H], or [L*D, T, B, H] with one for each step, with L*D = ",
+        " must have shape [L*D, B, H], or [L*D, T, B, H] with a state for each step, with L*D = ",
         a.num_layers * a.directions(), ", got ", t.sym_sizes());
   }
 }

@@ -29,7 +29,7 @@ constexpr bool has_own_loop(std::index_sequence<I...>) {
 }
 
 // out[i] = f(in[i]...) for n dense elements. f computes one element, or has its own loop:
-// f(out, n, in...). The output is an input or shares no memory with it (check_memory).
+// f(out, n, in...). Each input is the output or shares no memory with it (check_memory).
 template <class F, class T, class... In>
 TREADLE_INLINE void apply(const F& f, T* out, int64_t n, const In*... in) {
   if constexpr (kHasOwnLoop<F, T, In...>) {
@@ -244,7 +244,7 @@ void loop(const Tile2d& tile, const F& f) {
         (i == 0 || sizeof(common_t) == 8 || tile.strides[i] != 2 * int64_t{sizeof(common_t)});
     rows = rows && kinds[i] != InRow::kElsewhere;
     turned = turned || kinds[i] == InRow::kTurned;
-    // If f has its own loop and two inputs, that loop cannot repeat an element of one input.
+    // If f has its own loop and several inputs, that loop cannot repeat an element of one input.
     if (own_loop && kInputs > 1) rows = rows && kinds[i] != InRow::kRepeated;
   }
   if (rows && turned && tile.size0 >= 8 && tile.size1 >= 8) {

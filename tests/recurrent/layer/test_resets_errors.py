@@ -42,12 +42,12 @@ BAD = (
     ),
     (
         {"reset": MARKS, "reset_hx": (torch.zeros(1, B, H),)},
-        "lstm: reset_hx must be two tensors, of h and of c, got 1",
+        "lstm: reset_hx must have a tensor for h and, if the cell has c, one for c, got 1",
     ),
     (
         {"reset": MARKS, "reset_hx": (torch.zeros(B, H), torch.zeros(B, H))},
-        "lstm: reset_hx[0] must have shape [L*D, B, H], or [L*D, T, B, H] with one for each step, "
-        "with L*D = 1, got [3, 5]",
+        "lstm: reset_hx[0] must have shape [L*D, B, H], or [L*D, T, B, H] with a state for each "
+        "step, with L*D = 1, got [3, 5]",
     ),
     (
         {"reset": MARKS, "reset_hx": (torch.zeros(1, T, H), torch.zeros(1, T, H))},
