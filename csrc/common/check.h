@@ -1,5 +1,5 @@
 // Checks that ops share: dtypes, shapes, devices, memory. All error messages have the form
-// "<op>: <argument> must <rule>, got <fact>". Checks for a single op are in its folder.
+// "<op>: <argument> must <rule>, got <fact>". Checks for a single op are in that op's folder.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -27,7 +27,8 @@ namespace treadle {
 class LimitThreads {
  public:
   explicit LimitThreads(int count) {
-    // A thread's first call asks MKL for the number of threads, so it must come before the limit.
+    // A thread's first call of these functions asks MKL for the number of threads, so both calls
+    // must come before the limit.
     at::internal::lazy_init_num_threads();
     at::get_num_threads();
 #ifdef _OPENMP

@@ -48,7 +48,7 @@ struct Matrix {
 };
 
 // The matrix of a 2-dim tensor, or of a 3-dim one with its first two dimensions merged into rows.
-// The caller makes sure that their strides allow this.
+// The caller makes sure that the strides allow this.
 inline Matrix matrix_of(const at::Tensor& t) {
   const auto size = static_cast<int64_t>(t.element_size());
   const void* const data = t.const_data_ptr();

@@ -1,4 +1,4 @@
-// scale: out = x * factor, where factor is a Python number. x [*] has any integer or floating-point
+// scale: out = x * factor, where factor is a Python number. x [*] has an integer or floating-point
 // dtype, and is promoted as in torch. This op is the template for new ops. Kernels:
 // kernels/elementwise/scale.cu, cpu/scale.cpp.
 #pragma once

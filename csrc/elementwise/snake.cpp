@@ -71,7 +71,7 @@ static ScalarType promote_snake(const Tensor& x, const Tensor& alpha, const Tens
 SnakeOperands check_snake(const char* op, const Tensor& x, const Tensor& alpha,
                           const OptionalTensor& beta, const Tensor& out) {
   const Tensor& b = has(beta) ? *beta : alpha;
-  // The dtype is checked before promotion, because torch's promotion raises its own error for
+  // The dtype of x is checked before promotion, because torch's promotion raises its own error for
   // float8.
   if (x.scalar_type() != at::kBool) check_compute_dtype(op, "x", x.scalar_type());
   check_parameter(op, "alpha", alpha, x);

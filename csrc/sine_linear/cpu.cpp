@@ -12,7 +12,7 @@ namespace treadle {
 
 // The minimum number of elements of a task, which is 10 to 20 us of work.
 static constexpr int64_t kGrain = 8192;
-// Small enough that a chunk's product stays in the cache.
+// The maximum size of a chunk's product, which is small enough to stay in the cache.
 static constexpr int64_t kGemmBytes = int64_t{1} << 23;
 
 static Tensor gemm_operand_cpu(const Tensor& t) { return t.to(at::toOpMathType(t.scalar_type())); }

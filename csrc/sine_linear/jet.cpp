@@ -32,8 +32,8 @@ struct Forward {
   int64_t parts() const { return x.size(0); }
   int64_t points() const { return x.size(1); }
 
-  // product [k, n, O] = x [k, n, I] weight^T, in float32 for half types on a CPU. Runs one GEMM if
-  // product and x are contiguous, otherwise one per part.
+  // product [k, n, O] = x [k, n, I] weight^T, in float32 for half types. Runs one GEMM if product
+  // and x are contiguous, otherwise one per part.
   void multiply(const Tensor& product, const Tensor& x, const Tensor& operand) const {
     const auto run = [&](const Tensor& out, const Tensor& rows) {
       backend.layer.gemm(out, backend.layer.gemm_operand(rows), operand);

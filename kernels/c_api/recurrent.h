@@ -17,7 +17,7 @@ struct CLayer {
   const CellInfo& cell;
   Dtype c_dtype;
 
-  // Raises for a layer that no function here supports.
+  // Checks the arguments. Raises for a layer that no function below supports.
   static CLayer checked(const treadle_device* device, const treadle_recurrent* layer);
 
   int64_t rows() const { return sizes.steps * sizes.batch; }    // S

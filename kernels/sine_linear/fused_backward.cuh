@@ -149,8 +149,8 @@ struct GradZProducer {
     phases = static_cast<const char*>(args.phase) + first;
   }
 
-  // The address of this thread's 16 bytes of grad in the next slot, or `later` slots after it. Its
-  // bytes of phase are kWarpgroup * 16 bytes further.
+  // The address of this thread's 16 bytes of grad in the next slot, or `later` slots after it. The
+  // thread's 16 bytes of phase are kWarpgroup * 16 bytes further.
   __device__ __forceinline__ uint32_t slot(int later = 0) const {
     const int at = ahead + later;
     return memory.slots() + (at < Layout::kAhead ? at : at - Layout::kAhead) * Layout::kSlotBytes +

@@ -1,6 +1,7 @@
-// The backward pass of a jet through the sine layer on CUDA. One kernel computes the gradient of z
-// and grad_bias, its sum over the points. A thread computes all parts of kWidth columns, one point
-// at a time. Formula: kernels/math/sine_jet.h. Twin: kernels/sine_linear/cpu/jet.cpp.
+// The backward pass of a jet through the sine layer on CUDA. One kernel computes grad_z, the
+// gradient of z, and grad_bias, the sum of grad_z's value part over the points. A thread computes
+// all parts of kWidth columns, one point at a time. Formula: kernels/math/sine_jet.h. Twin:
+// kernels/sine_linear/cpu/jet.cpp.
 #include "kernels/math/sine_jet.h"
 #include "kernels/sine_linear/column_sums.cuh"
 #include "kernels/sine_linear/launchers.h"

@@ -58,7 +58,8 @@ static bool rounds_parts(Dtype dtype) {
                                : is_allowed(context.allowBF16ReductionCuBLAS());
 }
 
-// Sets the handle's math mode for one product, and restores it. If `mode` is empty, does nothing.
+// Sets the handle's math mode for one product, then restores the previous mode. If `mode` is empty,
+// does nothing.
 class MathMode {
  public:
   MathMode(cublasHandle_t handle, std::optional<cublasMath_t> mode) {

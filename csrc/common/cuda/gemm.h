@@ -41,7 +41,7 @@ class GemmsOnStream {
   GemmsOnStream& operator=(const GemmsOnStream&) = delete;
 
  private:
-  // A member, so that it also cleans up if the constructor throws.
+  // This is a member, so that its destructor also runs if the constructor throws.
   struct Moved {
     ~Moved();
   } moved_;

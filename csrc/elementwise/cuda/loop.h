@@ -33,8 +33,8 @@ void run_cuda(ElementwiseLoop& loop, const F& f) {
   }
 }
 
-// Runs a kernel for elementwise/op.h. `launch` receives the ElementwiseArgs, the parameters and the
-// stream.
+// The twin of OnCpu in elementwise/op.h. `launch` receives the ElementwiseArgs, the parameters and
+// the stream.
 struct OnCuda {
   template <auto launch, class Parameters>
   static void run(ElementwiseLoop& loop, const Parameters& parameters) {

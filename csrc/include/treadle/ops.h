@@ -23,12 +23,12 @@ at::Tensor& vector_add_out(at::Tensor& out, const at::Tensor& a, const at::Tenso
 at::Tensor& vector_add_(at::Tensor& a, const at::Tensor& b, const at::Scalar& alpha = 1);
 at::Tensor& vector_add_(at::Tensor& a, const at::Scalar& b, const at::Scalar& alpha = 1);
 
-// x * factor. x [*] has any integer or floating-point dtype.
+// x * factor. x [*] has an integer or floating-point dtype.
 at::Tensor scale(const at::Tensor& x, const at::Scalar& factor);
 at::Tensor& scale_out(at::Tensor& out, const at::Tensor& x, const at::Scalar& factor);
 at::Tensor& scale_(at::Tensor& x, const at::Scalar& factor);
 
-// sin(x). x [*] has any integer or floating-point dtype. For integers the result has the default
+// sin(x). x [*] has an integer or floating-point dtype. For integers the result has the default
 // floating-point dtype.
 at::Tensor sine(const at::Tensor& x);
 at::Tensor& sine_out(at::Tensor& out, const at::Tensor& x);
@@ -37,7 +37,7 @@ at::Tensor& sine_(at::Tensor& x);
 // grad * cos(x), which is sine's derivative. grad and x [*] have the same floating-point dtype.
 at::Tensor sine_backward(const at::Tensor& grad, const at::Tensor& x);
 
-// cos(x). x [*] has any integer or floating-point dtype. For integers the result has the default
+// cos(x). x [*] has an integer or floating-point dtype. For integers the result has the default
 // floating-point dtype.
 at::Tensor cosine(const at::Tensor& x);
 at::Tensor& cosine_out(at::Tensor& out, const at::Tensor& x);
@@ -46,7 +46,7 @@ at::Tensor& cosine_(at::Tensor& x);
 // -grad * sin(x), which is cosine's derivative. grad and x [*] have the same floating-point dtype.
 at::Tensor cosine_backward(const at::Tensor& grad, const at::Tensor& x);
 
-// x + sin(alpha x)^2 / (beta + eps). x is [N, C, ...], alpha and beta are [C] or [1]; each has any
+// x + sin(alpha x)^2 / (beta + eps). x is [N, C, ...], alpha and beta are [C] or [1]; each has an
 // integer or floating-point dtype. beta defaults to alpha. Without beta and eps, the result is
 // x + alpha (x sinc(alpha x))^2, where sinc(t) = sin(t) / t. This form is smooth at alpha = 0. With
 // logscale, alpha and beta are given as logarithms.
@@ -100,7 +100,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lltm(
     at::TensorList reset_hx = {}, const std::optional<at::Tensor>& lengths = std::nullopt);
 
 // The same function for a packed batch: data is [S, I], and batch_sizes is [T], int64, on the CPU,
-// with the sum S. output is [S, D*H].
+// with the sum S. output is [S, D*H]. reset is [S], and one reset_hx per step is [L*D, S, H].
 std::tuple<at::Tensor, at::Tensor, at::Tensor> lltm(
     const at::Tensor& data, const at::Tensor& batch_sizes, at::TensorList hx, at::TensorList params,
     bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional,

@@ -84,7 +84,7 @@ Values FormulaProgram::operator()(const Values& inputs) const {
   }
   Values results;
   for (const size_t at : results_) {
-    // A result that is a number has no shape.
+    // A result that is a number has no dimensions, so it is expanded.
     const Tensor& found = values[at];
     results.push_back(found.dim() == 0 && inputs[0].dim() > 0 ? found.expand_as(inputs[0]) : found);
   }

@@ -12,7 +12,7 @@ class FormulaProgram {
  public:
   explicit FormulaProgram(const std::string& text);
 
-  // All inputs are defined and have the same shape and dtype. The results have them too.
+  // All inputs are defined and have the same shape and dtype, which the results also have.
   std::vector<Tensor> operator()(const std::vector<Tensor>& inputs) const;
 
  private:

@@ -1,5 +1,5 @@
 // Checks of recurrent_layer and recurrent_layer_backward. Sizes may be symbolic, except in
-// check_layer_data.
+// check_layer_data and check_layer_backward_data.
 #pragma once
 
 #include "common/check.h"
@@ -38,7 +38,7 @@ void check_layer_data(const char* op, const LayerArguments& arguments);
 void check_layer_backward_data(const LayerOutputs& grads, const LayerArguments& arguments,
                                const Tensor& output, const Tensor& gates);
 
-// The shapes are those in layer.h.
+// The shapes of the results `output` and `gates` (layer.h).
 c10::SymDimVector layer_output_shape(const LayerArguments& arguments);
 c10::SymDimVector layer_gates_shape(const LayerArguments& arguments, bool recompute);
 

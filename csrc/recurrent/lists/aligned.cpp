@@ -6,7 +6,7 @@ namespace treadle {
 namespace {
 
 // Moves rows so that they end at the last step. A row without steps becomes a copy of the longest
-// row, whose slopes are finite if those of all other rows are.
+// row, because copying a real row adds no NaN or infinite derivative.
 class AlignedRows {
  public:
   AlignedRows(const RowLengths& lengths, const c10::SymInt& steps)
@@ -56,7 +56,7 @@ class AlignedRows {
 Tensor one_of(const Tensor& t, int64_t d) { return t.defined() ? t.narrow(0, d, 1) : t; }
 
 // The arguments of direction d as a layer that runs forward in time. The steps before a row begins
-// repeat its first step, so they give NaN or infinite slopes only if that step does.
+// repeat its first step, so they give NaN or infinite derivatives only if that step does.
 LayerArguments one_direction(const LayerArguments& a, const RowLengths& lengths,
                              const AlignedRows& aligned, int64_t d) {
   LayerArguments own = a;

@@ -1,6 +1,6 @@
 // Runs rows of variable length (`lengths`) for cells that must not run over the padding: rnn_relu,
-// whose h may grow there until its slopes are NaN, and formulas, which may have infinite slopes at
-// zero. Each direction runs on rows that all end at the last step, so the states after that step
+// whose h may grow there until derivatives are NaN, and formulas, whose derivatives may be infinite
+// at zero. Each direction runs on rows that all end at the last step, so the states after that step
 // are the last states. A shorter row begins later: the steps before its beginning repeat its first
 // step, and their results are not used.
 #pragma once

@@ -8,7 +8,7 @@ namespace {
 
 using OptionalList = std::optional<at::TensorList>;
 
-// Results: Tensors3, or Tensors4 if the cell states are returned.
+// Results is Tensors3, or Tensors4 if the function also returns the cell states.
 template <class Results>
 using PairInput = Results(const Tensor&, at::TensorList, at::TensorList, bool, int64_t, double,
                           bool, bool, bool, bool, const OptionalTensor&, OptionalList,

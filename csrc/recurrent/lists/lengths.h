@@ -22,7 +22,7 @@ struct RowLengths {
 
   RowLengths(const Tensor& lengths, const c10::SymInt& steps);
 
-  // [T, B, 1] bool: true at the step after a row's last step. Used by a second direction.
+  // [T, B, 1] bool: true at the step after a row's last step. The second direction uses it.
   Tensor first_after() const { return t.eq(stop).unsqueeze(-1); }
   // Replaces the padding of [T, B, ...] with zeros.
   Tensor without_padding(const Tensor& t) const { return t.masked_fill(padding, 0); }

@@ -1,7 +1,8 @@
 // A mode in which a thread treats subnormal numbers as zero, in arguments and in results. Without
-// this mode, each subnormal number would cost about 150 cycles, and saturated gates fill whole
-// tensors with such numbers. Subnormal float16 values are normal floats, and conversions still read
-// and write them. Only x86 has the mode; elsewhere these functions do nothing.
+// this mode, each subnormal number would cost about 150 cycles, and saturated gates of recurrent
+// layers fill whole tensors with such numbers. Subnormal float16 values are normal floats, and
+// conversions still read and write them. Only x86 has the mode; elsewhere these functions do
+// nothing.
 #pragma once
 
 #if defined(__x86_64__)

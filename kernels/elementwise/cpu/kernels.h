@@ -23,7 +23,7 @@ TREADLE_CPU_FUNCTION(snake_backward, (const SnakeBackwardArgs& args, int64_t beg
                      (args, begin, end))
 TREADLE_CPU_FUNCTION(snake_sums, (const SnakeBackwardArgs& args), (args))
 
-// Ops of one tensor: sine and sine_backward, ...
+// The kernels of each op of one tensor, such as sine and sine_backward.
 #define TREADLE_DECLARE_CPU(op, ...)                     \
   TREADLE_CPU_FUNCTION(op, (const Tile2d& tile), (tile)) \
   TREADLE_CPU_FUNCTION(op##_backward, (const Tile2d& tile), (tile))

@@ -216,8 +216,8 @@ typedef struct treadle_recurrent {
   int32_t cell;
   int32_t directions; /* 1 or 2 */
   uint32_t dtype;
-  uint32_t c_dtype; /* the dtype of c0, c_n and their gradients. It must equal `dtype`, unless that
-                       is a half type: then it may be float32, and for GRU and RNN it must be */
+  uint32_t c_dtype; /* the dtype of c0, c_n and their gradients. It must equal `dtype`. With a half
+                       type it may also be float32, and for GRU and RNN it must then be float32 */
   int64_t steps, batch, hidden;
 } treadle_recurrent;
 

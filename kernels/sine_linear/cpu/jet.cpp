@@ -166,8 +166,8 @@ void backward_block(const SineJetBackward& args, int64_t begin, int64_t n) {
     of_value[i] *= at.first[i];
     twice[i] = square[i] = 0;
   }
-  // Adds the contribution of a second derivative to the gradient of z, except for the term with
-  // squares, and stores the gradient of the second derivative itself.
+  // Adds the contribution of a second derivative to of_value, except for the term with squares, and
+  // stores the gradient of the second derivative itself.
   const auto take_second = [&](int64_t part) {
     load_block<T>(args.grad, begin + part * stride, grad_second, n);
     load_block<T>(args.grad_z, begin + part * stride, second, n);

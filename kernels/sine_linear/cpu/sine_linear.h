@@ -1,7 +1,7 @@
 // The sine layer's pointwise kernels on the CPU, for csrc/sine_linear/cpu.cpp and
 // kernels/c_api/pointwise.cpp. The functions use raw memory and no torch. A call computes elements
-// begin to end of the flat result, half types in float.
-// Formula: kernels/math/sine_linear.h. Twins: kernels/sine_linear/forward.cu, backward.cu.
+// begin to end of the flat result, half types in float. Formula: kernels/math/sine_linear.h. Twins:
+// kernels/sine_linear/forward.cu, backward.cu.
 #pragma once
 
 #include <cstdint>
