@@ -71,7 +71,7 @@ def check(name: str, root: Path) -> None:
     if name in MATH:
         raise Refused(
             f"NAME must be no function of <cmath>, which kernels call by that name, got {name!r}; "
-            "say it otherwise, as sine does for sin"
+            "choose another word, such as sine instead of sin"
         )
     if name in taken(root):
         raise Refused(
@@ -98,10 +98,10 @@ def insert(text: str, mark: str, lines: str, *, before: bool, path: str) -> str:
 
 
 def sorted_into(text: str, name: str) -> str:
-    """Adds the names to the sorted __all__ of a Python module."""
+    """Adds one or more names, separated by spaces, to the sorted __all__ of a Python module."""
     found = re.search(r"^__all__ = \[\n(.*?)^\]\n", text, re.M | re.S)
     if found is None:
-        raise Refused("a module must have a list __all__ of a name a line, got none")
+        raise Refused("a module must have a list __all__ with one name per line, got none")
     names = {*re.findall(r'"(\w+)"', found[1]), *name.split()}
     lines = "".join(f'    "{n}",\n' for n in sorted(names))
     return text[: found.start(1)] + lines + text[found.end(1) :]

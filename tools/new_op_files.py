@@ -13,7 +13,7 @@ NEW = {
 namespace treadle {
 
 struct @CAMEL@Forward {
-  // T is float or double, or uint32_t or uint64_t for integers: compare as_signed(x).
+  // T is float or double, or uint32_t or uint64_t for integers. To compare x, use as_signed(x).
   template <class T>
   TREADLE_HD T operator()(T x) const {
     return x;  // TODO: f(x)
@@ -59,14 +59,14 @@ def @NAME@(x: Tensor, *, out: Tensor | None = None) -> Tensor:
 
     Args:
         x: [...] of any integer or floating-point dtype.
-        out: written and returned if given, resized if its shape does not fit. Not differentiable.
+        out: the output tensor, resized if its shape does not match. Not differentiable.
 
     Returns:
         [...].
 
     Raises:
         TypeError: ``x`` or ``out`` is not a tensor.
-        RuntimeError: dtypes or devices that do not fit.
+        RuntimeError: dtypes or devices are invalid.
 
     Source: kernels/math/@NAME@.h, csrc/elementwise/unary.cpp.
     """
@@ -83,14 +83,14 @@ def @NAME@_(x: Tensor) -> Tensor:
     """``x = f(x)`` in place. See :func:`@NAME@`.
 
     Args:
-        x: [...], written and returned; the result must cast to its dtype.
+        x: [...], overwritten. The result's dtype must be castable to that of ``x``.
 
     Returns:
         ``x``.
 
     Raises:
         TypeError: ``x`` is not a tensor.
-        RuntimeError: a dtype that does not fit; a leaf that requires grad; an expanded ``x``.
+        RuntimeError: the dtype is invalid, or ``x`` is a leaf that requires grad, or expanded.
 
     Source: kernels/math/@NAME@.h, csrc/elementwise/unary.cpp.
     """

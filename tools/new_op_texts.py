@@ -1,4 +1,4 @@
-"""Texts that tools/new_op.py adds to existing files, and prints at the end.
+"""Texts that tools/new_op.py adds to existing files, and the text that it prints at the end.
 
 @NAME@ is the op's name, and @CAMEL@ is the same in camel case for C++ types.
 """
@@ -141,7 +141,7 @@ Next, for @NAME@ (docs/write_an_op.md explains each step):
   2. make test ARGS="-k @NAME@"        its tests fail: the kernels have no formula yet
   3. kernels/math/@NAME@.h             f(x) and grad * f'(x)
   4. csrc/elementwise/unary.cpp        t * f''(x), of ops of torch or of ours
-  5. kernels/elementwise/unary_ops.h   true if integers stay integers;
-     tests/elementwise/cases.py        then + INTEGERS; the twin in torch, if any
+  5. kernels/elementwise/unary_ops.h   true if the op returns integers for integers
+     tests/elementwise/cases.py        + INTEGERS in that case; torch's function, if any
   6. make format lint test             its tests pass; then every TODO: grep -rn TODO
 """

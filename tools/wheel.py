@@ -86,7 +86,8 @@ def check(wheel: Path, for_checking: bool = False) -> list[str]:
     """Prints the sizes of a wheel's files. Returns its problems."""
     problems = []
     if wheel.stat().st_size > LARGEST:
-        problems.append(f"it has {wheel.stat().st_size >> 20} MB, and may have {LARGEST >> 20}")
+        got = wheel.stat().st_size >> 20
+        problems.append(f"the wheel must have at most {LARGEST >> 20} MiB, got {got}")
     with zipfile.ZipFile(wheel) as archive:
         entries = sorted(archive.infolist(), key=lambda entry: -entry.compress_size)
         for entry in entries:

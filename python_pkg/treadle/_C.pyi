@@ -1,4 +1,4 @@
-"""The functions of csrc/bindings.cpp, which are not tensor ops."""
+"""The module treadle._C, which csrc/bindings.cpp defines. It contains no tensor ops."""
 
 class Launch:
     kernel: str

@@ -21,7 +21,7 @@ except ImportError as _error:
 
     raise SystemExit(_main(problem=str(_error))) from None
 
-# The ops must be registered before these are imported.
+# The ops must be registered before these modules are imported.
 from . import (  # noqa: E402
     _torch,
     elementwise,

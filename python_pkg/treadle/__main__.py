@@ -1,4 +1,4 @@
-"""``python -m treadle``: reports what is built and what is running, and tests every op."""
+"""``python -m treadle``: reports the build and the versions in use, and tests every op."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Table = tuple[str, list[str], list[list[str]]]
 
 
 def main(arguments: list[str] | None = None, problem: str | None = None) -> int:
-    """Prints the report. Returns 1 if something is broken, else 0."""
+    """Prints the report, or what an option asks for. Returns 1 if something is broken, else 0."""
     parser = argparse.ArgumentParser(prog="python -m treadle", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument(
@@ -26,7 +26,8 @@ def main(arguments: list[str] | None = None, problem: str | None = None) -> int:
         metavar="FILE",
         nargs="?",
         const="treadle-bench.json",
-        help="time LSTM and GRU against torch's on this GPU, and write the times (two minutes)",
+        help="time LSTM and GRU against torch's on this GPU, and write the times to FILE (takes two "
+        "minutes)",
     )
     chosen = parser.parse_args(arguments)
     if chosen.bench and problem is None:
@@ -121,7 +122,8 @@ def _print(report: dict[str, Any]) -> None:
 
 
 def _printer() -> Any:
-    """Prints tables with rich if it is installed and stdout is a terminal, else as plain text."""
+    """Returns a function that prints a table: with rich if it is installed and stdout is a
+    terminal, else as plain text."""
     if not sys.stdout.isatty():
         return _show_plain
     try:

@@ -22,7 +22,7 @@ from torch.utils.benchmark import Timer
 from treadle import _build
 from treadle.nn import GRU, LSTM
 
-Shape = tuple[int, int, int]  # B, T, H; I equals H
+Shape = tuple[int, int, int]  # batch, steps and hidden size, which is also the input size
 # The same shapes as in benchmarks/recurrent/sweep_cells.py.
 SHAPES: tuple[Shape, ...] = (
     *((1, 512, 128), (16, 512, 128), (64, 200, 128), (16, 512, 256), (128, 128, 256)),
@@ -125,5 +125,5 @@ def main(path: Path, device: torch.device, shapes: tuple[Shape, ...] = SHAPES) -
         )
         print(title, *(f"{speed:.2f} ×" for speed in speeds), flush=True)
     path.write_text(json.dumps({"machine": machine(device), "rows": done}, indent=1) + "\n")
-    print(f"written to {path}; times torch's speed, inference and training")
+    print(f"written to {path}; n × is n times torch's speed, in inference and in training")
     return 1 if any(one.get("wrong") for one in done) else 0

@@ -95,7 +95,7 @@ class Result:
 
 
 def op_names() -> list[str]:
-    """Every op of the dispatcher's namespace, with its overload: "scale", "scale.out", "scale_"."""
+    """Every op in torch.ops.treadle, with its overload: "scale", "scale.out", "scale_"."""
     names = torch._C._dispatch_get_all_op_names()
     return sorted(name.split("::")[1] for name in names if name.startswith("treadle::"))
 

@@ -43,7 +43,7 @@ def launch_info(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list
         ``local_bytes`` (per thread; 0 unless registers spill), ``blocks_per_sm`` and ``occupancy``
         (resident threads, as a fraction of a multiprocessor's maximum). Kernels of recurrent layers
         also have the ``family`` of kernels that the plan selected (such as ``cluster_dense``), its
-        ``algorithm`` and the ``reason`` for this choice. In other kernels these are empty strings.
+        ``algorithm`` and the ``reason`` for this choice. For others, these three are empty strings.
         The list is empty if nothing was launched on a GPU.
 
     Raises:
@@ -56,9 +56,7 @@ def launch_info(op: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list
     function = ops.get(op) if isinstance(op, str) else op
     if not callable(function):
         names = ", ".join(sorted(ops))
-        raise ValueError(
-            f"launch_info: op must be one of {names}, or the function itself, got {op!r}"
-        )
+        raise ValueError(f"launch_info: op must be one of {names}, or a callable, got {op!r}")
     bindings = _build.bindings()
     bindings.take_launches()
     bindings.record_launches(True)

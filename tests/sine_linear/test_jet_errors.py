@@ -199,10 +199,11 @@ def test_what_is_no_jet(device: str) -> None:
 def test_jets_of_other_parts(device: str) -> None:
     one, without = jet(device), jet(device, laplacian=None)
     by_three = jet(device, gradient=zeros(N, I, 3))
-    held = f"must have the parts value, gradient, laplacian by {D} coordinates, got"
+    by = f"with respect to {D} coordinates"
+    held = f"must have the parts value, gradient, laplacian {by}, got"
     for two, found in (
-        (without, f"value, gradient by {D} coordinates"),
-        (by_three, "value, gradient, laplacian by 3 coordinates"),
+        (without, f"value, gradient {by}"),
+        (by_three, "value, gradient, laplacian with respect to 3 coordinates"),
     ):
         for name, call in (
             ("Jet: other", lambda t: one + t),

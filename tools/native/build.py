@@ -52,7 +52,7 @@ def build_for(torch: host.Torch, pythons: list[host.Python], package: Path, vers
     what = f"CUDA {toolkit.version} for {', '.join(toolkit.archs)}" if _has(toolkit) else "CPU only"
     if _has(toolkit) and cuda.for_checking():
         what += ", compiled for checking"
-    print(f"treadle: torch {torch.version}, {what}, {jobs} at once", flush=True)
+    print(f"treadle: torch {torch.version}, {what}, {jobs} jobs at once", flush=True)
     if run_ninja(ninja_file, jobs):
         raise host.BuildError("the compilation failed; see the compiler's messages above")
     for source, target in laid(graph, package).items():

@@ -10,7 +10,8 @@ from torch.overrides import is_tensor_like
 
 
 def public_name(op: Any) -> str:
-    """``lltm_cell`` for ``torch.ops.treadle.lltm_cell`` and for the op of its forward pass."""
+    """The name of an op's public function: ``lltm_cell`` for the ops ``lltm_cell`` and
+    ``lltm_cell_forward``."""
     name: str = op._schema.name.partition("::")[2]
     return name.removesuffix("_forward")
 
@@ -35,7 +36,7 @@ def check_bool(op: str, argument: str, flag: object) -> bool:
 
 
 def check_dense(op: str, argument: str, tensor: Tensor, instead: str = "") -> None:
-    """Raises for nested and sparse tensors. An error about a nested one ends in ``instead``."""
+    """Raises for nested and sparse tensors. An error about a nested tensor ends in ``instead``."""
     if tensor.is_nested:
         layout = f"a nested tensor of layout {tensor.layout}"
         raise NotImplementedError(f"{op}: {argument} must be dense, got {layout}{instead}")
@@ -46,7 +47,7 @@ def check_dense(op: str, argument: str, tensor: Tensor, instead: str = "") -> No
 
 
 def refuse_strided(op: str, argument: str, jagged: bool = True) -> NoReturn:
-    """Raise for a strided nested tensor. ``jagged`` says whether the op accepts jagged ones."""
+    """Raise for a strided nested tensor. ``jagged`` says whether the op accepts jagged tensors."""
     rule = "dense or of layout torch.jagged" if jagged else "dense"
     raise NotImplementedError(
         f"{op}: {argument} must be {rule}, got a nested tensor of layout torch.strided"

@@ -350,4 +350,4 @@ FUNCTIONS: dict[Any, Callable[..., Value]] = {
     **{getattr(torch, name): function for name, function in OF_TORCH.items()},
     **{getattr(F, name): function for name, function in OF_F.items()},
 }
-KNOWN = "it may use + - * / ** and comparisons, torch's " + ", ".join(sorted(NAMES))
+KNOWN = "a formula may use + - * / ** and comparisons, torch's " + ", ".join(sorted(NAMES))

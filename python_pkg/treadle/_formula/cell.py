@@ -33,20 +33,21 @@ class Cell:
     A step computes each gate k as ``W_ih[k] @ x + b_ih[k] + W_hh[k] @ h + b_hh[k]``. The formula
     computes the new state from the gates and the old state, unit by unit.
     :class:`treadle.nn.Recurrent` makes layers of such a cell. Kernels are compiled when a layer
-    first needs them, and cached in the folder ``TREADLE_CELLS``. NVRTC, which comes with torch,
-    compiles the GPU kernels, and the system's C++ compiler (``CXX``) compiles the CPU kernels. If
-    there is no C++ compiler, treadle warns, and torch's operations compute the steps.
+    first needs them, and cached in the folder that the environment variable ``TREADLE_CELLS`` names
+    (by default, treadle/cells in the user's cache folder). NVRTC, which comes with torch, compiles
+    the GPU kernels, and the system's C++ compiler (``CXX``) compiles the CPU kernels. If there is
+    no C++ compiler, treadle warns, and torch's operations compute the steps.
 
     Args:
         name: the cell's name in errors, a Python identifier.
         gates: the names of the gates, 1 to 4. The weights have a block of H rows for each gate, in
             this order, except that the block of ``only_state`` is the first and the block of
-            ``only_input`` the last. The attribute ``gates`` has the names in the order of blocks.
+            ``only_input`` the last. The attribute ``gates`` has the names in this order of blocks.
         forward: the formula, a function composed of torch's pointwise operations. Its arguments
             have the names of the gates and of the old state: ``h``, or ``c`` for a cell with
             ``states=("c",)``. It returns the new ``h``, or ``(h, c)``. It runs once, on symbols,
             when the cell is created, so it must use ``torch.where`` instead of branches.
-            Alternatively, ``forward`` is a text of statements that assign ``h`` (and ``c``).
+            Alternatively, ``forward`` is a string of statements that assign ``h`` (and ``c``).
         states: the names of up to three states besides h, such as an LSTM's ``c``; none by default.
             No matrix product reads them. The formula of a cell with states cannot read the old
             ``h``.

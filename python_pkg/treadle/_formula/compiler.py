@@ -28,8 +28,9 @@ _kept: list[Any] = []  # objects to which C has pointers
 
 @dataclass(frozen=True)
 class Source:
-    """The functors of a cell as C++, and its formula with its counts as in ``source.Formula``:
-    ``inputs`` are the gates and the parts of c, ``results`` are new h and the parts of new c."""
+    """A cell's functors in C++, and its formula as nodes: ``inputs`` are the gates and the parts of
+    c, and ``results`` are new h and the parts of new c. ``counts`` are those of
+    ``source.Formula``."""
 
     functors: str
     counts: tuple[int, int, int, int]
@@ -44,7 +45,8 @@ def _interrupt(error: BaseException) -> None:
 
 
 def install(library: Any, sources: Mapping[str, Source]) -> None:
-    """Gives the library a function for each device. ``sources`` has the registered cells by key."""
+    """Gives the library one function for GPUs and one for CPUs. ``sources`` has the registered
+    cells by key."""
     if _kept:
         return
 

@@ -1,4 +1,4 @@
-"""Compiles the functions that run a cell's steps on the CPU, by the system's C++ compiler."""
+"""Calls the system's C++ compiler to compile the functions that run a cell's steps on the CPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .. import _build
 from . import disk
 
 SYMBOL = b"treadle_formula_rows"
-TYPES = {6: "treadle::Half", 7: "treadle::BFloat16", 8: "float", 9: "double"}  # by Dtype
+TYPES = {6: "treadle::Half", 7: "treadle::BFloat16", 8: "float", 9: "double"}  # by number of Dtype
 
 
 def functions(functors: str, counts: tuple[int, int, int, int], name: str, dtype: int) -> int:
@@ -62,7 +62,7 @@ def _compiler() -> tuple[list[str], str]:
     commands = [words for words in map(shlex.split, names) if words]
     found = next((words for words in commands if shutil.which(words[0])), None)
     if found is None:
-        raise RuntimeError(f"no C++ compiler was found ({', '.join(names)}; CXX names another)")
+        raise RuntimeError(f"no C++ compiler was found ({', '.join(names)}): set CXX to one")
     version = subprocess.run([*found, "--version"], capture_output=True, text=True, check=False)
     flags = shlex.split(_build.facts()["cpu_flags"][_build.kernels_info()["isa"]])
     warnings = [flag for flag in flags if flag.startswith("-W")]

@@ -65,7 +65,8 @@ def write(path: Path, code: bytes, symbol: bytes) -> None:
 
 @cache
 def include_folder() -> Path:
-    """The folder that contains kernels/: in an installed package, or the repository."""
+    """The folder that contains kernels/: ``include`` in an installed package, else the
+    repository."""
     packaged = FOLDER / "include"
     root = packaged if packaged.is_dir() else FOLDER.parents[2]
     if not (root / "kernels/recurrent/formula/functors.h").is_file():

@@ -217,8 +217,8 @@ class Graph:
 
 
 def is_affine(result: Node, x: Node, slope: Node) -> bool:
-    """Whether ``result`` is affine in the input ``x``. ``slope`` is its derivative with respect to
-    x."""
+    """Whether ``result`` is affine in the input ``x``. ``slope`` is the result's derivative with
+    respect to ``x``."""
     needs_x = {id(x)}
     for node in ordered([result]):
         if any(id(arg) in needs_x for arg in node.args):

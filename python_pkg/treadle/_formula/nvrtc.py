@@ -1,4 +1,4 @@
-"""Compiles the kernels of formulas by NVRTC, which comes with every CUDA build of torch."""
+"""Compiles the kernels of formulas with NVRTC, which comes with every CUDA build of torch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ARCHITECTURES = {90: "sm_90a", 100: "sm_100a"}  # all others have the plain name
 
 def target_of(architecture: int) -> str:
     """NVRTC's name of the architecture. If TREADLE_IMPOSED_GPU makes the planner plan for another
-    GPU, it is compute_80, and the driver assembles the PTX for this GPU."""
+    GPU, the target is compute_80, and the driver assembles the PTX for the GPU in use."""
     if os.environ.get("TREADLE_IMPOSED_GPU"):
         return "compute_80"
     return ARCHITECTURES.get(architecture, f"sm_{architecture}")

@@ -68,11 +68,11 @@ class Writer:
 class Formula:
     """A cell's formula and its derivatives, as nodes.
 
-    c has a part for each state besides h. ``inputs`` are the gates, the parts of c, and the
-    gradients of the results. ``forward`` has new h and the parts of new c. ``backward`` has the
-    gradients of the gates and of the parts of c. ``keep`` is the factor of c in new c, or None if c
-    has several parts or new c is not affine in c. ``seeds`` are the ids of nodes that depend on the
-    gradients of the results.
+    c has a part for each state besides h. In a cell without such states, c is h. ``inputs`` are the
+    gates, the parts of c, and the gradients of the results. ``forward`` has new h and the parts of
+    new c. ``backward`` has the gradients of the gates and of the parts of c. ``keep`` is the factor
+    of c in new c, or None if c has several parts or new c is not affine in c. ``seeds`` are the ids
+    of nodes that depend on the gradients of the results.
     """
 
     # The number of gates, of gates that are computed from the input, of gates that are computed
@@ -85,7 +85,8 @@ class Formula:
     seeds: frozenset[int]
 
     def functors(self) -> str:
-        """The struct FormulaRecurrence in C++. kernels/math/cells/lltm.h has the same interface."""
+        """The struct FormulaRecurrence in C++. The struct in kernels/math/cells/lltm.h has the same
+        interface."""
         gates, input_gates, state_gates, parts = self.counts
         early = self._early()
         members = [

@@ -1,8 +1,9 @@
 """Nested tensors: with layout torch.jagged, elementwise ops and the sine layer run on the values.
 
 A jagged tensor [N, j, ...] has N rows of different lengths j. It stores them in one tensor of
-values, [sum of all j, ...], with an offset for each row. A rule calls the op with this tensor of
-values. Rules run below autograd, so derivatives are those that the op itself defines.
+values, [sum of all j, ...], with an offset for each row. The functions registered here call an op
+with this tensor of values. They run below autograd, so derivatives are those that the op itself
+defines.
 """
 
 from __future__ import annotations

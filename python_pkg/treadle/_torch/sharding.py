@@ -1,4 +1,4 @@
-"""The placements that an op supports: sharded by row, by column, or as partial sums.
+"""The placements of DTensors that each op supports: sharded by row, by column, or partial sums.
 
 sharded.py runs the op on each process's shards. Both files are imported only if a program imports
 torch.distributed.tensor.
@@ -27,8 +27,8 @@ class Way(NamedTuple):
 
 
 def _elementwise(tensors: Tensors, *linear: str) -> list[Way]:
-    """Sharded along any dimension of the result. If ``linear`` names arguments, these may instead
-    be partial sums, and the result is then a partial sum too."""
+    """An elementwise op may be sharded along any dimension of the result. If ``linear`` names
+    arguments, these may instead be partial sums, and the result is then a partial sum too."""
     shapes = (t.shape for t in tensors.values())
     shape: torch.Size = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
     ways = []
@@ -43,9 +43,9 @@ def _elementwise(tensors: Tensors, *linear: str) -> list[Way]:
 
 
 def _snake(tensors: Tensors, *results: str) -> list[Way]:
-    """Sharded along any dimension of x. If it is the dimension of channels, parameters with one
-    element per channel are also sharded. ``results`` names, for each result, the argument of the
-    same shape."""
+    """``snake`` may be sharded along any dimension of x. If that is the dimension of channels,
+    parameters with one element per channel are also sharded. ``results`` names, for each result,
+    the argument of the same shape."""
     x, ways = tensors["x"], []
     for dim in range(x.dim()):
         inputs: dict[str, Placement] = {}
@@ -63,8 +63,9 @@ def _snake(tensors: Tensors, *results: str) -> list[Way]:
 
 
 def _sine_layer(tensors: Tensors, *results: str) -> list[Way]:
-    """Sharded by rows of the input, by columns of the output or, if a call runs N layers, by layer.
-    ``results`` names, for each result, the argument or result of the same shape."""
+    """``sine_linear`` may be sharded by rows of the input, by columns of the output or, if a call
+    runs N layers, by layer. ``results`` names, for each result, the argument or result of the same
+    shape."""
     weight, last = tensors["weight"], tensors["input"].dim() - 1
     many = weight.dim() == 3
 
@@ -83,8 +84,8 @@ def _sine_layer(tensors: Tensors, *results: str) -> list[Way]:
 
 
 def _jet_layer(tensors: Tensors, *results: str) -> list[Way]:
-    """Sharded by points of the jet [P, ..., I], or by columns of the output. All parts share one
-    phase [..., O]."""
+    """``sine_linear_jet`` may be sharded by points of the jet [P, ..., I], or by columns of the
+    output. All parts share one phase [..., O]."""
     jet = tensors["jet"]
 
     def way(dim: int, parameters: Placement, grads: Placement) -> Way:
@@ -101,7 +102,8 @@ def _jet_layer(tensors: Tensors, *results: str) -> list[Way]:
 
 
 def _of_batch(tensors: Tensors, parameters: Sequence[str], *results: str | Placement) -> list[Way]:
-    """Sharded along the batch, the second-to-last dimension of everything except the parameters."""
+    """A recurrent op may be sharded along the batch, the second-to-last dimension of everything
+    except the parameters."""
     inputs: dict[str, Placement] = {
         name: Shard(t.dim() - 2)
         for name, t in tensors.items()
@@ -119,7 +121,7 @@ def _cell(tensors: Tensors, *results: str) -> list[Way]:
 
 def _layer(arguments: Arguments, tensors: Tensors, *results: str | Placement) -> list[Way]:
     if arguments.get("batch_sizes") is not None:
-        return []  # a packed batch
+        return []  # a packed batch is replicated
     return _of_batch(tensors, ("weight_ih", "weight_hh", "bias_ih", "bias_hh"), *results)
 
 

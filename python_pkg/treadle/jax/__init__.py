@@ -1,9 +1,11 @@
 """treadle's kernels for JAX, on the CPU and on CUDA. They support jit, grad and vmap.
 
 ``import treadle`` does not import this module, so write ``import treadle.jax``. The functions call
-libtreadle_kernels.so through jax.ffi, and copy no data. In reverse mode (``jax.grad``,
-``jax.vjp``), layers can be differentiated once and elementwise functions any number of times.
-Forward mode (``jax.jvp``) raises.
+libtreadle_kernels.so through jax.ffi, which passes JAX's arrays to the kernels without copies. In
+reverse mode (``jax.grad``, ``jax.vjp``), a layer that runs on the kernels can be differentiated
+once, and an elementwise function any number of times. In forward mode (``jax.jvp``), both raise. A
+layer that the kernels do not support runs as a ``jax.lax.scan`` in plain JAX, which can be
+differentiated any number of times, in both modes.
 """
 
 from __future__ import annotations
@@ -64,11 +66,12 @@ def sine(x: Array) -> Array:
     """sin(x), x in radians and of any magnitude.
 
     Args:
-        x: any shape, float64, float32, float16 or bfloat16. Other dtypes are cast to JAX's default.
+        x: any shape, float64, float32, float16 or bfloat16. bool and integers are cast to JAX's
+            default floating-point dtype.
 
     Returns:
-        An array like x, with errors of at most 1.6 ulp in float32 and 2 ulp in float64. Under vmap,
-        one call processes the whole batch.
+        An array of the shape of x and of its dtype after the cast. Its errors are at most 1.6 ulp
+        in float32 and 2 ulp in float64. Under vmap, one call processes the whole batch.
 
     Raises:
         TypeError: x is complex.
@@ -82,10 +85,12 @@ def cosine(x: Array) -> Array:
     """cos(x), x in radians and of any magnitude; otherwise like `sine`.
 
     Args:
-        x: any shape, float64, float32, float16 or bfloat16. Other dtypes are cast to JAX's default.
+        x: any shape, float64, float32, float16 or bfloat16. bool and integers are cast to JAX's
+            default floating-point dtype.
 
     Returns:
-        An array like x, with errors of at most 1.6 ulp in float32 and 2 ulp in float64.
+        An array of the shape of x and of its dtype after the cast. Its errors are at most 1.6 ulp
+        in float32 and 2 ulp in float64.
 
     Raises:
         TypeError: x is complex.
@@ -130,14 +135,15 @@ def scale(x: Array, factor: float) -> Array:
     """x * factor.
 
     Args:
-        x: any shape; bool, floating-point, or any integer dtype except uint16 to uint64.
+        x: any shape. The dtype of ``x * factor`` in JAX must be floating-point, a signed integer
+            or uint8.
         factor: a Python number, static under jit. Its full precision is used.
 
     Returns:
         An array of the shape of x and of the dtype of ``x * factor`` in JAX.
 
     Raises:
-        TypeError: x has another dtype, or factor is not a Python number.
+        TypeError: ``x * factor`` has another dtype in JAX, or factor is not a Python number.
 
     Source: kernels/jax/handlers.cpp, kernels/math/scale.h.
     """
@@ -168,8 +174,8 @@ def vector_add(a: Array, b: Array, alpha: float = 1) -> Array:
     """a + alpha * b, rounded once where the processor has an fma instruction.
 
     Args:
-        a, b: shapes that broadcast; bool, floating-point, or any integer dtype except uint16 to
-            uint64.
+        a, b: shapes that broadcast. The dtype of ``a + alpha * b`` in JAX must be floating-point,
+            a signed integer or uint8.
         alpha: a Python number, static under jit. Its full precision is used.
 
     Returns:
@@ -177,7 +183,7 @@ def vector_add(a: Array, b: Array, alpha: float = 1) -> Array:
         copies nothing, even under vmap.
 
     Raises:
-        TypeError: an array has another dtype, or alpha is not a Python number.
+        TypeError: ``a + alpha * b`` has another dtype in JAX, or alpha is not a Python number.
         ValueError: the shapes do not broadcast.
 
     Source: kernels/jax/handlers.cpp, kernels/math/vector_add.h.
@@ -215,12 +221,14 @@ def lstm(
     Returns:
         output [T, B, D H], h_n [D, B, H] and c_n [D, B, H]. c_n has the dtype of c0.
 
-        Every array is differentiable once. The kernels support float32 and float64 on the CPU. On
-        GPUs of sm_80 and later they support float16, bfloat16 and float32 if H is a multiple of 8
-        and the weights fit on the chip. In all other cases a jax.lax.scan in plain JAX runs, which
-        computes float16 and bfloat16 in float32. The choice is made when JAX traces the call. It
-        depends on the device of x or, in traced code, on JAX's default device. Under vmap the
-        kernels are called once for each element of the batch.
+        The kernels support float32 and float64 on the CPU. On GPUs of sm_80 and later they support
+        float16, bfloat16 and float32 if H is a multiple of 8 and the weights fit on the chip. In
+        all other cases a jax.lax.scan in plain JAX runs, which computes float16 and bfloat16 in
+        float32. The choice is made when JAX traces the call. It depends on the device of x or, in
+        traced code, on JAX's default device. If the kernels run, the results can be differentiated
+        once with respect to every array, in reverse mode. If the scan runs, they can be
+        differentiated any number of times, in both modes. Under vmap the kernels are called once
+        for each element of the batch.
 
     Raises:
         ValueError: a shape is not as above.

@@ -13,13 +13,18 @@ from . import _ffi as ffi
 from ._ffi import Layer
 
 Arrays = tuple[Any, ...]
-_STATE_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}  # gates with a product with h
+_STATE_GATES = {
+    "lstm": 4,
+    "gru": 3,
+    "rnn_tanh": 1,
+    "rnn_relu": 1,
+}  # number of gates that have a product with h
 _SAVED = _STATE_GATES | {"gru": 4}  # values that the kernels save per unit and step
 
 
 def _forward(layer: Layer, save: bool, *inputs: Any) -> Arrays:
     """Returns output, h_n, c_n and the gates, which are empty unless `save`. `inputs` are the
-    products with the input, weight_hh, bias_ih, bias_hh, h0 and c0."""
+    products W_ih x, and weight_hh, bias_ih, bias_hh, h0 and c0."""
     d, t, b, h = layer.directions, layer.steps, layer.batch, layer.hidden
     gates = (d, t, b, _SAVED[layer.cell] * h) if save else (0,)
     results = (
@@ -116,7 +121,8 @@ def _step(layer: Layer, weight: Any, bias: Any, state: Arrays, product: Any) -> 
 
 
 def by_scan(layer: Layer, *inputs: Any) -> Arrays:
-    """Computes the same as `by_kernels`, but by jax.lax.scan, which JAX can differentiate."""
+    """Computes the same as `by_kernels`, but with jax.lax.scan, which JAX can differentiate any
+    number of times."""
     products, weight_hh, bias_ih, bias_hh, h0, c0 = inputs
     outputs, states = [], []
     for d in range(layer.directions):

@@ -1,4 +1,4 @@
-"""Jets of functions that have no jet formula, by torch.func, one direction at a time."""
+"""Jets of functions that have no jet formula: torch.func computes them, one direction at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def mapped(
 
 
 def outside_inference(run: Callable[[], Result]) -> Result:
-    """Runs outside inference mode, in which torch.func silently gives derivatives of zero."""
+    """Calls ``run`` outside inference mode, in which torch.func silently gives zero derivatives."""
     # Programs made by torch.compile do not enter inference mode.
     if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
         return run()

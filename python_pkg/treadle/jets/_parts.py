@@ -1,8 +1,8 @@
-"""Checks jets, packs a jet's parts into one tensor, which the op expects, and unpacks them.
+"""Checks jets, packs the parts of a jet into one tensor, and unpacks them.
 
-The tensor is [P, ..., O] with P = 1 + d + n2 parts: the value, its derivatives with respect to d
-coordinates, and n2 second derivatives. The last are none (n2 = 0), the Laplacian (n2 = 1), or the
-Hessian's diagonal (n2 = d).
+The packed tensor, which the op sine_linear_jet takes, is [P, ..., O] with P = 1 + d + n2 parts: the
+value, its derivatives with respect to d coordinates, and n2 second derivatives. The second
+derivatives are none (n2 = 0), the Laplacian (n2 = 1), or the Hessian's diagonal (n2 = d).
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def identity(x: Tensor) -> Tensor:
 
 
 def _is_dtensor(t: Tensor) -> bool:
-    """Compares class names: torch.distributed may be missing, and torch.compile must trace this."""
+    """Whether ``t`` is a DTensor. The name of its class is compared, because torch.distributed may
+    be missing, and because torch.compile must trace this function."""
     return type(t).__name__ == "DTensor"
 
 
@@ -61,8 +62,8 @@ def of_coordinates(value: Tensor, slope: Tensor, second: str) -> Tensor:
 
 
 def unpack(packed: Tensor, coordinates: int, laplacian: bool, diagonal: bool) -> Fields:
-    """Returns the parts as views of ``packed``. The backward pass of all views together is one
-    copy. If there is a diagonal, the Laplacian is its sum."""
+    """Returns the parts as views of ``packed``. But if the diagonal is requested, the Laplacian is
+    a new tensor, the sum of the diagonal. The backward pass of all views together is one copy."""
     second = second_named(laplacian, diagonal)
     value, gradient, rest = packed.split_with_sizes(sizes(coordinates, second))
     bend, bends = rest.squeeze(0) if laplacian and not diagonal else None, None
@@ -87,7 +88,7 @@ def pack(jet: Fields) -> Tensor:
 
 
 def _whole(jet: Fields, rows: Sequence[Tensor]) -> Tensor | None:
-    """The tensor that consists of these parts in this order, or None if they are not its views."""
+    """The tensor that ``rows`` cover as consecutive views of it, or None if there is none."""
     value = jet[0]
     # torch.compile removes copies itself, and cannot read a view's base.
     if torch.compiler.is_compiling() or not value._is_view():
@@ -140,9 +141,10 @@ def broadcast(*shapes: Sequence[int]) -> torch.Size:
 def linear(packed: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """One product for all parts; only the value gets the bias."""
     if _is_dtensor(packed):
-        # Each part has its own product here. A DTensor cannot flatten its rows if the points are
-        # sharded and dimension 0 is not. And F.pad of a DTensor may return a result with the size
-        # of an earlier call's result.
+        # For a DTensor, each part has its own product. One product for all parts would merge the
+        # dimension of parts with those of the points, and a DTensor that is sharded by points does
+        # not support that. Besides, F.pad of a DTensor may return a result of the size that an
+        # earlier call returned.
         value, *rest = packed.unbind()
         others = [F.linear(part, weight) for part in rest]
         return torch.stack([F.linear(value, weight, bias), *others])
@@ -154,9 +156,9 @@ def linear(packed: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _product(packed: Tensor, weight: Tensor) -> Tensor:
-    """Returns x W^T. If there are few outputs, the gradient of x is a product with a short inner
-    dimension. In half types, cuBLAS takes 2.5 times as long for such a product as for one with an
-    inner dimension of 8, so the weight is padded with zeros to 8 outputs."""
+    """Returns packed @ weight.T. With few outputs, the gradient of packed is a product with a short
+    inner dimension. In half types, cuBLAS takes 2.5 times as long for such a product as for one
+    with an inner dimension of 8, so the weight is padded with zeros to 8 outputs."""
     count, half = len(weight), packed.dtype in (torch.float16, torch.bfloat16)
     if not (0 < count < 8 and half and packed.is_cuda):
         return F.linear(packed, weight)
@@ -223,13 +225,14 @@ def check_parts(op: str, jet: Any, kind: type[Any]) -> None:
 
 
 def check_alike(op: str, name: str, one: Any, other: Any) -> None:
-    """Raises unless two jets have the same parts, of the same coordinates."""
+    """Raises unless two jets have the same fields and the same number of coordinates."""
     described = []
     for jet in (one, other):
         held = [
             field for field, part in zip(type(jet)._fields, jet, strict=True) if part is not None
         ]
-        count = "" if jet.gradient is None else f" by {jet.gradient.shape[-1]} coordinates"
+        known = jet.gradient is not None
+        count = f" with respect to {jet.gradient.shape[-1]} coordinates" if known else ""
         described.append(", ".join(held) + count)
     if described[0] != described[1]:
         raise ValueError(f"{op}: {name} must have the parts {described[0]}, got {described[1]}")

@@ -18,8 +18,8 @@ from ._check import HALVES
 _FEW_UNITS = 64
 # But if B * H is less than this, torch's RNN cell (two products and an activation) is faster.
 _SMALL_STEP = 1024
-# On a GPU, treadle runs a step of few rows in a single kernel. Up to this H, it is faster than
-# torch's matrix products.
+# On a GPU, treadle runs a step of few rows in a single kernel. Up to this H, that kernel is faster
+# than torch's matrix products.
 _UNITS_OF_A_LAUNCH = 512
 
 _innermost_transform = torch._C._functorch.peek_interpreter_stack
@@ -28,7 +28,8 @@ _innermost_transform = torch._C._functorch.peek_interpreter_stack
 def torchs_is_faster(
     kind: str, hidden: int, input: Tensor, h: Tensor, c: Tensor, parameters: list[Any]
 ) -> bool:
-    """For a cell without c, ``c`` is h. ``parameters`` has the weights, and biases or None."""
+    """Whether torch's op runs this step faster. For a cell without c, ``c`` is h. ``parameters``
+    has the weights, and biases or None."""
     if input.is_cpu:  # reading device.type takes five times as long
         return _on_a_cpu(kind, hidden, input, c)
     return input.is_cuda and _on_a_gpu(hidden, input, h, c, parameters)

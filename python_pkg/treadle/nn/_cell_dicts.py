@@ -50,7 +50,7 @@ def hooks_run(module: Any, state_dict: dict[str, Any], *args: Any) -> Iterator[N
 
 
 def _found(state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any]) -> str | None:
-    """The kind of cell whose weights are below ``prefix``, or None if that is ambiguous."""
+    """The kind of cell whose weights are below ``prefix``, or None if it is unknown."""
     suffix = "_l0" if f"{prefix}weight_hh_l0" in state_dict else ""
     weight = state_dict.get(f"{prefix}weight_hh{suffix}")
     if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.size(1):

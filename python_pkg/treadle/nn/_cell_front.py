@@ -19,8 +19,8 @@ __all__ = ["GRU_CELL", "LSTM_CELL", "RNN_CELL", "CellFront", "TorchCell"]
 # check and unpack lists of parameters at every call.
 _layer = torch.ops.treadle.recurrent_layer.default
 
-# With "cell", float32 products follow torch's TF32 setting for matrix products, like those of
-# torch's cells. The products of layers follow the setting for cuDNN.
+# With this algorithm, float32 products follow torch's TF32 setting for matrix products, as in
+# torch's cells. The products of layers follow torch's setting for cuDNN.
 _ALGORITHM = "cell"
 
 _torchs_lstm: Callable[..., Any] = nn.LSTMCell.forward

@@ -79,8 +79,8 @@ def check_dtype(module: str, dtype: object) -> None:
 
 
 def check_features(module: str, letters: str, input: Tensor) -> None:
-    """Raises if ``input`` is not floating-point. Otherwise, a tensor of indices [T, B] would be
-    taken for features [T, I]."""
+    """Raises unless ``input`` is floating-point or complex. Without this check, a tensor of indices
+    [T, B] would be taken for features [T, I]."""
     if not input.is_floating_point() and not input.is_complex():
         raise DtypeError(
             f"{module}: input must be features of shape {letters}, got "

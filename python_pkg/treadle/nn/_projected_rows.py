@@ -1,4 +1,7 @@
-"""Selects the first and last steps of rows, and steps after resets, in both directions."""
+"""Selects the first and last steps of a batch's rows, and steps after resets, in both directions.
+
+P is the size of h in a layer with projections. S is the number of rows of a packed batch's data.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,7 @@ class PackedRows:
         return marks.unsqueeze(-1), h
 
     def ends(self, h: Tensor, h0: Tensor | None, direction: int) -> Tensor | None:
-        """Returns None. The caller then computes the last h of each row from its last m."""
+        """Returns None. The caller then projects the last state of each row itself."""
         return None
 
     def _sizes(self) -> list[tuple[int, int]]:

@@ -220,6 +220,6 @@ def _check(
         forms = [count, batch, size], [count, *places, size]
         if list(state.shape) not in forms:
             raise RuntimeError(
-                f"lstm: reset_hx[{k}] must have shape [L*D, B, {'PH'[k]}] = {forms[0]}, or with "
-                f"one for each step {forms[1]}, got {list(state.shape)}"
+                f"lstm: reset_hx[{k}] must have shape [L*D, B, {'PH'[k]}] = {forms[0]}, or, with "
+                f"one state for each step, {forms[1]}, got {list(state.shape)}"
             )

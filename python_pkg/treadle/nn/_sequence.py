@@ -160,7 +160,7 @@ class Front:
         reset, reset_hx, lengths, _ = options
         options = options._replace(
             reset=None if reset is None else reset.unsqueeze(batch_dim),
-            # Without a batch, states of L layers are [L*D, H], or [L*D, T, H] with one per step.
+            # Without a batch, states of L layers are [L*D, H], or [L*D, T, H] for all steps.
             reset_hx=tuple(
                 state.unsqueeze(1 if state.dim() == 2 else 1 + batch_dim) for state in reset_hx
             ),
@@ -370,8 +370,8 @@ class SequenceLayers(NotScripted):
         ``torch.compile`` breaks the graph at torch's ``pack_padded_sequence`` and
         ``pad_packed_sequence``; with ``lengths``, neither is needed.
         """
-        # Dynamo does not compile a function with a graph break in a `try`, such as this one. But it
-        # would compile the functions called below, in a cache that all layers share. So disable it.
+        # Dynamo does not compile this function, because its `try` contains a graph break. It would
+        # compile the functions called here, in a cache that all layers share. So turn Dynamo off.
         compiler = None if torch.compiler.is_compiling() else self._set_compiler(None)
         try:
             return self._called(input, hx, reset, reset_hx, lengths, return_cells)

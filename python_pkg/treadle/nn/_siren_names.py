@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 # This matches layers.{k}.weight and net.{k}.weight of siren-pytorch, and net.{k}.0.weight of the
-# paper's FCBlock. SirenWrapper and SingleBVPNet contain such modules and prepend another "net.".
+# SIREN paper's FCBlock. SirenWrapper and SingleBVPNet contain such modules and prepend "net.".
 _LAYER = re.compile(r"(?:net\.)?(?:layers|net)\.(\d+)\.(?:0\.)?(weight|bias)")
 # This matches siren-pytorch's last layer, which has a different name, and its final activation.
 _LAST = re.compile(r"(?:net\.)?last_layer\.(?:(weight|bias)|(activation\..+))")

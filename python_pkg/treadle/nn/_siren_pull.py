@@ -189,7 +189,7 @@ class _Pull(torch.autograd.Function):
         params, saved = saved[: 2 * count + 2], saved[2 * count + 2 :]
         if all(grad is None for grad in grads):
             return (None,) * (2 + len(params))
-        # Matrix products must have the dtype of the forward pass, which autocast would change.
+        # Autocast would change the dtype of matrix products, which must be the forward pass's.
         with torch.autocast(x.device.type, enabled=False):
             # Compiled autograd can trace the code below, so its gradients count as plain.
             plain = torch.compiler.is_compiling() or is_plain(*grads)

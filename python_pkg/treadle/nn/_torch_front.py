@@ -140,8 +140,8 @@ class TorchFront(Front):
         return self._compared(layer)
 
     def _compared(self, layer: Any) -> list[Tensor]:
-        """The parameters, or _flat_weights if no parameter was replaced since the last call. A
-        program may have written to _flat_weights. torch.nn.RNNBase has the same rule."""
+        """The parameters if one was replaced since the last call, else _flat_weights, to which a
+        program may have written. torch.nn.RNNBase has the same rule."""
         found, own = super().parameters(layer), layer.__dict__
         flat: list[Tensor] = layer._flat_weights
         pairs = zip(layer._flat_weight_refs, found, strict=True)

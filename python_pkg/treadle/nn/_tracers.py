@@ -15,7 +15,7 @@ PAD_REASON = (
     "need neither packing nor padding"
 )
 
-DEFAULTS = (None, False)
+DEFAULTS = (None, False)  # of the keyword arguments of modules
 # Whether torch.jit.trace is running. torch._C also has such a function, but torch.compile cannot
 # call it.
 is_tracing: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defined]

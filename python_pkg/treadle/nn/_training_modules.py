@@ -136,8 +136,8 @@ def leaves_of(outputs: Iterable[Tensor], begin: int) -> list[Tensor]:
             found.append(node.variable)
         elif node._sequence_nr() <= begin:
             raise RuntimeError(
-                "make_training_step: fn must get every tensor that requires grad and was computed "
-                f"before the call as an argument, got a result of {node.name()} that is not one: "
+                "make_training_step: fn must get as arguments all tensors that were computed "
+                f"before and require grad, got a result of {node.name()} that is not an argument: "
                 "add it to sample_args"
             )
         for following, _ in node.next_functions:
@@ -149,8 +149,8 @@ def leaves_of(outputs: Iterable[Tensor], begin: int) -> list[Tensor]:
 
 @contextmanager
 def without_hooks(leaves: Iterable[Tensor]) -> Iterator[None]:
-    """Removes the leaves' hooks within this context. Autograd runs them when it accumulates
-    gradients, so a captured graph must not run them as well."""
+    """Removes the leaves' hooks within this context. In the caller's backward pass, autograd runs
+    them when it accumulates the gradients, so the captured backward pass must not run them too."""
     held = [t._backward_hooks for t in leaves if t._backward_hooks]
     copies = [dict(hooks) for hooks in held]
     for hooks in held:

@@ -1,4 +1,4 @@
-"""LLTM: whole sequences through layers of cells, as a module."""
+"""LLTM: a module that runs whole sequences through layers of LLTM cells."""
 
 from __future__ import annotations
 

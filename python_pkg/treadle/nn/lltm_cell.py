@@ -1,4 +1,4 @@
-"""LLTMCell: one step as a module, and code that it shares with the layer."""
+"""LLTMCell: one step of the LLTM as a module; and the initial states that it and LLTM use."""
 
 from __future__ import annotations
 

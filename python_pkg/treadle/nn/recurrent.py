@@ -1,4 +1,4 @@
-"""Layers of a treadle.Cell."""
+"""Recurrent: layers of a treadle.Cell, as a module."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Recurrent"]
 
 
 class CellFront(Front):
-    """The Front of one cell."""
+    """The forward pass of layers of one cell."""
 
     def __init__(self, cell: Cell) -> None:
         states = ("h0", *(f"{state}0" for state in cell.states))

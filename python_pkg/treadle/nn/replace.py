@@ -77,10 +77,10 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
     the exceptions. The forward pass is an attribute that is bound to the module, so a shallow copy
     of the module (``copy.copy``) must be replaced again.
 
-    On NVIDIA GPUs of compute capability 7.5, or if H is too large for the GPU, a layer launches a
-    matrix product and a kernel at each step. In these cases float16 LSTM layers, and float32 layers
-    of H up to about 128, are up to eight times slower than cuDNN's. ``only_if_faster`` does not
-    replace such layers. Time the model before and after.
+    On NVIDIA GPUs of compute capability 7.5, or if H is too large for the kernels that run all
+    steps in one launch, a layer launches a matrix product and a kernel at each step. In these cases
+    float16 LSTM layers, and float32 layers of H up to about 128, are up to eight times slower than
+    cuDNN's. ``only_if_faster`` does not replace such layers. Time the model before and after.
 
     Args:
         model: a module; it may itself be such a module.
@@ -91,8 +91,8 @@ def replace(model: nn.Module, *, only_if_faster: bool = False) -> Replaced:
 
     Returns:
         The modules that were replaced, and those that were not, each with the reason. A module is
-        not replaced if it has complex parameters, if its class is a subclass (which may override
-        the forward pass), or if its ``forward`` was set, for example by accelerate's hooks.
+        not replaced if it has complex parameters, if it is of a subclass (which may override the
+        forward pass), or if its ``forward`` was set, for example by accelerate's hooks.
 
     Raises:
         TypeError: ``model`` is not a module.

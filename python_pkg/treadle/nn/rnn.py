@@ -99,7 +99,7 @@ class _TorchLayers(SequenceLayers):
 
 
 class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
-    """:class:`torch.nn.LSTM` on treadle's kernels, with one launch for all steps.
+    """:class:`torch.nn.LSTM` on treadle's kernels, which can run all steps in one launch.
 
     This is a subclass of torch's class, with the same parameters, initialisation, ``state_dict``,
     arguments and results. :func:`treadle.nn.replace` gives its forward pass to the modules of an
@@ -116,7 +116,7 @@ class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
             computes h of all steps. On a CPU, torch.lstm runs instead where it is faster.
         groups: the number of diagonal blocks of each gate's part of W_hh, a divisor of hidden_size.
             A hidden unit then reads only h of its group of H / groups adjacent units, and
-            ``weight_hh_l0`` is [4H, H / groups]. It must be 1 with projections.
+            ``weight_hh_l0`` is [4H, H / groups]. ``groups`` must be 1 with projections.
         recompute: save less for the backward pass, which then recomputes the rest;
             :func:`treadle.lstm` lists the bytes.
 
@@ -204,7 +204,7 @@ class _LayersOfH(_TorchLayers):
 
 
 class GRU(_LayersOfH, nn.GRU, metaclass=Replaceable):
-    """:class:`torch.nn.GRU` on treadle's kernels, with one launch for all steps.
+    """:class:`torch.nn.GRU` on treadle's kernels, which can run all steps in one launch.
 
     This is a subclass of torch's class, with the same parameters, initialisation, ``state_dict``,
     arguments and results. :func:`treadle.nn.replace` gives its forward pass to the modules of an
@@ -267,7 +267,7 @@ class GRU(_LayersOfH, nn.GRU, metaclass=Replaceable):
 
 
 class RNN(_LayersOfH, nn.RNN, metaclass=Replaceable):
-    """:class:`torch.nn.RNN` on treadle's kernels, with one launch for all steps.
+    """:class:`torch.nn.RNN` on treadle's kernels, which can run all steps in one launch.
 
     This is a subclass of torch's class, with the same parameters, initialisation, ``state_dict``,
     arguments and results. :func:`treadle.nn.replace` gives its forward pass to the modules of an

@@ -189,11 +189,11 @@ class Siren(NotScripted, nn.Module):
         return jet_of(self, x, gradient, laplacian, hessian_diagonal)
 
     def to_paper_state_dict(self, *, blocks: bool = False) -> dict[str, Tensor]:
-        """The weights under the names of the paper's code, for its ``load_state_dict``.
+        """The weights under the names of the paper's code, for ``load_state_dict`` of its networks.
 
         Args:
-            blocks: False gives the names in the notebook of the paper's code
-                (``net.{k}.linear.weight``). True gives the names in its module ``SingleBVPNet``
+            blocks: False gives the names of the network in the notebook of the paper's code
+                (``net.{k}.linear.weight``). True gives the names of ``SingleBVPNet`` in that code
                 (``net.net.{k}.0.weight``), whose omega_0 is 30.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Snake: the activation as a module, with the parameters of audio decoders."""
+"""Snake: the snake activation as a module, with learned parameters for each channel."""
 
 from __future__ import annotations
 

@@ -124,10 +124,9 @@ class Step:
     @property
     def state(self) -> Tensor | States:
         """The state after the last step, in the form of the layer's ``hx``: h, or a tuple of h
-        and the other states, each [num_layers, B, H]. For float16 and bfloat16, all except h are
-        float32.
-        Every step reads and writes these tensors. If you write to them, the next step begins with
-        the new values."""
+        and the other states, each [num_layers, B, H]. For float16 and bfloat16, all states except h
+        are float32. Every step reads and writes these tensors. If you write to them, the next step
+        begins with the new values."""
         return self._states[0] if len(self._names) == 1 else self._states
 
     def set_state(self, hx: Tensor | States) -> None:

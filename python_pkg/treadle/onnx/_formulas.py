@@ -57,7 +57,7 @@ def formula_step(
     """h and c after one step.
 
     ``of_input`` [B, G_i H] and ``of_state`` [B, G_h H] are the products with input and state, and
-    ``c`` is [B, K H]. ``reference.recurrent_layer`` explains G_i, G_h and K.
+    ``c`` is [B, K H]. ``reference._cells.formula_cell`` explains G_i, G_h and K.
     """
     gates, input_gates, state_gates, parts = source.counts
 

@@ -1,4 +1,4 @@
-"""The recurrent ops in ONNX; used by treadle.onnx.
+"""The recurrent ops in ONNX, for treadle.onnx.
 
 LSTM, GRU and RNN become ONNX's own nodes. An LLTM, a cell of a formula, and a layer with resets
 become a Scan over the steps. So does a layer in float64, which onnxruntime does not support in its
@@ -27,7 +27,7 @@ Cell = tuple[Any, Any]  # h and c
 # i, o, f, c, and that of its GRU is z, r, h.
 ORDERS = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn_tanh": (0,), "rnn_relu": (0,)}
 
-# ---- one step. gates [B, GH] are the sums of the products with input and state; c is [B, H].
+# ---- one step. `gates` [B, GH] are sums of the products with input and state; c is [B, H].
 
 
 def _elu(op: Ops, z: Value, dtype: Any) -> Value:
@@ -199,8 +199,8 @@ def _direction(a: _Layer, d: int) -> Sequence[Value]:
     )
     biases = [None if value is None else a.of_direction(value, d, 1) for value in a.biases]
     of_input = op.MatMul(a.cast(a.input), weight_ih)
-    # The second bias of a GRU, which multiplies it by r, or of a formula is not added here, but to
-    # the product with the state.
+    # A GRU multiplies its second bias by r. So the second bias of a GRU, and that of a formula, is
+    # added to the product with the state instead.
     for bias in biases[: 2 if a.cell in _STEPS else 1]:
         of_input = of_input if bias is None else op.Add(of_input, bias)
     rows = [(of_input, a.dtype)]

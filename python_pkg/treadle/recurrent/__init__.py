@@ -32,7 +32,7 @@ def lstm(*args: Any, **kwargs: Any) -> Any:
         hx: (h0, c0), each [num_layers * D, B, H]. h0 has input's dtype. c0 has input's dtype, or
             float32 with half-precision inputs.
         params: for each layer and each of its directions, weight_ih [4H, I] ([4H, D*H] after the
-            first layer), weight_hh [4H, H] ([4H, H/n] for one with n diagonal blocks) and, if
+            first layer), weight_hh [4H, H] ([4H, H/n] with n diagonal blocks) and, if
             ``has_biases``, bias_ih and bias_hh [4H].
         has_biases: whether ``params`` has biases.
         num_layers: the number of layers. Each reads the output of the previous one.
@@ -47,8 +47,8 @@ def lstm(*args: Any, **kwargs: Any) -> Any:
         reset: [T, B] ([B, T] if ``batch_first``; [S] for a packed batch), bool on input's device.
             Where it is true, the row resets, as if its sequence began with that step. The second
             direction, which reads from the end, resets before step t if reset[t + 1] is true.
-        reset_hx: the state to which a row resets, by default zeros: like ``hx``, or one for each
-            step, [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``;
+        reset_hx: the state to which a row resets, by default zeros: like ``hx``, or a state for
+            each step, [num_layers * D, T, B, H] ([num_layers * D, B, T, H] if ``batch_first``;
             [num_layers * D, S, H] for a packed batch). It gets gradients; none flow across a reset.
         lengths: [B], int64 or int32 on input's device, as an alternative to packing. Row b has
             lengths[b] steps, and the second direction begins at its last step. Padding, even NaN,
@@ -70,7 +70,7 @@ def lstm(*args: Any, **kwargs: Any) -> Any:
         c0 is float32, as in torch.
 
     Raises:
-        TypeError: input is not a tensor, hx not a pair, params not a list, return_cells not a bool.
+        TypeError: input, hx, params or return_cells is of another type than described above.
         RuntimeError: shapes, dtypes, devices or counts are invalid.
 
     Source: csrc/recurrent/lists, kernels/recurrent/plan/plan.cpp, kernels/math/cells/lstm.h.

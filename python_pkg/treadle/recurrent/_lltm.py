@@ -29,7 +29,7 @@ def lltm_cell(
         bias: [3H], [1, 3H] or None.
         old_h: [B, H].
         old_cell: [B, H], of input's dtype, or float32 with half-precision inputs. c accumulates
-            over the steps, and half types have too few digits for that.
+            over the steps, and half types have too few digits for that, so keep it in float32.
 
         All arguments may have one more leading dimension N, for N independent cells in one call.
 
@@ -72,7 +72,7 @@ def lltm(*args: Any, **kwargs: Any) -> Any:
         input: [T, B, I], or [B, T, I] if ``batch_first``; float64, float32, float16 or bfloat16.
         data, batch_sizes: [S, I] and [T], a packed batch, as in :func:`lstm`.
         hx: (h0, c0), as in :func:`lstm`. c accumulates over the steps, and half types have too few
-            digits for that.
+            digits for that, so pass a float32 c0.
         params: for each layer and each of its directions, weight_ih [3H, I] ([3H, D*H] after the
             first layer), weight_hh [3H, H] and, if ``has_biases``, one bias [3H]. Rows are in the
             order i, o (gates), z (candidate); ``[weight_hh | weight_ih]`` is the ``weights`` of

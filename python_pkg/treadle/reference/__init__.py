@@ -1,9 +1,9 @@
 """The ops of treadle in plain PyTorch, as a specification and for tests and benchmarks.
 
-Every function has the name, the arguments and the result of the fused function ``treadle.<name>``,
-runs on any device in any floating-point dtype, and is differentiated by autograd. Tests compare
-kernels with its results in float64. Its errors in a kernel's own dtype show how large the kernel's
-rounding errors may be.
+A function with the name of a fused function or op of treadle takes the same arguments and returns
+the same results. Every function runs on any device in any floating-point dtype, and is
+differentiated by autograd. Tests compare kernels with its results in float64. Its errors in a
+kernel's own dtype show how large the kernel's rounding errors may be.
 """
 
 from __future__ import annotations

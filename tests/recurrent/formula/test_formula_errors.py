@@ -148,7 +148,7 @@ class Spike(torch.autograd.Function):
         return 0.5 * grad
 
 
-KNOWN = "it may use + - * / ** and comparisons, torch's abs, add, "
+KNOWN = "a formula may use + - * / ** and comparisons, torch's abs, add, "
 FORMULAS: dict[str, tuple[Callable[[Any, Any], Any], type[Exception], str]] = {
     "branch": (
         lambda a, h: a if a > 0 else h,

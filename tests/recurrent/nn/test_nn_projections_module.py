@@ -127,13 +127,13 @@ RESETS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "reset_h of size H": (
         {"reset": MARKS, "reset_hx": (C0, C0)},
-        "lstm: reset_hx[0] must have shape [L*D, B, P] = [1, 4, 3], or with one for each step "
-        "[1, 4, 4, 3], got [1, 4, 7]",
+        "lstm: reset_hx[0] must have shape [L*D, B, P] = [1, 4, 3], or, with one state for each "
+        "step, [1, 4, 4, 3], got [1, 4, 7]",
     ),
     "reset_c of size P": (
         {"reset": MARKS, "reset_hx": (H0, H0)},
-        "lstm: reset_hx[1] must have shape [L*D, B, H] = [1, 4, 7], or with one for each step "
-        "[1, 4, 4, 7], got [1, 4, 3]",
+        "lstm: reset_hx[1] must have shape [L*D, B, H] = [1, 4, 7], or, with one state for each "
+        "step, [1, 4, 4, 7], got [1, 4, 3]",
     ),
     "float64 reset_h": (
         {"reset": MARKS, "reset_hx": (H0.double(), C0)},

@@ -1,4 +1,4 @@
-"""The light GRU, whose candidate is a relu."""
+"""LiGRU: layers of the light GRU, whose candidate state is computed with relu."""
 
 from __future__ import annotations
 

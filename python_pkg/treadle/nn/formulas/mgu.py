@@ -1,4 +1,4 @@
-"""The minimal gated unit."""
+"""MGU: layers of the minimal gated unit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""xLSTM's sLSTM, in its stabilized form."""
+"""SLSTM: layers of xLSTM's sLSTM, in its stabilized form."""
 
 from __future__ import annotations
 
