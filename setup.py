@@ -1,8 +1,8 @@
 """Builds treadle's binaries through tools/native, and leaves the rest to setuptools.
 
 Static metadata is in pyproject.toml. This file contains what depends on torch: the binaries, and
-the torch minors that a wheel requires. tools/wheel.py makes a release's wheel, for several torch
-minors.
+the minor versions of torch ("torch minors") that a wheel requires. tools/wheel.py makes a release's
+wheel, for several torch minors.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Write the skeleton of a recurrent layer whose cell is a formula: `make new-cell NAME=CIFG`.
 
-It writes two new files, and adds the layer's name to two others. The layer runs at once, on CPUs
-and GPUs, and all tests of cells run on it. The test that compares it with a loop written from its
-paper fails until you write that loop. docs/write_a_cell.md explains the steps.
+The script writes two new files, and adds the layer's name to two others. The layer runs at once, on
+CPUs and GPUs, and all tests of cells run on it. The test that compares it with a loop written from
+its paper fails until you write that loop. docs/write_a_cell.md explains the steps.
 """
 
 from __future__ import annotations

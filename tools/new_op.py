@@ -1,8 +1,8 @@
 """Write the skeleton of an elementwise op of one tensor: `make new-op NAME=relu2`.
 
-It writes two new files. To eleven others it adds a few lines like those of the op `sine`. The
-result compiles, but the tests of the new op fail until you write its formula in four places. These
-places are printed at the end, and docs/write_an_op.md explains them. The texts that the script
+The script writes two new files. To eleven others it adds a few lines like those of the op `sine`.
+The result compiles, but the tests of the new op fail until you write the op's formula. The script
+prints the places at the end, and docs/write_an_op.md explains them. The texts that the script
 writes are in tools/new_op_files.py and tools/new_op_texts.py.
 """
 

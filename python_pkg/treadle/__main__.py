@@ -26,8 +26,8 @@ def main(arguments: list[str] | None = None, problem: str | None = None) -> int:
         metavar="FILE",
         nargs="?",
         const="treadle-bench.json",
-        help="time LSTM and GRU against torch's on this GPU, and write the times to FILE (takes two "
-        "minutes)",
+        help="time LSTM and GRU against torch's on this GPU for two minutes, and write the times "
+        "to FILE",
     )
     chosen = parser.parse_args(arguments)
     if chosen.bench and problem is None:

@@ -87,7 +87,7 @@ def _are_plain(b: Tensor | float, alpha: float) -> bool:
     return (isinstance(b, Tensor) or is_plain(b)) and is_plain(alpha)
 
 
-# This function is called within `except`. The checks that raise are called after that block, because
+# This function is called within `except`. Checks that raise are called after that block, because
 # errors raised in the block would also show torch's long error, as their context.
 def _are_tensors(first: Any, out: Any = None) -> bool:
     return bool(is_tensor_like(first) and (out is None or is_tensor_like(out)))  # type: ignore[no-untyped-call]

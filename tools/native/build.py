@@ -66,7 +66,7 @@ def build_for(torch: host.Torch, pythons: list[host.Python], package: Path, vers
     if isinstance(toolkit, cuda.Missing) and not toolkit.expected:
         _say_cpu_only(toolkit)
     elif isinstance(toolkit, cuda.Missing):
-        print(f"treadle: for the CPU only, as {toolkit.reason}; to build CUDA, {toolkit.remedy}")
+        print(f"treadle: no CUDA, because {toolkit.reason}; to build with CUDA, {toolkit.remedy}")
 
 
 def run_ninja(file: Path, jobs: int) -> int:

@@ -15,7 +15,7 @@ from .words import write_if_new
 
 # With more files per unit, a full build is faster, but a change recompiles more.
 FILES_OF_A_UNIT = 7
-# Compiled separately, with other flags.
+# These files are compiled separately, with other flags.
 APART = {"bindings.cpp", "cuda_missing.cpp"}
 
 

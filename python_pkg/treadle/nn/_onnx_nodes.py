@@ -31,8 +31,8 @@ def onnx_layers(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Tensor, ...]:
-    """Returns the same as torch's function ``op``, such as torch.lstm, for a padded batch. Works
-    only in torch.onnx.export."""
+    """Returns the same as torch's function ``op``, such as torch.lstm, for a padded batch. This
+    works only in torch.onnx.export."""
     states = (hx,) if isinstance(hx, Tensor) else tuple(hx)
     directions = 2 if bidirectional else 1
     width = (4 if bias else 2) * directions

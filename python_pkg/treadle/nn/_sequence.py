@@ -103,7 +103,7 @@ class Front:
         return found  # type: ignore[no-any-return]
 
     def rename_entries(self, layer: Any, state_dict: dict[str, Any], prefix: str) -> str | None:
-        """Renames another module's entries to this layer's names, or returns why it cannot."""
+        """Renames another module's entries to this layer's names, or returns why that fails."""
         return None
 
     def op_makes_zeros(self, input: Tensor) -> bool:

@@ -23,8 +23,8 @@ WARM_UP = 3  # calls before the capture: libraries select kernels and allocate w
 def make_step(layer: nn.Module, batch: int, *, clone: bool = False) -> Step:
     """Make ``layer`` callable one step at a time, with the state kept on its device.
 
-    If the module runs a single step, its host code takes far longer than the kernels on the device.
-    So the step is captured once as a CUDA graph, and a call copies its input and replays the graph.
+    For a single step, the layer's host code takes far longer than its kernels on the device. So the
+    step is captured once as a CUDA graph, and a call copies its input and replays the graph.
     On a CPU a call runs the layer's op.
 
     Args:

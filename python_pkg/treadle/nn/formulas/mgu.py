@@ -29,7 +29,7 @@ class MGU(Recurrent):
         h = (1 - f) * h + f * tanh(x_n + f * h_n)
 
     The paper multiplies h by f, and the result by the weight. This layer multiplies the product of
-    h and the weight by f, just as torch's GRU multiplies it by r. So a step needs only one matrix
+    h and the weight by f, just as torch's GRU does with r. So a step needs only one matrix
     product of h.
 
     Args:
