@@ -42,7 +42,7 @@ class Cell:
         name: the cell's name in errors, a Python identifier.
         gates: the names of the gates, 1 to 4. The weights have a block of H rows for each gate, in
             this order, except that the block of ``only_state`` is the first and the block of
-            ``only_input`` the last. The attribute ``gates`` has the names in this order of blocks.
+            ``only_input`` the last. The attribute ``gates`` has the names in the blocks' order.
         forward: the formula, a function composed of torch's pointwise operations. Its arguments
             have the names of the gates and of the old state: ``h``, or ``c`` for a cell with
             ``states=("c",)``. It returns the new ``h``, or ``(h, c)``. It runs once, on symbols,

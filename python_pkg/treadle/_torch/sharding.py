@@ -1,4 +1,4 @@
-"""The placements of DTensors that each op supports: sharded by row, by column, or partial sums.
+"""The placements of DTensors that each op supports: shards or partial sums.
 
 sharded.py runs the op on each process's shards. Both files are imported only if a program imports
 torch.distributed.tensor.

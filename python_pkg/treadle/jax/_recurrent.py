@@ -13,12 +13,8 @@ from . import _ffi as ffi
 from ._ffi import Layer
 
 Arrays = tuple[Any, ...]
-_STATE_GATES = {
-    "lstm": 4,
-    "gru": 3,
-    "rnn_tanh": 1,
-    "rnn_relu": 1,
-}  # number of gates that have a product with h
+# For each cell, the number of gates that have a product with h.
+_STATE_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 _SAVED = _STATE_GATES | {"gru": 4}  # values that the kernels save per unit and step
 
 

@@ -1,4 +1,4 @@
-"""LLTMCell: one step of the LLTM as a module; and the initial states that it and LLTM use."""
+"""LLTMCell: one step of the LLTM as a module; and `zeros`, the initial states of an LLTM."""
 
 from __future__ import annotations
 

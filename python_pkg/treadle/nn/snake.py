@@ -1,4 +1,4 @@
-"""Snake: the snake activation as a module, with learned parameters for each channel."""
+"""Snake: the snake activation as a module, with parameters for each channel."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ def make_training_step(
             one device. Later arguments must have the same shapes and dtypes. An argument can be
             differentiated only if its sample requires grad. Warm-up calls use the samples' values.
         calls: how many calls may wait for their backward pass at the same time. Each of them has
-            its own memory for activations. If ``fn`` is one step of a loop, pass the
-            number of steps before each backward pass.
+            its own memory for activations. If ``fn`` is one step of a loop, pass the number
+            of steps before each backward pass.
 
     Returns:
         A :class:`TrainingStep`. Like ``fn``, it returns new tensors at each call.
@@ -102,11 +102,10 @@ class _Sample:
 class TrainingStep:
     """Runs a function as CUDA graphs. :func:`make_training_step` creates a TrainingStep.
 
-    One graph runs the forward pass, and one the backward pass. The graphs read the modules'
-    parameters at the addresses that the parameters had during the capture. So a
-    call uses the values that ``optimizer.step()`` or ``load_state_dict`` last wrote there. Calls
-    may run on different streams: each waits for the previous one. Second derivatives
-    (``create_graph=True``) raise.
+    The graphs of the forward and the backward pass read the modules' parameters at the addresses
+    that the parameters had during the capture. So a call uses the values that ``optimizer.step()``
+    or ``load_state_dict`` last wrote there. Calls may run on different streams: each waits for the
+    previous one. Second derivatives (``create_graph=True``) raise.
     """
 
     _captured_on = ("cuda",)

@@ -29,7 +29,7 @@ def lltm_cell(
         bias: [3H], [1, 3H] or None.
         old_h: [B, H].
         old_cell: [B, H], of input's dtype, or float32 with half-precision inputs. c accumulates
-            over the steps, and half types have too few digits for that, so keep it in float32.
+            over the steps, and half types have too few digits for that, so keep c in float32.
 
         All arguments may have one more leading dimension N, for N independent cells in one call.
 
