@@ -1,4 +1,4 @@
-"""Cells for the tests of formulas: some are also built into treadle, and some are not."""
+"""Cells that are defined by formulas, for tests. Some of them are also built into treadle."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ EACH = (LSTM, GRU, LIGRU, FAST, COUPLED, SLSTM)
 
 
 def with_weights_of(layer: Any, cell: Cell) -> treadle.nn.Recurrent:
-    """A layer of the formula with the weights of treadle.nn.LSTM or GRU. torch's GRU has its gates
-    in the order r, z, n."""
+    """A treadle.nn.Recurrent of ``cell`` with the weights of ``layer``, a treadle.nn.LSTM or GRU.
+    The GRU's weights have the gates in torch's order r, z, n."""
     arguments = layer.input_size, layer.hidden_size, layer.num_layers
     options = {
         name: getattr(layer, name) for name in ("bias", "batch_first", "dropout", "bidirectional")

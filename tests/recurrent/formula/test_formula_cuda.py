@@ -1,6 +1,6 @@
-"""Cells of formulas on a GPU, with each algorithm. Each test runs a group of cases, as for the
-built-in cells (tests/recurrent/kernels/test_cuda_persistent.py), in a process that may be
-killed."""
+"""Cells that are defined by formulas, on a GPU. Most tests run a group of cases with each algorithm
+in a separate process, which is killed if a kernel hangs, as for the built-in cells
+(tests/recurrent/kernels/test_cuda_persistent.py)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from tests.recurrent.support.formula_cases import CELLS
 from tests.support.inputs import GPU, HOPPER, SM80
 from tests.support.installed import ROOT
 
-# This time includes compilation: each kernel is compiled when a case first needs it.
+# The time limit of a process. It includes compilation: a kernel is compiled when a case first
+# needs it.
 SECONDS = 400
 EACH = pytest.mark.parametrize(
     ("algorithm", "dtype"),

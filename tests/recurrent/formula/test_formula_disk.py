@@ -1,4 +1,5 @@
-"""The folder of compiled cells: who may read it, and what happens to damaged files."""
+"""The folder in which treadle keeps compiled formulas: who may read it, and what happens to damaged
+files."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def compiled() -> int:
-    """The address of LiGRU's functions in float32. They are read from the folder, or compiled."""
+    """The address of LiGRU's compiled functions in float32. They are read from the folder or, if it
+    does not contain them, compiled."""
     source = treadle._formula.cell._sources[cells.LIGRU.key]
     return cxx.functions(source.functors, source.counts, "ligru", 8)
 
@@ -169,8 +171,8 @@ def test_both_ways_agree(folder: Path) -> None:
 
 
 def test_errors_of_warnings_and_no_compiler() -> None:
-    """C code calls the compiler, so no exception may propagate from it. Here the warning about the
-    missing compiler is turned into an exception."""
+    """C++ code calls the Python function that runs the compiler, so this function must not raise.
+    Here the warning about the missing compiler is turned into an exception."""
     code = (
         "import torch, treadle; cell = treadle.Cell('odd', gates=('a',), forward='h = a + h');"
         "print(treadle.nn.Recurrent(cell, 3, 5)(torch.ones(4, 2, 3))[0].shape)"
@@ -197,6 +199,6 @@ def test_an_interrupt_while_a_cell_compiles(folder: Path, monkeypatch: pytest.Mo
     with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="KeyboardInterrupt"):
         try:
             layer(torch.ones(4, 2, 2))
-            time.sleep(10)  # the interrupt comes after the call
+            time.sleep(10)  # KeyboardInterrupt is raised after the call
         finally:
             signal.signal(signal.SIGINT, before)

@@ -257,7 +257,7 @@ def test_formulas(case: str) -> None:
 
 
 def test_conditions() -> None:
-    """Comparisons, and the operators that combine them."""
+    """Tests comparisons, and the operators that combine them."""
     cell = made(
         gates=("a", "b"),
         forward=lambda a, b, h: torch.where(
@@ -382,7 +382,7 @@ def test_threads_that_make_the_same_cell() -> None:
 
 
 def test_which_cells_are_affine() -> None:
-    """If the new c is affine in c, a GPU composes several steps before it knows c."""
+    """If the new c is affine in c, GPU kernels can compose several steps before c is known."""
     for text, affine in (
         ("c = sigmoid(a) * c + a", True),
         ("c = where(a > 0, c, 2 * c + 1)", True),

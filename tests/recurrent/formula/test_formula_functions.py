@@ -1,4 +1,5 @@
-"""Every function that a formula may call, and its first and second derivative, against torch."""
+"""Compares every function that a formula may call, and its first and second derivatives, with
+torch's."""
 
 from __future__ import annotations
 
@@ -95,7 +96,7 @@ def derivatives(run: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor) -
     first = torch.autograd.grad(y.sum(), (a, b), create_graph=True, materialize_grads=True)
     total = (first[0] + 2 * first[1]).sum()
     second = [torch.zeros_like(a)] * 2
-    if total.requires_grad and run is not CALLS["hardsigmoid"]:  # torch raises; it would be 0
+    if total.requires_grad and run is not CALLS["hardsigmoid"]:  # torch raises instead of 0
         second = list(torch.autograd.grad(total, (a, b), materialize_grads=True))
     return [t.detach() for t in (y, *first, *second)]
 

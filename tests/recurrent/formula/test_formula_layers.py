@@ -1,4 +1,5 @@
-"""Compares treadle.nn.Recurrent with treadle's own layers, and with its formula on tensors."""
+"""Compares treadle.nn.Recurrent with treadle's built-in layers, and with treadle.reference, which
+evaluates the cell's formula on tensors."""
 
 from __future__ import annotations
 
@@ -96,7 +97,7 @@ def test_values_and_gradients(cell: Cell, device: str) -> None:
 @EACH_DEVICE
 @EACH_CELL
 def test_all_derivatives(cell: Cell, device: str) -> None:
-    """Compares with finite differences. The numbers are not near the kink of LiGRU's relu."""
+    """Compares with finite differences. No argument of LiGRU's relu is near its kink."""
     layer = treadle.nn.Recurrent(cell, 2, 3, device=device, **DOUBLE)
     x = torch.randn(3, 2, 2, device=device, **DOUBLE, requires_grad=True)
     names = [name for name, _ in layer.named_parameters()]
@@ -136,7 +137,8 @@ def test_resets(cell: Cell, device: str, learned: bool) -> None:
 @EACH_DEVICE
 @EACH_CELL
 def test_compile_and_export(cell: Cell, device: str, fresh_compile: None) -> None:
-    """torch.compile does not break the graph, forward and backward."""
+    """torch.compile needs no graph break, and gives the same results and gradients; so does
+    torch.export for the results."""
     layer = treadle.nn.Recurrent(cell, 3, 5, num_layers=2, device=device)
     x = torch.randn(4, 2, 3, device=device, requires_grad=True)
     expected = layer(x)[0]
@@ -247,7 +249,8 @@ def test_recompute_keeps_the_results() -> None:
 
 
 def paper(name: str) -> Any:
-    """The module with a layer of treadle.nn as a loop, written from its paper."""
+    """The module in papers/ that computes this layer of treadle.nn by a loop over the equations of
+    the layer's paper."""
     return importlib.import_module(f"tests.recurrent.formula.papers.{name.lower()}")
 
 
@@ -263,7 +266,7 @@ def test_layers_of_formulas(name: str, hidden: int, options: dict[str, int], dev
     leaves = [x, *layer.parameters()]
     output, (expected, _) = layer(x)[0], paper(name).run(layer, x)
     agree(output, expected)
-    # The two forms of sLSTM round differently, because only one of them has m.
+    # The two forms of sLSTM round differently, because only treadle's has the stabilizer m.
     tolerance = 1e-10 if name == "SLSTM" else 1e-12
     agree(gradients(output, leaves), gradients(expected, leaves), tolerance)
     file = io.BytesIO()
@@ -315,7 +318,7 @@ def test_four_states_are_one_tuple() -> None:
         assert state.is_contiguous()
         state[:, 0] += 0.0  # torch refuses this for views from chunk and unbind
     _, half = layer(x[:2])
-    rest, last = layer(x[2:], half)  # in two parts
+    rest, last = layer(x[2:], half)  # the sequence in two parts
     agree((rest, last), (output[2:], states), 1e-6)
     words = r"SLSTM: hx must be a tuple of 4 tensors \(h0, c0, n0, m0\), got tuple of length 3"
     with pytest.raises(IndexError, match=words):

@@ -1,4 +1,5 @@
-"""Layers of formulas on rows of variable length (`lengths`), against each row alone."""
+"""Compares layers of formulas on rows of variable length (`lengths`) with calls for each row
+alone."""
 
 from __future__ import annotations
 
@@ -86,7 +87,8 @@ def test_lengths(cell: Cell, form: str, bidirectional: bool, device: str) -> Non
 
 @EACH_DEVICE
 def test_lengths_of_a_cell_that_divides_by_its_state(device: str) -> None:
-    """Its slopes are infinite at zero input and state, which no row has."""
+    """The cell's derivatives are not finite where g and v are both 0. This must not matter, because
+    it is not the case in any step of a row."""
 
     def divides(f: Any, g: Any, v: Any) -> Any:
         f = torch.sigmoid(f)
@@ -113,7 +115,7 @@ def root_of_state(a: Any, b: Any, c: Any) -> Any:
 @EACH_DEVICE
 @pytest.mark.parametrize("lengths", [(4, 2), (4, 0)])
 def test_lengths_where_slopes_at_zero_are_infinite(lengths: tuple[int, int], device: str) -> None:
-    """Also for the second direction, and with a row without steps."""
+    """Tests both directions, and also a row without steps."""
     for cell in (
         Cell("root", gates=("a",), forward=root),
         Cell("root_of_state", gates=("a", "b"), states=("c",), forward=root_of_state),
@@ -131,7 +133,7 @@ def test_lengths_where_slopes_at_zero_are_infinite(lengths: tuple[int, int], dev
 @EACH_DEVICE
 @EACH_CELL
 def test_lengths_with_transforms(cell: Cell, device: str, fresh_compile: None) -> None:
-    """Second derivatives, forward mode, vmap over the lengths, and torch.compile."""
+    """Tests second derivatives, forward mode, vmap over the lengths, and torch.compile."""
     layer = treadle.nn.Recurrent(cell, 3, 4, bidirectional=True, device=device, **DOUBLE)
     tensors, options = with_lengths(layer, "steps", device)
     with torch.no_grad():

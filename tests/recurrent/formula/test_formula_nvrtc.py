@@ -39,7 +39,8 @@ SEVERAL_STATES = {
 
 @pytest.fixture
 def only_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty folder of compiled cells, and no CUDA toolkit but torch's packages."""
+    """Gives a test an empty folder of compiled cells, and no CUDA files but those of torch's
+    packages."""
     everywhere = nvrtc._toolkit_folders()
     packages = [path for path in everywhere if path.parent.name == "nvidia"]
     if not any(path.glob("lib/libnvrtc.so*") for path in packages):
@@ -62,7 +63,7 @@ def test_a_kernel_compiles(
     assert image.startswith(b"\x7fELF") and kernel.encode() in symbol
     said = capfd.readouterr().err
     assert re.fullmatch(rf"treadle: compiled {kernel} of ligru in \d+\.\d s\n", said), said
-    assert nvrtc.compiled(*given) == (image, symbol)  # from disk
+    assert nvrtc.compiled(*given) == (image, symbol)  # read from disk
     assert not capfd.readouterr().err
 
 
@@ -77,13 +78,13 @@ def test_a_cell_with_several_states(kernel: str, only_packages: None) -> None:
 def test_a_kernel_that_is_planned_for_another_gpu(
     only_packages: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its layout is one of compute_80, whatever the GPU that runs it."""
+    """With TREADLE_IMPOSED_GPU, the kernel is PTX for compute_80, whatever GPU runs it."""
     monkeypatch.setenv("TREADLE_IMPOSED_GPU", "A100")
     expression = f"treadle::block_forward<{KERNELS['block_forward']}>"
     functors = _sources[cells.LIGRU.key].functors
     image, symbol = nvrtc.compiled(functors, "ligru", "block_forward", expression, 90)
     assert b".target sm_80\n" in image and symbol in image
-    assert image.endswith(b"\0")  # as the driver expects a text
+    assert image.endswith(b"\0")  # the driver expects PTX to end with a zero byte
 
 
 def test_an_error_of_the_compiler_is_shown(only_packages: None) -> None:

@@ -1,6 +1,6 @@
-"""recurrent_layer's persistent kernels give the same bits in repeated calls, while other streams
-and processes use the GPU, in CUDA graphs, and in reused memory. They write only their results, and
-the host does not wait for them."""
+"""recurrent_layer's persistent kernels (one launch for all steps) give the same bits in repeated
+calls, while other streams and processes use the GPU, in CUDA graphs, and in reused memory. They
+write only their results, and the host does not wait for them."""
 
 from __future__ import annotations
 
@@ -146,8 +146,8 @@ def captured(algorithm: str, one: Given, train: bool, recompute: bool) -> None:
 
 
 def capture(algorithm: str, form: str, mode: str) -> Cases:
-    """The captured call is treadle's first call in its process. Before it, only cuBLAS and
-    autograd's threads are initialised."""
+    """In the first case, the captured call is treadle's first call in the process. Before it, only
+    cuBLAS and autograd's threads are initialised."""
     lengths = LENGTHS if form == "packed" else None
     for dtype, recompute in itertools.product(calls.dtypes_of(algorithm), (False, True)):
         w = torch.randn(7, 7, device=calls.DEVICE, dtype=dtype, requires_grad=True)
@@ -171,8 +171,8 @@ def fill_freed_memory(value: int) -> None:
         ]
 
 
-# 0.5 and 1 in both half types, 0, several NaNs, and the largest finite numbers. In float32,
-# two patterns form a number.
+# 0.5 and 1 in both half types, 0, several NaNs, and the largest finite numbers. In float32, two
+# copies of a pattern form a number.
 PATTERNS = (0x3F00, 0x3800, 0x3F80, 0x3C00, 0, -1, 0x7FFF, 0x7FC0, 0x7E00, 0x7F7F, 0x7BFF)
 
 

@@ -208,7 +208,7 @@ def given(
     state: torch.dtype | None = None,
     grad_output: bool = True,
 ) -> Given:
-    """Draws a call. `lengths` replaces T and B of `sizes`; `idle_steps` adds steps without rows.
+    """Draws a call's arguments. `lengths` replaces T and B; `idle_steps` adds steps without rows.
 
     Without `features`, weight_ih is the identity, so each gate has an input of its own. Then the
     products with weight_ih equal the input, and the gradient of the input equals that of the gates,
@@ -307,7 +307,7 @@ def training(one: Given, algorithm: str, recompute: bool = False) -> Callable[[]
 
 
 def count_differing(found: list[Tensor], expected: list[Tensor], total: Tensor) -> None:
-    """Adds the number of elements whose bits differ to `total`, without waiting for the GPU."""
+    """Adds to `total` the number of elements whose bits differ, without waiting for the GPU."""
     for ours, theirs in zip(found, expected, strict=True):
         total.add_(differing(ours, theirs).sum())
 

@@ -1,6 +1,6 @@
-"""Tests the float32 forward kernels of recurrent_layer that multiply weights and h in fp16x2 on
-tensor cores, in clusters and in the grid: which calls use them, and cases in which fp16x2 could
-lose accuracy."""
+"""Tests the float32 forward kernels of recurrent_layer that multiply weights and h on tensor cores,
+each number as two float16 terms (fp16x2), in clusters and in the grid. The cases test which calls
+use these kernels, and inputs for which fp16x2 could lose accuracy."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def composition(one: Given, dtype: torch.dtype = F32) -> list[Tensor]:
 
 
 def obeys(one: Given, algorithm: str, rows: slice = slice(None), more: Given | None = None) -> None:
-    """Checks these rows of the batch by the rule. The rows of `more` also contribute to the
-    composition's error."""
+    """Checks these rows of the batch by the rule (tests/support/rule.py). The rows of `more` also
+    count when the composition's error is measured."""
     truth, theirs = composition(one, torch.float64), composition(one)
     found = [[t[:, rows] for t in ts] for ts in (calls.inference(one, algorithm), truth, theirs)]
     if more is not None:
@@ -84,7 +84,7 @@ def weights(algorithm: str, cell: str, hidden: int) -> None:
     w[:, 1] = 0
     w[:, 2] *= 2.0**-100
     w[:, 3] *= 1e-40
-    # In the first step the large weight is multiplied by h = 0, so that only the others matter.
+    # In the first step h = 0 multiplies the large weight, so that only the other weights matter.
     w[:, 5, 7], one.h0[:, :, 7], one.c0[:, :, 7] = 2.0**60, 0, 0
     w[:, 6, 7], w[:, 6, 8:] = 2.0**14, w[:, 6, 8:] * 2.0**-20
     if BLOCKS[cell] > 1:  # an RNN's h would depend on how a sum near 0 is rounded
@@ -147,8 +147,8 @@ def growing(algorithm: str, batch: int, hidden: int) -> None:
 
 
 def rounded(algorithm: str, batch: int, hidden: int) -> None:
-    """Sums of positive numbers, in which the errors of tensor cores accumulate unless truncation is
-    rare."""
+    """Tests sums of positive numbers. The errors of tensor cores accumulate in such sums, unless
+    truncation is rare."""
     one = calls.given("rounded", F32, (3, batch, hidden), directions=1)
     one = replace(
         one,
@@ -169,8 +169,8 @@ def rounded(algorithm: str, batch: int, hidden: int) -> None:
 
 
 def large_resets(cell: str, hidden: int, lengths: Lengths, per_step: bool) -> None:
-    """Initial and replacement states outside the range of fp16x2, beside ordinary ones, obey the
-    rule. In half of the rows, one unit of a pair or both have large values."""
+    """Results obey the rule even if some initial and replacement states are outside the range of
+    fp16x2. In every second row, some units have such large values."""
     one = calls.given("resets", F32, (7, 19, hidden), cell=cell, features=8, lengths=lengths)
     draw = calls.Draw(f"{hidden} {per_step}", F32)
     directions, batch, _ = one.h0.shape
@@ -205,7 +205,7 @@ def of_clusters() -> Cases:
         yield f"{cell} weights H{hidden}", partial(weights, "cluster", cell, hidden)
         for value in NOT_FINITE:
             yield f"{cell} H{hidden} {value}", partial(not_finite, "cluster", cell, hidden, value)
-    # Clusters with 1 to 10 rows each.
+    # With these batches, a cluster runs 1 to 10 rows.
     for cell, batch in itertools.product(CELLS, (1, 9, 17, 26, 33, 50, 64)):
         hidden = 512 if batch % 2 else 257
         yield f"{cell} states B{batch}", partial(states, "cluster", cell, batch, hidden)

@@ -22,7 +22,7 @@ from tests.recurrent.kernels.persistent_rows import kind
 from tests.support.rule import within_rule
 from treadle import reference
 
-WIDTHS = (129, 512, 513, 1024)  # two of the h512 layout, two of the h1024 layout
+WIDTHS = (129, 512, 513, 1024)  # two up to H 512, and two above, which use another kernel
 
 
 def with_grads(one: Given, change: Any) -> Given:
@@ -32,7 +32,7 @@ def with_grads(one: Given, change: Any) -> Given:
 
 
 def composition(one: Given, dtype: torch.dtype) -> list[Tensor]:
-    """Gradients in the form of calls.backward()."""
+    """The reference's gradients, in the order in which calls.backward() returns them."""
     leaves = one.map(lambda t: t.detach().to(dtype).requires_grad_())
     inputs = [t for t in (getattr(leaves, name) for name in NAMES) if t is not None]
     results = reference.recurrent_layer(*leaves.arguments, cell=one.cell)
@@ -41,9 +41,9 @@ def composition(one: Given, dtype: torch.dtype) -> list[Tensor]:
 
 
 def obeys(one: Given, tf32: bool = False, slack: float = 1) -> None:
-    """Checks all gradients by the rule, with "step" as the composition. All gradients are computed
-    from the same forward results, because weights of widely different sizes would make forward
-    errors far larger than backward errors."""
+    """Checks all gradients by the rule (tests/support/rule.py), where the composition is algorithm
+    "step". All gradients are computed from the same forward results, because weights of widely
+    different sizes would make forward errors far larger than backward errors."""
     saved = calls.forward(one, "step")
     with rounding(tf32):
         ours = calls.backward(one, saved, "grid")
@@ -114,8 +114,8 @@ def powers_of_two(cell: str, batch: int, hidden: int, tf32: bool) -> None:
 
 
 def large(cell: str, batch: int, hidden: int, tf32: bool) -> None:
-    """One row with gradients outside the range of fp16x2, in one unit of a pair or in both, obeys
-    the rule, and the other rows keep their bits."""
+    """A row with gradients outside the range of fp16x2 obeys the rule, and other rows keep their
+    bits. In some pairs of adjacent units one unit has such gradients, in other pairs both do."""
     one = drawn("large", cell, batch, hidden)
     saved = calls.forward(one, "step")
     with rounding(tf32):
@@ -154,8 +154,8 @@ def spread(cell: str, hidden: int, power: int) -> None:
 
 
 def not_finite(cell: str, hidden: int, value: float, tf32: bool) -> None:
-    """A gradient or a weight that is not finite, in a batch with shorter rows: NaN and inf appear
-    where the composition has them."""
+    """If a gradient or a weight is not finite, in a batch with shorter rows, NaN and inf appear
+    where algorithm "step" has them."""
     one = drawn("not finite", cell, 5, hidden, lengths=(5, 5, 4, 1, 1))
     w = one.weight_hh.clone()
     w[:, hidden - 1, 4] = value

@@ -41,7 +41,7 @@ LENGTHS: tuple[Lengths, ...] = (None, (37, *[21] * 7, *[2] * 9, 1))
 
 
 def cases(algorithm: str, dtype: str, cell: str) -> Cases:
-    """The cases of the op, and large ones with as many directions as the algorithm supports."""
+    """The op's own cases, and large cases with as many directions as the algorithm supports."""
     op = OPS[f"recurrent_layer {cell} resets"]
     for case in op.cases:
         if DTYPES[dtype] in case.dtypes:
@@ -150,8 +150,8 @@ def contained(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) 
 
 
 def pieces(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:
-    """Resetting all rows at one step equals two calls. Each gate of the LLTM has an input of its
-    own here, so that cuBLAS rounds nothing."""
+    """A call that resets all rows at one step gives the results of two calls. Each gate of the LLTM
+    has an input of its own here, so that cuBLAS rounds nothing."""
     t = size[0] // 2
     one = calls.given("pieces", dtype, size, directions=1)
     marks = torch.zeros(*size[:2], 1, dtype=torch.bool, device=one.input.device)

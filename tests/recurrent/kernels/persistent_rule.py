@@ -1,5 +1,5 @@
-"""recurrent_layer with forced algorithms: results by the rule, comparisons between algorithms, and
-which algorithms run or are refused."""
+"""recurrent_layer with forced algorithms: results by the rule (tests/support/rule.py), comparisons
+between algorithms, and which algorithms run or are refused."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def large(algorithm: str, dtype: str, cell: str) -> Cases:
     sizes: list[tuple[tuple[int, int, int, int], Lengths]] = [(size, None) for size in LARGE]
     sizes += [((0, 0, 33, h), lengths) for lengths, h in PACKED]
     if algorithm == "tiles":
-        sizes.append(((2, 2040, 24, 512), None))  # tiles have all units, also in float32
+        sizes.append(((2, 2040, 24, 512), None))  # blocks have 64 units, even in float32
     for (size, lengths), recompute in itertools.product(sizes, (False, True)):
         if not calls.fits(algorithm, DTYPES[dtype], size[3], cell):
             continue
@@ -188,8 +188,8 @@ def chosen(
 
 
 def auto() -> Cases:
-    """The planner chooses these algorithms, forward and backward, even for weights that no
-    algorithm can keep on the chip."""
+    """The planner chooses these algorithms in both passes. In some cases no algorithm can keep the
+    weights on the chip."""
     table = [
         ((16, 17, 128), "cluster"),
         ((16, 1, 768), "cluster"),

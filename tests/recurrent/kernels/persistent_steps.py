@@ -124,7 +124,7 @@ def check_backward(one: Given, saved: list[Tensor], grads: list[Tensor], checks:
         first = at_first_step(before, one, d, grad_h_n[d].double())
         checks.close(grad_h0[d], first, slack, f"grad_h0 {of}")
         entering = previous(outputs[:, :, d], one.h0[d], one, d)
-        # The kernel's own h before each step, and its own gate gradients.
+        # `rows` is the kernel's own h before each step, and `own` its own gradients of gates.
         rows, own = (t.flatten(0, 1)[one.places] for t in (entering, grad_gates[:, :, d]))
         product = own.double().t() @ rows.double()
         checks.close_as(grad_weight[d], product, own.t() @ rows, f"grad_weight_hh {of}")
@@ -197,7 +197,7 @@ def batches(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
 
 
 def shares(*sizes: tuple[int, int, int]) -> Cases:
-    """Cases of "tiles". The number of rows decides whether a tile has all units or half of them."""
+    """Cases of "tiles". The number of tiles decides whether a block has 64 units or 32."""
     for turn, (size, dtype) in enumerate(itertools.product(sizes, calls.DTYPES.values())):
         name = f"T{size[0]} B{size[1]} H{size[2]} {dtype}"
         given = name, dtype, tuple(size)

@@ -3,7 +3,7 @@
     python -m tests.recurrent.kernels.persistent_worker GROUP ARGUMENTS
 
 Runs the cases of a group and prints each name before its case begins. ARGUMENTS is a JSON list. The
-exit status is 1 if a case failed, and NONE_RUNS if this GPU supports the layer of no case.
+exit status is 1 if a case failed, and NONE_RUNS if this GPU supports none of the cases' layers.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ GROUPS: dict[str, Callable[..., Cases]] = {
 }
 SECONDS = 60  # the test kills this process after this time
 TOLD = 5  # the number of failures that are printed in full
-NONE_RUNS = 5  # not an exit status of Python
+NONE_RUNS = 5  # Python itself never exits with this status
 
 
 class NoneRunsError(Exception):
-    """This GPU supports the layer of no case."""
+    """This GPU supports none of the cases' layers."""
 
 
 def is_refusal(error: Exception) -> bool:

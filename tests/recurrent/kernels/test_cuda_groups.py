@@ -1,4 +1,5 @@
-"""The CUDA graphs of algorithm "step": a StepGraph gives the same bits as separate launches."""
+"""Algorithm "step" runs groups of steps as CUDA graphs. Such a StepGraph gives the same bits as
+separate launches."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ STEPS, GROUP = 70, 8  # the last six steps do not fill a StepGraph
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 
-# B, H. FEW: products in float32 are stored in column-major order. SOME: the products of the input
-# are one chunk. CHUNKS: they are several chunks.
+# B, H. FEW: products in float32 are stored in column-major order. SOME: one chunk contains the
+# input products of all steps. CHUNKS: the input products are divided into several chunks.
 FEW, SOME, CHUNKS = (17, 24), (40, 24), (512, 128)
 
 
@@ -73,7 +74,7 @@ def test_the_host_launches_groups() -> None:
         run()
         torch.cuda.synchronize()
     made = Counter(event.name for event in seen.events())
-    # Two directions, forward and backward.
+    # There are two directions, and a forward and a backward pass.
     assert made["cudaGraphLaunch"] == 4 * (STEPS // GROUP), made
     singles = sum(count for name, count in made.items() if "aunchKernel" in name)
     assert singles < 4 * STEPS, made

@@ -74,7 +74,7 @@ def test_a_training_call_asks_torch_for_memory_alone(
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("needs a GPU of sm_90")
     found = torch_ops(layer(call))
-    of_states = {"aten::select", "aten::as_strided"}  # one direction of a tensor
+    of_states = {"aten::select", "aten::as_strided"}  # they select a direction of a tensor
     assert set(found) <= MEMORY | of_states | {"aten::detach", "aten::view"}, found
     assert found["aten::empty"] + found["aten::empty_strided"] <= 16, found
 

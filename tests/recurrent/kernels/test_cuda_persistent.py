@@ -53,8 +53,7 @@ def start(group: str, *arguments: Any) -> Process:
 
 
 def fit_of(algorithm: str, *widths: int) -> list[int]:
-    """The supported widths that are closest to these, without duplicates, and a larger width for
-    the grid."""
+    """The supported widths near `widths`, without duplicates, and a larger width for the grid."""
     wider = [1000] if algorithm == "grid" else []
     return list({fitting(algorithm, h): None for h in (*widths, *wider)})
 
@@ -133,7 +132,7 @@ def test_every_share_of_the_batch_in_float32(algorithm: str) -> None:
 
 @HOPPER
 def test_tiles_of_all_units_and_of_half() -> None:
-    """The number of tiles decides whether a tile has all units or half of them. Both occur here."""
+    """The number of tiles decides whether a block has 64 units or 32. Both occur here."""
     watch("shares", (3, 512, 512), (2, 4200, 256), (3, 2040, 512), (2, 8000, 256))
 
 
@@ -299,8 +298,8 @@ def test_a_failing_case_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_refused_cases_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU that is not sm_90, a case passes if the planner refuses its layer, unless it refuses
-    all of them."""
+    """On a GPU other than sm_90, a case passes if the planner refuses its layer. If the planner
+    refuses the layers of all cases, run() raises NoneRunsError."""
 
     def refuses() -> None:
         raise RuntimeError("recurrent_layer: algorithm grid needs 16 multiprocessors, got 8")
@@ -322,7 +321,7 @@ def test_a_hang_is_ended() -> None:
     process = start("hangs")
     assert process.stdout is not None
     while "case forever" not in (line := process.stdout.readline()):
-        assert line, "it ended before"
+        assert line, "the process ended before the case began"
     with pytest.raises(pytest.fail.Exception, match="still running after 0.5 s"):
         finish(process, seconds=0.5)
     assert process.returncode is not None

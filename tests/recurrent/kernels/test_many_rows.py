@@ -46,7 +46,7 @@ def arguments(
     }
     if cell != "lltm":
         found["bias_hh"] = draw(d, blocks * h, by=0.5)
-    if cell not in ("lltm", "lstm"):  # their c is h
+    if cell not in ("lltm", "lstm"):  # in the other cells, c is h
         found["c0"], found["grad_c_n"] = found["h0"], torch.zeros_like(found["h0"])
     if resets:
         found["reset"] = draw(steps, count, 1) > 0.5

@@ -78,8 +78,8 @@ def slowest(small: Step, others: list[Step]) -> float:
     """The largest ratio of a call's time to that of `small`. Each call's ratio is the smallest of
     at most ROUNDS measurements.
 
-    Other processes may use most of the processor for a while, so the CPU times of both are compared
-    within a round.
+    Other processes may use most of the processor for a while, so both CPU times of a ratio are
+    measured in the same round.
     """
     least = [float("inf")] * len(others)
     for _ in range(ROUNDS):

@@ -17,8 +17,8 @@ from tools.native.graph import CXX_FLAGS
 
 ROOT = Path(__file__).resolve().parents[3]
 DTYPES = 4
-# A file, code inside a loop, and the number of cells with such a loop. A GRU has no loop for h,
-# because its h is its c.
+# A file, code inside a loop, and the number of cells with such a loop. A GRU has no loop that
+# computes h from c, because its h is its c.
 LOOPS = [
     ("kernels/recurrent/cpu/rows_forward.h", "Cell::next(g, old_c)", 3),
     ("kernels/recurrent/cpu/rows_forward.h", "Cell::output(g, own_c[r", 2),
@@ -45,7 +45,7 @@ def test_loops_over_units_are_vectorised(tmp_path: Path, isa: str) -> None:
         [*command, tmp_path / "rows.o"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     for file, inside, cells in LOOPS:
-        if "output" in inside and isa == "avx2":  # fused with the loop of next
+        if "output" in inside and isa == "avx2":  # fused with the loop of Cell::next
             continue
         place = rf"{file}:{line_of(file, inside)}:\d+: optimized: loop vectorized"
         # The compiler may copy a loop into several functions. Each copy is counted.

@@ -16,7 +16,8 @@ namespace {
 constexpr int kAhead = 7, kStages = 8;
 
 struct Case {
-  // Distances in elements: between rows, between gates, and of the first row from a word.
+  // `row`, `apart` and `first` are distances in elements: between rows, between gates, and from the
+  // start of a word to the first row.
   int steps, batch, gates, row, apart, first;
   bool packed, backward;
 

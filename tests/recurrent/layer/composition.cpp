@@ -9,7 +9,7 @@ using Given = c10::List<OptionalTensor>;
 
 Tensor at(const Given& given, size_t k) { return value_or_undefined(given.get(k)); }
 
-// input, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh.
+// `given` contains input, h0, c0, weight_ih, weight_hh, bias_ih and bias_hh.
 LayerArguments arguments(const Given& given, const OptionalTensor& batch_sizes = {}) {
   LayerArguments found;
   found.input = at(given, 0);

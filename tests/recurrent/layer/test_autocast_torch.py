@@ -1,5 +1,5 @@
-"""treadle.nn.LSTM and GRU under autocast on a CPU against torch.nn's: the dtypes of results and
-gradients, and their values by the rule."""
+"""Compares treadle.nn.LSTM, GRU and RNN under autocast on a CPU with torch.nn's: the dtypes of
+results and gradients, and their values by the rule (tests/support/rule.py)."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ def test_dtypes_and_values_are_torchs(
     kind: str, form: str, onednn: bool, options: dict[str, Any]
 ) -> None:
     fused = onednn and form != "packed"
-    # Runs all cases for plain layers with oneDNN. Otherwise it runs every fifth case, which still
-    # includes every value of each parameter.
+    # This test runs all cases for plain layers with oneDNN, and otherwise every fifth case. These
+    # cases still include every value of each field of Case.
     for case in CASES if onednn and not options else CASES[::5]:
         torch.manual_seed(0)
         ours, theirs = pair(kind, I, H, **options, dtype=case.parameters)
@@ -161,7 +161,7 @@ def test_transforms_have_the_same_dtype(kind: str, lower: torch.dtype) -> None:
 def test_the_state_that_promotes_is_c_of_an_lstm(packed: bool) -> None:
     """If h0 and c0 have different dtypes, oneDNN converts both to the lower precision."""
     if not packed and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        pytest.skip("torch's LSTM raises: oneDNN has none in bfloat16 for this processor")
+        pytest.skip("torch's LSTM raises: oneDNN has no bfloat16 LSTM for this processor")
     ours, theirs = pair("LSTM", I, H)
     x = inputs_of("packed" if packed else "dense", {})[0]
     h0, c0 = states(ours, B)

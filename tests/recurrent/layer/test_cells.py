@@ -1,4 +1,5 @@
-"""The cell states of `return_cells`, compared with the plain reference and the layers' own c."""
+"""The cell states that a call with `return_cells` returns, compared with those of treadle.reference
+and with c_n."""
 
 from __future__ import annotations
 

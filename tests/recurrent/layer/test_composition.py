@@ -1,6 +1,6 @@
-"""The composition of each cell, compiled as an op (composition.cpp). Its tangents and second
-derivatives equal those that torch.func computes for torch's own layers or, for LLTM, for the
-reference."""
+"""Tests LayerComposition, the composition of a layer from ATen ops, which composition.cpp makes an
+op. Its tangents and second derivatives equal those that torch.func computes for torch's own layers
+or, for LLTM, for treadle.reference."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def derivatives(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Optio
     flags = [*graph.own_flags(), *graph.torch_flags(), "-O0"]
     library = tmp_path_factory.mktemp("composition") / "composition.so"
     command = [*host.cxx().split(), "-shared", *flags, "tests/recurrent/layer/composition.cpp"]
-    # These files contain functions that cells of formulas call.
+    # These files contain functions that cells defined by formulas call.
     kernels = Path(_build.kernels_path())
     command += ["csrc/recurrent/formula/evaluate.cpp", str(kernels), f"-Wl,-rpath,{kernels.parent}"]
     command += [f"-L{there.lib_dir}", "-lc10", "-ltorch_cpu", "-o", str(library)]

@@ -25,7 +25,7 @@ Run = Callable[[], list[Tensor]]
 
 
 def runner(call: Call, **options: Any) -> Run:
-    """Prepares all data from the CPU, and returns a function that runs forward and backward."""
+    """Prepares all arguments, and returns a function that runs the forward and backward pass."""
     leaves = call.map(lambda t: t.detach().requires_grad_())
     sizes, inputs = batch_sizes(call.args[1]), [leaves.args[i] for i in TENSORS]
     options = {**call.kwargs, **options}
@@ -68,7 +68,7 @@ def test_nothing_waits_for_the_gpu(
 FIRST_CAPTURE = """
 import sys
 import torch, treadle
-# torch's own initialisation: cuBLAS, and the threads of autograd. None of our kernels has run.
+# Initialises cuBLAS and the threads of autograd. None of treadle's kernels has run yet.
 w = torch.randn(7, 7, device="cuda", requires_grad=True)
 (torch.randn(9, 7, device="cuda") @ w).sum().backward()
 torch.cuda.synchronize()
@@ -205,7 +205,7 @@ def test_products_of_h_and_tf32(
     for allowed in (False, True):
         allow_tf32(allowed)
         results = runner(call, algorithm=algorithm)()
-        # output, h_n, c_n; the gradients of h0 and c0.
+        # Selects output, h_n, c_n, and the gradients of h0 and c0.
         found.append([*results[:3], *results[4:6]])
     for n, (exact, other) in enumerate(zip(*found, strict=True)):
         if algorithm == "cluster":
@@ -240,7 +240,7 @@ def test_more_units_than_32_bits_count(algorithm: str, rows: int, hidden: int) -
     "algorithm", ["step", *(pytest.param(one, marks=SM80) for one in ("cluster", "grid"))]
 )
 def test_gradients_further_apart_than_32_bits_count(algorithm: str, apart: int) -> None:
-    """Gradients of one row's output, with the stride ``apart`` between steps."""
+    """The gradient of the output has one row, and a stride of ``apart`` elements between steps."""
     if torch.cuda.mem_get_info()[0] < 20 << 30:
         pytest.skip("needs 20 GB of memory")
     call = layer_arguments(Make("apart", "cuda", torch.bfloat16), (2, 1, 5, 8))

@@ -34,7 +34,7 @@ class Layers(nn.Module):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("device", DEVICES)
 def test_aoti(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The code of docs/deploy.md works."""
+    """The AOTInductor code in docs/deploy.md works for these layers."""
     monkeypatch.chdir(tmp_path)
     layers = Layers(device)
     steps, rows = torch.export.Dim("steps", min=2, max=64), torch.export.Dim("rows", min=2, max=64)

@@ -140,7 +140,7 @@ def test_without_directions_and_with_recompute(cell: str, device: str) -> None:
 @EACH_DEVICE
 @EACH_CELL
 def test_other_derivatives(cell: str, device: str) -> None:
-    """Second derivatives, forward mode, batched gradients, and vmap over samples and weights."""
+    """Tests second derivatives, forward mode, batched gradients, vmap over samples and weights."""
     for directions, packed, resets in ((2, False, "steps"), (1, True, "rows")):
         tensors, given = arguments(cell, 2, directions, packed, resets, device=device)
         leaves = [t.requires_grad_() for t in tensors]
@@ -188,7 +188,7 @@ def test_other_dtypes(cell: str, dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @EACH_CELL
 def test_kernels(cell: str, dtype: torch.dtype, algorithm: str) -> None:
-    """Larger sizes with each algorithm, without and with resets."""
+    """Tests larger sizes with each algorithm, without and with resets."""
     hidden, batch, steps = 32, 19, 11
     for groups, directions, resets in ((4, 1, False), (2, 2, True)):
         torch.manual_seed(3)
@@ -234,7 +234,8 @@ def test_lists_of_layers(device: str) -> None:
 @EACH_DEVICE
 @pytest.mark.parametrize("cell", ["lltm", "lstm", "gru", "rnn_relu"])
 def test_lengths_and_cells(cell: str, device: str) -> None:
-    """Stacks give the results and gradients of the whole matrix."""
+    """Stacked layers give the results and gradients that they have with the whole matrix, also with
+    `lengths` and `return_cells`."""
     function, states = getattr(treadle, cell), 2 if cell in ("lltm", "lstm") else 1
     gates, biases, hidden = BLOCKS[cell], 1 if cell == "lltm" else 2, 12
     kind: dict[str, Any] = {"device": device, "dtype": torch.float64, "requires_grad": True}

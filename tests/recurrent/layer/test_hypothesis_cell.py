@@ -1,4 +1,4 @@
-"""lltm_cell on drawn sizes, strides, dtypes and biases, against the composition in plain PyTorch.
+"""Compares lltm_cell on drawn sizes, strides, dtypes and biases with a composition of torch's ops.
 
 The error against float64 is at most twice that of the composition in the same dtype (for gradients,
 three times), plus 8 eps times the largest value. In float64 it is at most 1e-11 times that value.
@@ -25,7 +25,7 @@ Arguments = list[Tensor | None]
 
 @st.composite
 def arguments(draw: st.DrawFn) -> Arguments:
-    """Small sizes, sometimes with H larger than a vector, and a memory layout for each tensor."""
+    """Draws small sizes, sometimes with H larger than a vector, and a layout for each tensor."""
     b, i, h = (draw(st.sampled_from([0, 1, 2, 3, 5, 8, 17])) for _ in range(3))
     if draw(st.integers(0, 4)) == 0:
         h = draw(st.sampled_from([31, 64, 65]))
@@ -61,8 +61,9 @@ def in_double(drawn: Arguments) -> Arguments:
 
 
 def close(ours: Tensor, plain: Tensor, exact: Tensor, factor: float, eps: float, what: str) -> None:
-    """Checks the rule. ``eps`` is that of the gates even if the cell state has a wider dtype: with
-    few elements, the composition's own error can be small by chance."""
+    """Checks the rule in this file's docstring. ``eps`` is that of the gates' dtype, even if the
+    cell state has a wider dtype, because with few elements the composition's error can be small by
+    chance."""
     assert (ours.shape, ours.dtype) == (plain.shape, plain.dtype), what
     assert ours.is_contiguous(), what
     fp64 = ours.dtype == torch.float64

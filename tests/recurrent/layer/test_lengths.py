@@ -1,4 +1,5 @@
-"""Rows of variable length: `lengths` against torch's packed batches and the plain reference."""
+"""Rows of variable length: calls with `lengths` are compared with torch's packed batches and with
+treadle.reference."""
 
 from __future__ import annotations
 
@@ -39,8 +40,8 @@ NAN = float("nan")
 def test_as_torch_s_packed_batches(
     kind: str, bidirectional: bool, batch_first: bool, dtype: torch.dtype, device: str
 ) -> None:
-    """Values and gradients of two stacked layers. Every row has a step, because torch cannot pack
-    empty rows."""
+    """Compares values and gradients of two stacked layers. Every row has a step, because torch
+    cannot pack empty rows."""
     torch.manual_seed(6)
     sizes = {"num_layers": 2, "bidirectional": bidirectional, "batch_first": batch_first}
     made: dict[str, Any] = {**sizes, "dtype": torch.float64, "device": device}
@@ -79,7 +80,7 @@ def test_as_torch_s_packed_batches(
 def test_by_the_rule(
     form: str, dtype: torch.dtype, cell: str, bidirectional: bool, device: str
 ) -> None:
-    """Agrees with the plain reference, with resets and all kinds of replacement states."""
+    """Results agree with the reference, with resets and all kinds of replacement states."""
     given = Given(cell, bidirectional, 2, device, dtype)
     options: dict[str, Any] = {} if form == "no resets" else {"reset": MARKS.to(device)}
     starts = given.starts("none" if form == "no resets" else form)
@@ -89,7 +90,8 @@ def test_by_the_rule(
 @EACH_DEVICE
 @BOTH_WAYS
 def test_relu_grows_after_a_row(bidirectional: bool, device: str) -> None:
-    """In 400 steps h becomes inf, whose slope times a zero gradient is NaN."""
+    """If the steps in the padding ran, h would grow to inf, and its slope times a gradient of zero
+    would be NaN."""
     layer = treadle.nn.RNN(
         1, 2, bias=False, nonlinearity="relu", bidirectional=bidirectional, device=device
     )

@@ -42,7 +42,7 @@ def test_lengths_on_another_device(device: str) -> None:
 
 @EACH_CELL
 def test_other_arguments_are_refused_in_the_same_words(cell: str) -> None:
-    """The errors are the same as without lengths, and are raised before anything changes."""
+    """The errors are the same as in a call without lengths."""
     given = Given(cell)
     for wrong in (0, 1, given.count + 1, given.count + 2):
         tensors = given.tensors()
@@ -115,7 +115,8 @@ def test_cells_of_a_gru_and_of_no_bool() -> None:
 
 
 def test_rows_of_states_under_autocast() -> None:
-    """Before rows of the states are selected, which would hide a wrong number of them."""
+    """The shape of reset_hx is checked before some of its rows are selected. The selection would
+    hide a wrong number of rows."""
     layer = treadle.nn.RNN(3, 4, nonlinearity="relu")
     x, marks = torch.randn(5, 4, 3), torch.ones(5, 4, dtype=torch.bool)
     lengths = torch.tensor([5, 3, 0, 1])

@@ -1,5 +1,5 @@
-"""The behaviour that users expect of `reset` and `reset_hx`. The tests of invariants of all ops
-also run the cases of reset_cases.py."""
+"""The behaviour that users expect of `reset` and `reset_hx`. The tests in tests/laws also run the
+cases of tests/recurrent/support/reset_cases.py."""
 
 from __future__ import annotations
 
@@ -186,8 +186,8 @@ def by_pieces(net: nn.Module, x: Tensor, marks: Tensor) -> tuple[Tensor, Tensor]
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_modules_run_pieces_as_torch_does_one_by_one(kind: str, bidirectional: bool) -> None:
-    """Stacked layers with one direction and two, and inputs with the batch first or second, without
-    a batch, and packed."""
+    """Tests stacked layers with one direction and with two, and inputs with the batch first or
+    second, without a batch, and packed."""
     ours, theirs = module(kind, bidirectional=bidirectional)
     x = torch.randn(T, B, INPUTS, dtype=torch.float64)
     rows = [by_pieces(theirs, x[:, b], MARKS[:, b]) for b in range(B)]

@@ -1,5 +1,5 @@
 """Resets on a GPU with each algorithm. The cases of persistent_resets.py run in another process,
-which is killed if a kernel hangs, like in test_cuda_persistent.py."""
+which is killed if a kernel hangs, as in test_cuda_persistent.py."""
 
 from __future__ import annotations
 

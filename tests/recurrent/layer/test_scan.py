@@ -50,7 +50,7 @@ def test_nothing_passes_a_reset(bad: float, reverse: bool, device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_nothing_passes_in_second_derivatives(device: str) -> None:
-    """Steps after the reset have the second derivatives of a sequence that begins there."""
+    """Steps after the reset have the second derivatives of a sequence that begins at the reset."""
     make = Make("second derivatives", device, torch.float64)
     keep, add, start = scan_arguments(make, (T, B, H)).args
     reset = torch.zeros(T, B, 1, dtype=torch.bool, device=device)
@@ -72,7 +72,7 @@ def test_nothing_passes_in_second_derivatives(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_keeping_nothing_is_no_reset(device: str) -> None:
-    """Where `keep` is 0, the derivative with respect to it is the preceding result, not 0."""
+    """Where `keep` is 0, the derivative with respect to `keep` is the preceding result, not 0."""
     make = Make("keeping nothing", device, torch.float64)
     keep, add, start = scan_arguments(make, (T, B, H)).args
     keep = torch.zeros_like(keep).requires_grad_()

@@ -134,6 +134,6 @@ def test_chunks_of_transposed_steps_on_cuda(form: str) -> None:
     assert plan_of("cuda", batch, hidden, torch.float32).transposed
     steps = steps_of("cuda", batch, hidden, torch.float32)
     call = layer_arguments(make, (steps, batch, 3, hidden), directions=2)
-    # Small recurrent weights, so that rounding differences between batch sizes decay.
+    # With small recurrent weights, rounding differences between batch sizes decay.
     call.args[5].mul_(0.1)
     rows_alone(call, lengths_of(form, steps, batch), 1e-3, 1e-4)

@@ -143,7 +143,7 @@ def test_nested_vmap(
 
 
 class Shapes(TorchDispatchMode):
-    """Records the shapes of the arguments of treadle's ops."""
+    """Records the names of treadle's ops, and the shape of the first 3-D argument of each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -251,7 +251,7 @@ def test_tangents_and_second_derivatives_of_halves(
     def second(f: Function) -> Function:
         def of_gradients(*t: Tensor) -> Tensor:
             results = grad(loss(f), every)(*t)
-            return sum(g.double().square().sum() / 64 for g in results)  # stays below 65504
+            return sum(g.double().square().sum() / 64 for g in results)  # keeps the sum below 65504
 
         return lambda *t: grad(of_gradients, every)(*t)
 

@@ -1,4 +1,5 @@
-"""treadle.nn.LLTMCell follows PyTorch's conventions for modules and equals the reference."""
+"""treadle.nn.LLTMCell follows PyTorch's conventions for modules and computes what
+treadle.reference.lltm_cell computes."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ B, I, H = 4, 5, 7  # noqa: E741
 
 
 class TutorialLLTM(nn.Module):
-    """The parameters of the LLTM in PyTorch's tutorial on C++ extensions, under their names."""
+    """A module with the parameters, and their names, of the LLTM in PyTorch's tutorial on C++
+    extensions."""
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
@@ -118,7 +120,7 @@ def test_a_float32_cell_state_stays_float32(device: str, dtype: torch.dtype) -> 
         before = c
         h, c = cell(x, (h, c))
         assert (h.dtype, c.dtype) == (dtype, torch.float32)
-        # At 10,000, both half types would lose this change to rounding.
+        # Near 10,000, float16 and bfloat16 would lose this change to rounding.
         assert 0 < (c - before).abs().max() < 4
 
 

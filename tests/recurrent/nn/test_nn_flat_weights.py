@@ -1,5 +1,5 @@
-"""Weights that programs write to a layer's _flat_weights, which torch.nn's forward pass reads.
-treadle.nn.LSTM and GRU are compared with torch.nn's for every way to change weights."""
+"""Compares treadle.nn.LSTM, GRU and RNN with torch.nn's after every way to change weights, such as
+writes to a layer's _flat_weights, which torch.nn's forward pass reads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ T, B, I, H = 4, 2, 3, 5  # noqa: E741
 DOUBLE: Any = {"dtype": torch.float64}
 X = torch.rand(T, B, I, **DOUBLE)
 Layer = Any
-Change = Callable[[Layer, Tensor], Any]  # changes a layer by a factor; may return a new layer
+# Changes a layer, for example by a factor. May return a new layer, or the results of a call.
+Change = Callable[[Layer, Tensor], Any]
 
 
 def assigned(layer: Layer, r: Tensor) -> None:
@@ -39,7 +40,7 @@ def own_parameters_again(layer: Layer, r: Tensor) -> None:
 
 
 def attribute(layer: Layer, r: Tensor) -> None:
-    """Replaces the parameter with a plain attribute, like AWD-LSTM's WeightDrop."""
+    """Replaces weight_hh_l0 with a plain attribute, like AWD-LSTM's WeightDrop."""
     weight = layer.weight_hh_l0
     del layer.weight_hh_l0
     layer.weight_hh_l0 = r * weight.detach()
@@ -119,8 +120,8 @@ def program(layer: Layer, steps: list[tuple[Change, Tensor, bool]]) -> list[list
 @EACH
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_each_change(kind: str, change: Change) -> None:
-    """Changes the weights, either at once or after a write to _flat_weights, and then writes one
-    entry."""
+    """Changes the weights, in some cases after a write to _flat_weights, and then writes one entry
+    of _flat_weights."""
     number = torch.tensor(0.5, **DOUBLE)
     for before in (None, one_entry, assigned):
         for run in (True, False):
@@ -242,7 +243,7 @@ def test_normed_and_pruned_weights(kind: str) -> None:
 
 @EACH
 def test_functional_calls_leave_nothing_behind(kind: str) -> None:
-    """No later call, in treadle or torch, reads tensors from inside vmap and grad."""
+    """No later call of either layer reads tensors that belong to a finished vmap or grad."""
     theirs, ours = twins(kind)
     values = {name: p.detach() for name, p in ours.named_parameters()}
 

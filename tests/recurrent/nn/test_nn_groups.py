@@ -1,4 +1,5 @@
-"""treadle.nn.LSTM, GRU and RNN with groups, against torch's modules with the whole matrix."""
+"""Compares treadle.nn.LSTM, GRU and RNN with groups with torch's modules, whose weight_hh contains
+the groups' blocks and zeros."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ DOUBLE: dict[str, Any] = {"dtype": torch.float64}
 
 
 def pair(kind: str, groups: int, **made: Any) -> tuple[Any, Any]:
-    """Our layer, and torch's layer with the same weights and zeros in all other blocks of W_hh."""
+    """treadle's layer with groups, and torch's layer with the same weights and with zeros in all
+    other blocks of W_hh."""
     ours = getattr(treadle.nn, kind)(3, 12, groups=groups, **made)
     theirs = getattr(nn, kind)(3, 12, **made)
     state = ours.state_dict()
@@ -38,7 +40,7 @@ def pair(kind: str, groups: int, **made: Any) -> tuple[Any, Any]:
 
 def results(found: Any) -> list[Tensor]:
     tensors = [t for t in torch.utils._pytree.tree_leaves(found) if isinstance(t, Tensor)]
-    return [t for t in tensors if t.is_floating_point()]  # not batch_sizes
+    return [t for t in tensors if t.is_floating_point()]  # excludes batch_sizes
 
 
 @EACH_DEVICE
@@ -80,7 +82,8 @@ def test_with_the_options_of_a_call(kind: str, device: str) -> None:
 
 @EACH_KIND
 def test_copies_and_state_dicts(kind: str) -> None:
-    """Also with 4 groups of an RNN, whose weight_hh has the shape of an LSTM's of 3 units."""
+    """The RNN with 4 groups has a weight_hh of shape [12, 3], like an LSTM with 3 units, but its
+    state dict must not be taken for an LSTM's."""
     layer = getattr(treadle.nn, kind)(3, 12, groups=4)
     assert layer.weight_hh_l0.shape == (GATES[kind] * 12, 3)
     assert float(layer.weight_hh_l0.detach().abs().max()) <= 12**-0.5 and "groups=4" in repr(layer)

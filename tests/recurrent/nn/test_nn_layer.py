@@ -118,7 +118,7 @@ def test_a_float32_cell_state_stays_float32(device: str, dtype: torch.dtype) -> 
     c = torch.full((2, B, H), 1e4, device=device)
     output, (h_n, c_n) = layer(x, (h, c))
     assert (output.dtype, h_n.dtype, c_n.dtype) == (dtype, dtype, torch.float32)
-    # At 10,000, both half types would lose this change to rounding.
+    # Near 10,000, float16 and bfloat16 would lose this change to rounding.
     assert 0 < (c_n - c).abs().max() < 4
 
 

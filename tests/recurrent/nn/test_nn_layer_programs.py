@@ -77,7 +77,7 @@ def test_compiles_packed_sequences(is_sorted: bool, with_hx: bool) -> None:
     hx = states(layer, B) if with_hx else None
     close(compiled(packed, hx), layer(packed, hx))
     if hx is not None:
-        # Either the op's error, or a compiler error that contains the module's error.
+        # The call raises the op's error, or a compiler error that contains the module's error.
         with pytest.raises(RuntimeError):
             compiled(packed, states(layer, B - 1))
         with pytest.raises(torch._dynamo.exc.Unsupported):  # not an internal error of the compiler

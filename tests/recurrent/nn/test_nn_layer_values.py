@@ -1,5 +1,5 @@
-"""treadle.nn.LLTM: values against LLTMCells in a loop, the memory saved for the backward pass, and
-very long sequences."""
+"""treadle.nn.LLTM: values compared with those of LLTMCells in a loop, the memory saved for the
+backward pass, and very long sequences."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from treadle.nn import LLTM, LLTMCell
 
 T, B, I, H = 6, 4, 5, 7  # noqa: E741
 FORMS = [(1, False, True), (2, False, False), (2, True, True)]  # layers, bidirectional, bias
-# The lines of the docstring that convert a layer to a cell and back.
+# The lines of LLTM's docstring that convert a layer to a cell and back.
 TO_CELL, TO_LAYER = textwrap.dedent(
     inspect.cleandoc(LLTM.__doc__ or "").split("and back::\n\n")[1]
 ).split("\n\n")
 
 
 def cells_of(layer: LLTM) -> nn.ModuleList:
-    """The LLTMCells with the layer's weights, by layer and direction."""
+    """One LLTMCell for each layer and direction, with that direction's weights."""
     found = nn.ModuleList()
     for name in [name for name in layer.state_dict() if name.startswith("weight_ih")]:
         weight = getattr(layer, name)
@@ -159,7 +159,7 @@ def test_a_packed_row_is_that_row_alone(
 
 
 def kept_bytes(layer: LLTM, steps: int, is_packed: bool) -> int:
-    """Bytes that the forward pass saves for the backward pass, without its arguments."""
+    """Bytes that the forward pass saves for the backward pass, not counting the input."""
     x, h0, c0 = arguments(layer, "cpu", steps)
     packed = pack_sequence(list(x.detach().unbind(1)))
     kept: list[Tensor] = []
@@ -194,7 +194,8 @@ def test_bytes_kept_are_those_of_the_docstring(
 
 
 def by_own_outputs(layer: LLTM, x: Tensor, output: Tensor, c0: Tensor) -> tuple[Tensor, Tensor]:
-    """All h and c [T, B, H] in float64. Each step starts from the layer's own h."""
+    """All h and c [T, B, H] in float64, where each step starts from the h in ``output``, which the
+    layer computed."""
     w_ih, w_hh, bias = (p.detach().double() for p in layer.parameters())
     before = torch.cat([torch.zeros_like(output[:1]), output[:-1]]).double()
     gates = x.double() @ w_ih.T + before @ w_hh.T + bias

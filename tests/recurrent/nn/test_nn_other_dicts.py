@@ -1,5 +1,5 @@
-"""State dicts of other recurrent modules: compatible ones load, and the error for others gives the
-reason."""
+"""State dicts of other recurrent modules: compatible ones load, and incompatible ones raise an
+error that gives the reason."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_layer_and_a_cell_load_each_other(bias: bool, assign: bool) -> None:
 
 
 def test_the_tutorials_weights_load_into_a_layer() -> None:
-    """The tutorial's bias is [1, 3H]."""
+    """The bias of PyTorch's tutorial has shape [1, 3H]."""
     cell, layer = LLTMCell(I, H), LLTM(I, H)
     layer.load_state_dict({"weights": cell.weights.detach(), "bias": cell.bias.detach()[None]})
     assert torch.equal(layer.bias_l0, cell.bias)

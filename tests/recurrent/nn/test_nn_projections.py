@@ -1,5 +1,5 @@
-"""treadle.nn.LSTM with projections against torch.nn.LSTM: values and gradients for every form of
-input and argument."""
+"""Compares treadle.nn.LSTM with projections (proj_size) with torch.nn.LSTM: values and gradients
+for every form of input and argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""treadle.nn.LSTM with projections as a module: names, copies, files, errors, replace."""
+"""Tests how treadle.nn.LSTM with proj_size behaves as a module: parameter names, sizes, copies,
+files, error texts, replace and restore."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""treadle.nn.LSTM with projections in programs: derivatives of all kinds, vmap, autocast,
-compilers, single steps."""
+"""treadle.nn.LSTM with projections (proj_size) in programs: derivatives of all kinds, vmap,
+autocast, compilers, single steps, CUDA graphs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 def call(layer: nn.LSTM) -> Any:
-    """The layer as a function of its parameters by name, its input and its states."""
+    """The layer as a function of a dict of its parameters, the input and the initial states."""
     return lambda p, x, hx=None: tuple(flat(functional_call(layer, p, (x, hx))))
 
 
@@ -141,7 +141,7 @@ def test_autocast(dtype: torch.dtype, given: bool, device: str) -> None:
         hx = states(ours, B) if given else None
         with torch.autocast(device, dtype):
             found, expected = flat(ours(x, hx)), flat(theirs(x, hx))
-        if device == "cuda":  # torch's layers use float16 instead of bfloat16 there
+        if device == "cuda":  # on CUDA, autocast runs torch's layers in float16
             expected = [t.to(dtype) for t in expected]
         assert [t.dtype for t in found] == [t.dtype for t in expected]
         tolerance = 8 * torch.finfo(dtype).eps
@@ -162,7 +162,7 @@ def test_compiles_once_for_all_sizes(given: bool, batch_first: bool) -> None:
     layer, _ = pair(I, H, 2, bidirectional=batch_first, batch_first=batch_first)
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True, dynamic=True)
     with torch._dynamo.config.patch(error_on_recompile=True):
-        # No size of the first call equals one of the layer's; the compiler could confuse them.
+        # No size of the first call equals a size of the layer, as the compiler could confuse them.
         for steps, rows in ((8, 9), (5, 6), (17, 2)):
             shape = (rows, steps, I) if batch_first else (steps, rows, I)
             x = torch.randn(shape, dtype=torch.float64)

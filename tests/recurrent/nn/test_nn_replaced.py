@@ -1,5 +1,5 @@
-"""Modules after treadle.nn.replace, which have torch's class and treadle's methods: copies,
-computed weights, other tools that set `forward`, and the compiler."""
+"""Modules that treadle.nn.replace has changed keep torch's class but run treadle's forward pass.
+Tests copies of them, computed weights, other tools that set `forward`, and the compiler."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_memory_is_freed_with_the_last_reference(kind: str) -> None:
 
 
 def thrown_away(net: Net) -> None:
-    """Sets all recurrent weights to about 0, to show that a copy reads its own weights."""
+    """Sets all parameters of net.rnn to about 0, to show whose parameters a copy reads."""
     with torch.no_grad():
         for name, parameter in net.rnn.named_parameters():
             parameter.zero_() if "original" not in name else parameter.fill_(1e-9)
@@ -107,9 +107,10 @@ def test_copies_call_themselves(kind: str, way: str, parametrized: bool) -> None
     expected = net(X)
     copied = COPIES[way](net)
     thrown_away(copied)
+    # The original does not read the copy's weights.
     assert torch.equal(net(X), expected) and is_ours(copied) and copied.rnn.recompute
     assert copied.rnn(X)[0].abs().max() < 1e-6
-    thrown_away(net)  # the original does not read the copy's weights
+    thrown_away(net)
     assert restore(copied) == Replaced(["rnn"], {}) and not is_ours(copied) and is_ours(net)
 
 
@@ -165,8 +166,8 @@ def test_a_forward_that_another_tool_has_set(kind: str) -> None:
 
 @EACH
 def test_computed_weights(kind: str) -> None:
-    """Weights computed by both versions of weight_norm and by pruning, which are applied before or
-    after replace."""
+    """Both versions of weight_norm and pruning compute weights correctly, whether they are applied
+    before or after replace."""
     ways: list[tuple[Any, Any]] = [
         (parametrizations.weight_norm, parametrize.remove_parametrizations),
         (torch.nn.utils.weight_norm, torch.nn.utils.remove_weight_norm),
@@ -178,7 +179,7 @@ def test_computed_weights(kind: str) -> None:
             if not before:
                 assert replace(net).replaced == ["rnn"]
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the older of the two is deprecated
+                warnings.simplefilter("ignore")  # the older weight_norm is deprecated
                 for each in (net, plain):
                     norm(each.rnn, "weight_hh_l0")
             if before:
@@ -264,7 +265,7 @@ def test_exports_and_traces(kind: str) -> None:
     assert [n.target for n in graph.graph.nodes if n.op == "call_module"] == ["rnn", "head"]
     assert graph.rnn is net.rnn and torch.equal(graph(X), net(X))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # deprecated
+        warnings.simplefilter("ignore")  # torch.jit.trace is deprecated
         trace = torch.jit.trace(net, (X,), check_trace=False)
     assert "treadle::" in str(trace.inlined_graph)
     assert torch.equal(trace(X[:3]), net(X[:3]))

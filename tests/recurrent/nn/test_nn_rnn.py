@@ -1,5 +1,5 @@
-"""treadle.nn.LSTM, GRU and RNN against torch.nn's: values and gradients for every form of input and
-argument."""
+"""Compares treadle.nn.LSTM, GRU and RNN with torch.nn's: values and gradients for every form of
+input and argument."""
 
 from __future__ import annotations
 
@@ -155,7 +155,8 @@ def module_info(kind: str) -> Any:
 
 @EACH
 def test_module_samples(kind: str) -> None:
-    """Without a batch dimension, values and gradients agree with torch's."""
+    """Values and gradients agree with torch's for torch's own samples, which have no batch
+    dimension."""
     info, count = module_info(kind), 0
     for sample in info.module_inputs_func(info, "cpu", torch.float64, False, training=True):
         made = sample.constructor_input
@@ -163,4 +164,4 @@ def test_module_samples(kind: str) -> None:
         x, *hx = sample.forward_input.args
         close(results(ours, x, *(hx or [None])), results(theirs, x, *(hx or [None])))
         count += 1
-    assert count == (16 if kind == "GRU" else 32)  # LSTM: projections; RNN: both nonlinearities
+    assert count == (16 if kind == "GRU" else 32)  # LSTM has projections too, RNN relu

@@ -1,5 +1,5 @@
-"""treadle.nn.LSTMCell, GRUCell and RNNCell against torch.nn's: values, gradients, dtypes, errors,
-parameters, copies and files."""
+"""Compares treadle.nn.LSTMCell, GRUCell and RNNCell with torch.nn's: values, gradients, dtypes,
+errors, parameters, copies and files."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_sizes_of_zero(kind: str, sizes: tuple[int, int], device: str) -> None:
 def test_tf32_on_cuda_as_matrix_products(kind: str, allow_tf32: Callable[..., None]) -> None:
     """A cell follows torch's switch for matrix products, not the one for cuDNN's layers.
 
-    With up to 32 rows a cell runs in a launch without tensor cores, so this test uses more rows.
+    For up to 32 rows, a cell's kernel does not use tensor cores, so this test uses more rows.
     """
     cell = KINDS[kind][0](64, 256, device="cuda")
     x, hx, found = torch.randn(64, 64, device="cuda"), states(cell, 64), {}
@@ -337,7 +337,7 @@ def test_module_samples(kind: str, device: str) -> None:
             found = sample.reference_fn(ours, *sample.forward_input.args)
             close(flat(found), flat(ours(*sample.forward_input.args)))
         count += 1
-    assert count == (3 if kind == "RNNCell" else 2)  # RNNCell: both nonlinearities
+    assert count == (3 if kind == "RNNCell" else 2)  # an RNNCell has two nonlinearities
 
 
 @EACH

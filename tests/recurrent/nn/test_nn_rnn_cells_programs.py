@@ -98,7 +98,7 @@ def test_forward_mode_and_hessians_are_torchs(kind: str) -> None:
 @EACH
 @pytest.mark.parametrize("device", DEVICES)
 def test_mapped(kind: str, device: str) -> None:
-    """vmap over rows and over an ensemble of cells, and per-sample gradients."""
+    """Tests vmap over batches and over an ensemble of cells, and per-sample gradients."""
     cells = [made(kind, device=device) for _ in range(3)]
     x = torch.randn(3, B, I, device=device, dtype=torch.float64)
     hx = states(cells[0], 3, B)
@@ -132,7 +132,8 @@ def test_mapped_over_the_input_alone(kind: str, dtype: torch.dtype, hidden: int)
 
 
 class SaysCuda:
-    """The attributes of a GPU tensor on which the choice of torch's op depends."""
+    """Stands for a GPU tensor. Has only the attributes that decide whether a cell runs torch's
+    op."""
 
     is_cpu, is_cuda = False, True
 
@@ -310,7 +311,7 @@ def test_replaced_and_restored(kind: str) -> None:
     assert (report.replaced, report.left) == (["cell"], {})
     assert model["cell"] is module and (repr(model), list(model.state_dict())) == (words, keys)
     names = {node.name() for node in nodes(flat(module(x, hx))[0].grad_fn)}
-    # On a CPU an RNN's step runs torch's op, which is faster.
+    # On a CPU an RNNCell runs torch's op, which is faster.
     assert ("RecurrentLayerBackward" in names) == (kind != "RNNCell")
     assert "forward" in vars(module)
     close(results(module, x, hx), before)
@@ -360,7 +361,7 @@ def test_a_replaced_cell_compiles_without_a_graph_break(kind: str) -> None:
 
 @EACH
 def test_onnx_needs_no_table(kind: str) -> None:
-    """torch.onnx.export needs no translation table, because it exports torch's own ops."""
+    """torch.onnx.export needs no translation table, because the cells export as torch's own ops."""
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")
     loop, rows = Loop(KINDS[kind][0](I, H)), torch.randn(3, B, I)
@@ -371,7 +372,7 @@ def test_onnx_needs_no_table(kind: str) -> None:
 
 
 def nodes(node: Any) -> list[Any]:
-    """The autograd nodes that are reachable from this one."""
+    """``node`` and all autograd nodes that can be reached from it."""
     found, waiting = set(), [node]
     while waiting:
         one = waiting.pop()

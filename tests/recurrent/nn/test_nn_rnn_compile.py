@@ -1,4 +1,4 @@
-"""treadle.nn.LSTM and GRU under torch.compile and torch.export."""
+"""treadle.nn.LSTM, GRU and RNN under torch.compile and torch.export."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from tests.recurrent.nn.test_nn_rnn_programs import FORMS, made, total
 
 @pytest.fixture
 def allow_rnn() -> Iterator[None]:
-    """Dynamo skips subclasses of nn.LSTM and nn.GRU unless this is set; torch.export sets it."""
+    """Sets Dynamo's allow_rnn, as torch.export does. Otherwise Dynamo skips subclasses of nn.LSTM,
+    nn.GRU and nn.RNN."""
     with torch._dynamo.config.patch(allow_rnn=True):
         yield
 
@@ -27,7 +28,7 @@ def allow_rnn() -> Iterator[None]:
 @pytest.mark.usefixtures("fresh_compile")
 def test_compile_breaks_the_graph_as_at_torchs_own(kind: str) -> None:
     layer, x = made(kind), torch.randn(T, B, I, dtype=torch.float64)
-    with pytest.raises(torch._dynamo.exc.Unsupported):  # its text differs between versions
+    with pytest.raises(torch._dynamo.exc.Unsupported):  # the text depends on torch's version
         torch.compile(layer, backend="aot_eager", fullgraph=True)(x)
     close(flat(torch.compile(layer, backend="aot_eager")(x)), flat(layer(x)))
 

@@ -1,4 +1,5 @@
-"""treadle.nn.LSTM and GRU raise exceptions of the same class as torch.nn's for the same call."""
+"""Wrong calls of treadle.nn.LSTM, GRU and RNN raise errors whose classes are those of torch.nn's
+errors or derive from them."""
 
 from __future__ import annotations
 
@@ -61,8 +62,8 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "packed, float64": (packed(6, 3, 2, 1, dtype=torch.float64),),
     "packed and sorted, float64": (SORTED._replace(data=SORTED.data.double()),),
 }
-# Values of hx. Some of them are checked by torch's module, others by its op. Errors of the op have
-# another class.
+# Invalid values of hx. torch's module checks some of them. The others reach its op, which raises
+# errors of another class.
 STATES: dict[str, tuple[Any, Any]] = {
     "list of one": (X, [STATE]),
     "tuple of three": (X, (STATE,) * 3),
@@ -106,6 +107,7 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 
 
+# Cases in which the error classes may have different names.
 NAMED_OTHERWISE = {"number", "list of one, packed", "one tensor, packed"}
 
 
@@ -146,7 +148,7 @@ def test_states(kind: str, case: str) -> None:
 @EACH
 @pytest.mark.parametrize("case", SIZES)
 def test_construction(kind: str, case: str) -> None:
-    """Both layers raise, at construction or in the first call."""
+    """torch's layer and treadle's raise, at construction or in the first call."""
     options = {"input_size": I, "hidden_size": H, **SIZES[case]}
     assert same_class(lambda cls: cls(**options)(X), kind) is not None
 

@@ -1,4 +1,5 @@
-"""treadle.nn.LSTM and GRU as modules: names, copies, files, dtypes, memory, errors."""
+"""Tests how treadle.nn.LSTM, GRU and RNN behave as modules: parameter names, copies, files, dtypes,
+memory, errors."""
 
 from __future__ import annotations
 
@@ -129,7 +130,7 @@ def test_copies_and_files_keep_everything(kind: str) -> None:
 
 @EACH
 def test_tied_weights(kind: str) -> None:
-    """One parameter is shared by both directions of a layer."""
+    """The two directions of a layer may share parameters."""
     ours, theirs = pair(kind, I, H, bidirectional=True, dtype=torch.float64)
     for layer in (ours, theirs):
         layer.weight_hh_l0_reverse = layer.weight_hh_l0

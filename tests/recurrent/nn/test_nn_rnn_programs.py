@@ -1,5 +1,5 @@
-"""treadle.nn.LSTM and GRU in programs: derivatives of all kinds, vmap, autocast, parametrizations,
-training."""
+"""treadle.nn.LSTM, GRU and RNN in programs: derivatives of all kinds, vmap, autocast,
+parametrizations, training."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def made(kind: str, **options: Any) -> Any:
 
 
 def call(layer: nn.RNNBase) -> Any:
-    """The layer as a function of its parameters by name and its input."""
+    """The layer as a function of a dict of its parameters and the input."""
     return lambda p, x: tuple(flat(functional_call(layer, p, (x,))))
 
 

@@ -69,11 +69,12 @@ def test_equals_the_whole_sequence(kind: str, device: str, options: dict[str, An
 
 @EACH_DEVICE
 def test_all_states_but_h_are_wide(device: str) -> None:
-    """Over many steps, half types would round the sums of an sLSTM."""
+    """h has the layer's dtype, and the other states are float32. In bfloat16, the sums of an sLSTM
+    would lose precision over many steps."""
     torch.manual_seed(3)
     layer = treadle.nn.SLSTM(4, 8, device=device)
     with torch.no_grad():
-        layer.bias_ih_l0[8:16] = 6.0  # remembers
+        layer.bias_ih_l0[8:16] = 6.0  # the forget gate stays near 1
     half = copy.deepcopy(layer).bfloat16()
     step, x = make_step(half, B), torch.randn(400, B, 4, device=device).bfloat16()
     assert [s.dtype for s in states(step)] == [torch.bfloat16, *[torch.float32] * 3]

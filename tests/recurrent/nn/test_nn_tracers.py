@@ -77,7 +77,7 @@ def test_compiled_programs_may_pack_and_pad(kind: Any, allow_rnn: bool, way: str
     x, lengths = torch.randn(T, B, I), torch.tensor([2, T, 3])
     expected = model(x, lengths)
     wanted = torch.autograd.grad(expected.square().sum(), list(model.parameters()))
-    if way == "disabled":  # only code within the graph break can detect the compiler
+    if way == "disabled":  # the layer then runs in a graph break, untraced
         model.layer.forward = torch.compiler.disable(model.layer.forward)
     with torch._dynamo.config.patch(allow_rnn=allow_rnn):
         found = torch.compile(model, backend="aot_eager")(x, lengths)
@@ -100,7 +100,7 @@ def test_without_graph_breaks_the_compiler_names_lengths() -> None:
 @EACH
 @pytest.mark.filterwarnings("ignore:.*were assigned during export")
 def test_exported_models_are_told_of_lengths(kind: Any) -> None:
-    """The error suggests lengths. test_lengths_programs.py exports layers with lengths."""
+    """The error suggests `lengths=`. test_lengths_programs.py exports layers with lengths."""
     given = torch.randn(T, B, I), torch.tensor([T, 3, 2])
     words = f"^{kind.__name__}: input must be padded and passed with lengths= under torch.export"
     with pytest.raises(RuntimeError, match=words):
@@ -162,10 +162,10 @@ def test_a_cell_is_a_leaf_and_sine_layers_are_read() -> None:
 
 
 def traced(model: nn.Module, *given: Tensor) -> Any:
-    """Traces the model; a warning from treadle is an error."""
+    """Traces the model. Warnings are errors, except those about torch.jit itself."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", "`torch.jit")  # deprecated
+        warnings.filterwarnings("ignore", "`torch.jit")  # it is deprecated
         return torch.jit.trace(model, given, check_trace=False)
 
 
@@ -206,7 +206,7 @@ MODULES = [
 
 
 def scripted_module(module: nn.Module) -> Any:
-    """Uses a ScriptModule, the API that is older than torch.jit.script."""
+    """Scripts the module by a torch.jit.ScriptModule, an older API than torch.jit.script."""
 
     class Script(torch.jit.ScriptModule):  # type: ignore[misc]
         def __init__(self) -> None:

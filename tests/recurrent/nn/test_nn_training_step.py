@@ -152,8 +152,8 @@ def test_two_losses_of_two_graphs(device: str) -> None:
 
 
 def test_gradients_of_some(device: str) -> None:
-    """If a backward pass computes only gradients of arguments, it leaves none behind for the next
-    pass."""
+    """A backward pass that computes only some gradients leaves nothing behind that would change the
+    next pass."""
     net, x, h = made(device)
     step = make_training_step(net, (x[0], h), calls=T)
     found, expected = (torch.stack(looped(call, x, h)).sin().sum() for call in (step, net))

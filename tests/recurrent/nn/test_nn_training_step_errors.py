@@ -282,7 +282,7 @@ def test_a_backward_pass_within_another(device: str) -> None:
 
 
 def test_a_module_is_called(device: str) -> None:
-    """A function that is not a module and reads a parameter directly works as well."""
+    """The captured function need not be a module, and may read a parameter directly."""
     leaf = nn.Parameter(torch.ones(3, device=device))
     x = torch.ones(3, device=device)
     step = make_training_step(lambda t: leaf * t, (x,))

@@ -22,13 +22,13 @@ from tests.support.rule import obeys
 
 ONE_STATE = ("GRU", "RNN")
 EACH_CELL = pytest.mark.parametrize("cell", ["LLTM", "LSTM", "GRU", "RNN"])
-# T, B, I, H. With the first sizes, last states of all layers are aligned to 16 bytes. With the
-# second they are not. The others have a single step, sizes of 1, or no elements.
+# T, B, I, H. With the first sizes, the last states of all layers are aligned to 16 bytes; with the
+# second sizes they are not. The others have a single step, sizes of 1, or no elements.
 SIZES = ((7, 4, 8, 16), (5, 3, 5, 7), (1, 3, 6, 8), (3, 1, 1, 1), (0, 2, 3, 4), (4, 0, 3, 4))
 
 
 class Seen(TorchDispatchMode):
-    """Counts ops. Because it intercepts every op, each layer runs as a separate op."""
+    """Counts ops. This mode intercepts every op, so each layer runs as a separate op."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ def test_results_are_those_of_single_layers(
 ) -> None:
     for sizes in SIZES:
         if (form == "packed" and 0 in sizes) or (cell != "LLTM" and sizes[0] == 0):
-            continue  # torch's modules refuse them
+            continue  # torch refuses these sizes
         for dtype in (torch.float32, torch.float64, torch.bfloat16):
             options = {"batch_first": form == "batch_first", "bidirectional": bidirectional}
             net = net_of(cell, sizes, device, dtype, **options)
@@ -140,7 +140,7 @@ def test_zeros_in_fresh_memory(
     try:
         for sizes in SIZES:
             if sizes[0] == 0 and cell != "LLTM":
-                continue  # torch's modules refuse it
+                continue  # torch's modules refuse empty sequences
             net = net_of(cell, sizes, device, dtype)
             x = torch.randn(*sizes[:3]).to(device, dtype)
             zeros = x.new_zeros(3, sizes[1], sizes[3])
@@ -170,7 +170,7 @@ def test_no_op_of_torch_joins_the_layers(cell: str, device: str, bidirectional: 
     assert found["treadle::recurrent_layer"] == 3
     refused = ("aten::stack", "aten::narrow", "aten::slice", "aten::zeros", "aten::clone")
     assert not any(found[name] for name in refused), found
-    # The parameters of two directions need one copy; h_n and c_n need none.
+    # In each of 3 layers, a cat joins the parameters of two directions. h_n and c_n need none.
     assert found["aten::cat"] == (6 if bidirectional else 0) / 2, found
     # Memory is filled at most once for all layers, with or without initial states.
     assert found["aten::zero_"] + found["aten::fill_"] <= 1, found
@@ -189,7 +189,7 @@ def test_derivatives_and_transforms_see_every_layer(cell: str) -> None:
         assert not any(t.requires_grad for t in flat(net(wanted)))
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
-        with torch.no_grad():  # forward mode ignores this
+        with torch.no_grad():  # forward-mode AD ignores no_grad
             tangents = [torch.autograd.forward_ad.unpack_dual(t).tangent for t in flat(net(dual))]
     assert all(t is not None and t.abs().sum() > 0 for t in tangents)
     mapped = torch.func.vmap(lambda rows: tuple(flat(net(rows))))(torch.stack([x, 2 * x]))
@@ -226,7 +226,7 @@ def test_errors_without_states_are_those_of_the_layer() -> None:
 
 
 @GPU
-@pytest.mark.parametrize("steps", [1, 5, 70])  # 70 steps run as StepGraphs
+@pytest.mark.parametrize("steps", [1, 5, 70])  # 70 steps run as CUDA graphs (StepGraphs)
 @pytest.mark.parametrize("algorithm", ["step", "warp"])
 @EACH_CELL
 def test_only_the_first_step_reads_the_states_that_are_given(

@@ -1,7 +1,7 @@
-// Prints each cluster kernel of cluster/kernels.h that the planner never chooses, and each kernel
-// that the planner chooses although it is not in that list. Exits with 1 if there are any. The
-// arguments are numbers of multiprocessors, which are tried one after another until all kernels
-// have been chosen.
+// Prints each cluster kernel of cluster/kernels.h that the planner never chooses, and each cluster
+// kernel that the planner chooses although cluster/kernels.h does not list it. Exits with 1 if it
+// prints any kernel. The arguments are numbers of multiprocessors. They are tried one after another
+// until all kernels have been chosen.
 #include <cstdio>
 #include <cstdlib>
 #include <set>
@@ -26,7 +26,7 @@ std::string name(const Kernel& named) {
          std::to_string(tiles) + "}" + (tile_rows > 0 ? " rows " + std::to_string(tile_rows) : "");
 }
 
-// All compiled kernels. Those for any batch are compiled with and without resets.
+// All compiled kernels. Those that support any batch are compiled with and without resets.
 std::set<Kernel> compiled() {
   std::set<Kernel> found;
   for (const CellKind cell : kCellKinds) {
@@ -77,7 +77,7 @@ void add_planned(std::set<Kernel>& found, const std::vector<RecurrenceSizes>& la
   }
 }
 
-// Whether rows have different numbers of steps, and whether they may reset.
+// Pairs: whether rows have different numbers of steps, and whether rows may reset.
 constexpr std::pair<bool, bool> kRagged[] = {{false, false}, {true, false}, {false, true}};
 
 std::vector<RecurrenceSizes> all_layers() {

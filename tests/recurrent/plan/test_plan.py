@@ -1,4 +1,5 @@
-"""The planner of recurrent layers is a pure function, so these tests plan for GPUs of any size."""
+"""Tests the planner of recurrent layers, which chooses an algorithm. It is a pure function, so the
+tests plan for GPUs of any size, and need none."""
 
 from __future__ import annotations
 
@@ -57,14 +58,14 @@ def all_sizes() -> Iterator[Sizes]:
 
 
 def step_bytes(sizes: Sizes) -> int:
-    """Bytes of a step's products of the input, which are float32 for half types."""
+    """Bytes of a step's input products (input times W_ih), which are float32 for half types."""
     _, batch, hidden, element = sizes
     return 3 * hidden * batch * max(element, 4)
 
 
 def bounded(sizes: Sizes, chunk: int, l2_bytes: int) -> None:
-    """Checks that a chunk has at least one step and at most all steps. Unless it has a single step
-    or few rows, its products of the input must fit in half of the cache."""
+    """Checks that a chunk has from one step to all steps. Unless the chunk has one step or few
+    rows, its input products must fit in half of the cache."""
     steps, batch, *_ = sizes
     assert 1 <= chunk <= max(steps, 1)
     rows = chunk * batch
@@ -165,7 +166,8 @@ def chosen(one: Any, can: set[str], sizes: Sizes, backward: bool, architecture: 
     _, batch, hidden, element = sizes
     many = (one.algorithm, one.reason) in MANY_ROWS
     # If both "cluster" and "grid" can run, the planner chooses "cluster" from sm_90 on for H up to
-    # 256, except in the float32 backward pass. Otherwise it chooses the lower predicted time.
+    # 256, except in the float32 backward pass. Otherwise it chooses the one with the lower
+    # predicted time.
     narrow = architecture >= 90 and hidden <= 256 and not (backward and element == 4)
     worth = {"cluster"} if "cluster" in can and narrow else can - {"step"} or {"step"}
     why = "a few rows of one step take a single launch" if worth == {"warp"} else "the chip"

@@ -28,7 +28,8 @@ def test_clusters_share_the_batch(backward: bool) -> None:
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("directions", [1, 2])
 def test_a_block_alone_has_narrow_layers_of_float32(directions: int, backward: bool) -> None:
-    """For any batch, each block runs as few rows as the number of resident blocks allows."""
+    """Layers up to H 128 run in clusters of one block. A block runs as few rows as possible, if all
+    blocks can be resident at once."""
     options = {"forced": "cluster", "directions": directions, "backward": backward}
     for hidden, batch in itertools.product(
         (1, 32, 33, 64, 65, 96, 97, 128), (*range(1, 600), 5000)
@@ -39,13 +40,14 @@ def test_a_block_alone_has_narrow_layers_of_float32(directions: int, backward: b
         if batch <= at_once * most:
             assert rows == -(-batch // at_once)
     # Few clusters of 16 blocks can be resident, so batches of many rows use smaller clusters if H
-    # fits. In the forward pass smaller clusters use tensor cores, so batches of few rows also use
-    # them.
+    # fits. In the forward pass clusters of 8 blocks use tensor cores, so batches of few rows also
+    # use such clusters.
     few = 16 if backward else 8
     for hidden, batch, blocks in ((129, 2, few), (129, 200, 8), (256, 200, 8), (512, 200, 16)):
         assert plan((512, batch, hidden, 4), **options).clusters[1] == blocks
-    # LSTM's four gates fill a block's registers at a smaller H. In a cluster they need so much
-    # shared memory that it runs half as many rows or, in the forward pass, a few rows fewer.
+    # LSTM's four gates fill a block's registers at a smaller H. In a cluster of 16 blocks they need
+    # so much shared memory that the cluster runs at most 4 rows in the backward pass, and 6 in the
+    # forward pass.
     wide = 4 if backward else 6
     for hidden, blocks, most in (
         (96, 1, 2),
@@ -65,9 +67,10 @@ def test_a_block_alone_has_narrow_layers_of_float32(directions: int, backward: b
 def test_a_block_alone_has_few_rows_of_narrow_layers_of_half_types(
     directions: int, cell: str, backward: bool
 ) -> None:
-    """Each block runs one row, or two if too few blocks can be resident. With more rows, clusters
-    need fewer waves. Larger layers use tensor cores: in the backward pass from H 33 on, if rows
-    consist of whole 16-byte chunks."""
+    """Each block runs one row, or two if too few blocks can be resident. Clusters of several
+    blocks, which use tensor cores, run batches of more rows, because they need fewer waves. They
+    also run all layers above H 64 and, in the backward pass, layers above H 32 whose rows consist
+    of whole 16-byte chunks."""
     options = {"cell": cell, "directions": directions, "backward": backward, "forced": "cluster"}
     for multiprocessors, hidden in itertools.product((16, 132), (1, 31, 32, 33, 64, 65, 128)):
         at_once = multiprocessors // directions
@@ -101,7 +104,8 @@ def test_packed_batches_and_parts_of_chunks_are_planned_by_the_kernels_that_take
 
 @BINDINGS
 def test_resets_of_lstm_and_gru_are_planned_as_dense_batches() -> None:
-    """Up to H 512, resets do not change the plan. LLTM has no dense kernels that support resets."""
+    """Up to H 512, resets do not change the plan of an LSTM or GRU. LLTM has no dense kernels that
+    support resets."""
     for cell, backward, (batch, hidden) in itertools.product(
         ("lstm", "gru"), (False, True), ((1, 512), (16, 512), (16, 256), (64, 256), (128, 256))
     ):

@@ -57,7 +57,7 @@ def test_algorithms_that_cannot_run(
     algorithm: str, hidden: int, element: int, architecture: int
 ) -> None:
     dtype = {2: "float16", 4: "float32", 8: "float64"}[element]
-    # Before sm_90, "cluster" is one block.
+    # Before sm_90, a cluster is a single block.
     most = (2048, 1024) if algorithm == "grid" else (768, 512) if architecture >= 90 else (128, 128)
     words = (
         f"^recurrent_layer: algorithm {algorithm} needs float16 or bfloat16, 1 <= H <= {most[0]} "
@@ -79,7 +79,7 @@ def test_float32_in_clusters_and_in_the_grid(algorithm: str, most: int) -> None:
 
 @BINDINGS
 def test_a_wide_layer_takes_the_faster_of_cluster_and_grid() -> None:
-    """Few clusters of this width can be resident, so with many rows the grid is faster."""
+    """Few clusters that are wide enough can be resident, so with many rows the grid is faster."""
     assert plan((512, 4, 768, 2), architecture=90).algorithm == "cluster"
     assert plan((512, 128, 768, 2), architecture=90).algorithm == "grid"
     assert plan((512, 128, 512, 2), architecture=90).algorithm == "grid"
@@ -105,7 +105,7 @@ def test_the_ops_argument(lengths: tuple[int, ...] | None, device: str) -> None:
     algorithms = ["step"] if on_cuda else ["rows"]
     if on_cuda and torch.cuda.get_device_capability() >= (9, 0):
         algorithms.insert(0, "cluster")
-    # The first one is the choice of "auto".
+    # "auto" chooses the first of these algorithms.
     expected = run(call)
     for name in ("auto", algorithms[0]):
         for ours, theirs in zip(run(call, algorithm=name), expected, strict=True):

@@ -70,8 +70,9 @@ def test_half_types_up_to_h1024_where_64_multiprocessors_are() -> None:
             assert chosen(gpu, cell, (512, 8, 1024, 2), backward=backward) == "step", gpu
 
 
-# For LSTM, by dtype, H and pass: the blocks of a RowGroup, and its largest number of rows on an
-# A100 and on a GeForce, whose blocks have less shared memory. None: too little shared memory.
+# For LSTM, by dtype, H and whether the pass is backward: the number of blocks of a RowGroup, which
+# together keep one copy of W_hh, and the largest number of its rows on an A100 and on a GeForce,
+# whose blocks have less shared memory. None: there is too little shared memory.
 LSTM_GRIDS = {
     ("half", 256, False): (16, 104, 48),
     ("half", 256, True): (8, 64, 32),
@@ -135,7 +136,8 @@ def test_one_block_is_all_of_cluster_before_sm_90() -> None:
 
 @BINDINGS
 def test_a_slow_clock_makes_one_launch_worth_less() -> None:
-    """At a low clock rate, one launch is predicted to take about as long as cuBLAS in each step."""
+    """At a low clock rate, one launch for all steps is predicted to be no faster than a cuBLAS
+    product in each step."""
     sizes, gpu = (256, 256, 1024, 2), GPUS["A100"]
     assert plan(sizes, cell="gru", **gpu | {"clock_mhz": 2500}).algorithm == "grid"
     assert plan(sizes, cell="gru", **gpu | {"clock_mhz": 700}).algorithm == "step"

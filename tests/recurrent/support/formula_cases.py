@@ -1,5 +1,6 @@
-"""Cells defined by formulas, as ops for the tests of all ops: those of treadle.nn, and two that
-differ more from LSTM and GRU. layer_cases.py has the cells that are compiled into treadle."""
+"""Cells defined by formulas, as ops for the tests of all ops: the cells of treadle.nn's formula
+layers, and two that differ more from LSTM and GRU. layer_cases.py has the cells that are compiled
+into treadle."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ def leaky(a: Any, b: Any, c: Any, n: Any) -> Any:
 def away_from_ties(made: dict[str, Any]) -> None:
     """Moves arguments of an sLSTM to where its derivatives are continuous. h is o * c / n, so n is
     moved away from 0. m is a maximum, and near a tie, the rounding of half types decides which of
-    its arguments has a gradient. So the first is much larger in every second unit, and smaller in
-    the others."""
+    its arguments has a gradient. So in every second unit i is made much larger than the other
+    argument, which comes from f, and in the other units much smaller."""
     made["c0"].chunk(3, -1)[1].abs_().add_(0.5)
     bias = made["bias_ih"]
     if bias is not None and bias.dtype in HALVES:

@@ -1,4 +1,5 @@
-"""Calls for which recurrent_layer must raise. layer_bad_backward.py is for its backward op."""
+"""Calls for which recurrent_layer must raise. layer_bad_backward.py has those for its backward
+op."""
 
 from __future__ import annotations
 

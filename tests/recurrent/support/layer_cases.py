@@ -83,7 +83,7 @@ def layer_arguments(
     to: dict[str, layouts.Layout] | None = None,
     no_directions: bool = False,
 ) -> Call:
-    """Arguments of a call, with weights as large as in a trained net. If given, `lengths`
+    """Arguments of a call, with weights as large as in a trained net. `lengths`, unless it is None,
     determines T and B."""
     t, b, i, h = sizes
     d, width, layout = directions, BLOCKS[cell] * h, to or {}

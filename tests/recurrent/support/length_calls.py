@@ -1,5 +1,5 @@
-"""Helpers for tests of recurrent layers with rows of variable length. They call lltm, lstm or gru,
-and compare the results and gradients with those of the reference."""
+"""Helpers for tests of recurrent layers with rows of variable length. They call lltm, lstm, gru or
+rnn_*, and compare the results and gradients with those of treadle.reference."""
 
 from __future__ import annotations
 

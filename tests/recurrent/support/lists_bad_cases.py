@@ -1,5 +1,5 @@
-"""Invalid tensor lists (hx, params) in calls of the ops lltm, lstm, gru and rnn_*. If an error is
-found by recurrent_layer, its text must still begin with the name of the called op."""
+"""Invalid tensor lists (hx, params) in calls of the ops lltm, lstm, gru and rnn_*. Even if it is
+recurrent_layer that finds an error, the text must begin with the name of the called op."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def states(cell: str, h0: Tensor, c0: Tensor) -> Any:
 
 
 def run(make: Make, cell: str, replaced: dict[int, Tensor] | None = None, **changed: Any) -> Any:
-    """Calls the op on valid arguments with some of params replaced."""
+    """Calls the op on valid arguments with some parameters replaced."""
     params = [make(*shape) for shape in both_layers(cell)]
     for k, t in (replaced or {}).items():
         params[k] = t
@@ -128,7 +128,7 @@ def lists(cell: str) -> list[Bad]:
 def second_directions(cell: str) -> list[Bad]:
     """Parameters of the second direction are stacked with the first one's, and must match them."""
     each, every = len(shapes_of(cell)), both_layers(cell)
-    # All parameters of the first layer, and the first parameter of the second layer.
+    # The second direction's parameters: all of the first layer, and the first of the second layer.
     places = {f"params[{k}]": k for k in (*range(each, 2 * each), 3 * each)}
     shapes = {name: every[k] for name, k in places.items()}
     first = {name: f"params[{k - each}]" for name, k in places.items()}

@@ -51,7 +51,8 @@ def reset_layer(
     op: Any = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`rest`: the other arguments of NAMES, then reset_h and reset_c, which may be missing."""
+    """Calls recurrent_layer (or `op`) with marks. `rest` holds the other arguments of NAMES, then
+    reset_h and reset_c, which may be missing."""
     *given, reset_h, reset_c = (*rest, *[None] * (len(NAMES) - len(rest)))
     resets = {"reset": marks_of(marks, input, lengths), "reset_h": reset_h, "reset_c": reset_c}
     called = op or torch.ops.treadle.recurrent_layer
@@ -63,7 +64,7 @@ def reset_reference(
 ) -> tuple[Tensor, Tensor, Tensor]:
     options: dict[str, Any] = {"cell": cell, "marks": marks, "op": reference.recurrent_layer}
     results = reset_layer(input, lengths, *rest, **options)
-    # Unused states have zero gradients.
+    # Adding this gives a gradient of zero to states that are not used.
     nothing = 0 * sum(t.double().sum() for t in (input, *rest) if t is not None)
     output, h_n, c_n = (t + nothing.to(t.dtype) for t in results)
     return output, h_n, c_n

@@ -32,7 +32,7 @@ def scan_reference(
     for t in reversed(range(len(keep))) if reverse else range(len(keep)):
         moved = keep[t] * state + add[t]
         state = found[t] = moved if reset is None else torch.where(reset[t], add[t], moved)
-    # The result must depend on every argument, even if it reads only some of them.
+    # The result must depend on every argument, even if not all of them are read.
     nothing = 0 * (keep.sum() + add.sum() + start.sum())
     return torch.stack([found[t] for t in range(len(keep))]) + nothing if found else add + nothing
 

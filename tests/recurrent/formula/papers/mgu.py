@@ -9,7 +9,7 @@ import treadle
 
 
 def run(layer: treadle.nn.Recurrent, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """The output [T, B, H] of x [T, B, I], and the last states [B, H]. The first ones are zeros."""
+    """The output [T, B, H] for x [T, B, I], and the last states [B, H], starting from zeros."""
     h, found = x.new_zeros(x.shape[1], layer.hidden_size), []
     for row in x:
         x_f, x_n = (row @ layer.weight_ih_l0.T + layer.bias_ih_l0).chunk(2, -1)

@@ -1,5 +1,5 @@
-"""A layer of sLSTM as a loop over the steps, by the paper's equations (8) to (12). They contain no
-m, because m cancels in c / n, and therefore in all gradients."""
+"""A layer of sLSTM as a loop over the steps, by equations (8) to (12) of the xLSTM paper. They do
+not contain the stabilizer m, because m cancels in c / n, and therefore in all gradients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import treadle
 
 
 def run(layer: treadle.nn.Recurrent, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """The output [T, B, H] of x [T, B, I], and the last states [B, H]. The first ones are zeros."""
+    """The output [T, B, H] for x [T, B, I], and the last states [B, H], starting from zeros."""
     width, own, found = layer.hidden_size, layer.weight_hh_l0.shape[1], []
     h = c = n = x.new_zeros(x.shape[1], width)
     for row in x:
