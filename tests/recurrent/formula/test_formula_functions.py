@@ -96,7 +96,8 @@ def derivatives(run: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor) -
     first = torch.autograd.grad(y.sum(), (a, b), create_graph=True, materialize_grads=True)
     total = (first[0] + 2 * first[1]).sum()
     second = [torch.zeros_like(a)] * 2
-    if total.requires_grad and run is not CALLS["hardsigmoid"]:  # torch raises instead of 0
+    # torch raises for the second derivative of hardsigmoid, which is 0.
+    if total.requires_grad and run is not CALLS["hardsigmoid"]:
         second = list(torch.autograd.grad(total, (a, b), materialize_grads=True))
     return [t.detach() for t in (y, *first, *second)]
 

@@ -87,8 +87,8 @@ def test_lengths(cell: Cell, form: str, bidirectional: bool, device: str) -> Non
 
 @EACH_DEVICE
 def test_lengths_of_a_cell_that_divides_by_its_state(device: str) -> None:
-    """The cell's derivatives are not finite where g and v are both 0. This must not matter, because
-    it is not the case in any step of a row."""
+    """The cell's derivatives are not finite where g and v are both 0. That is the case in no step
+    of a row, so the gradients must be those of a packed batch."""
 
     def divides(f: Any, g: Any, v: Any) -> Any:
         f = torch.sigmoid(f)

@@ -40,7 +40,8 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 def test_by_the_rule(
     form: str, dtype: torch.dtype, cell: str, bidirectional: bool, device: str
 ) -> None:
-    """Results and gradients of two stacked layers agree with the reference by the rule."""
+    """Results and gradients of two stacked layers agree with treadle.reference by the rule of
+    tests/support/rule.py."""
     given = Given(cell, bidirectional, 2, device, dtype)
     options: dict[str, Any] = {"return_cells": True}
     if form == "lengths":

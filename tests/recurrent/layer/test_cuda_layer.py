@@ -163,7 +163,7 @@ def test_tf32_as_torch_says(algorithm: str, batch: int, allow_tf32: Callable[[bo
     for allowed in (False, True):
         allow_tf32(allowed)
         found.append(runner(call, algorithm=algorithm)())
-        # The composition runs with the same setting; the truth is computed in float64.
+        # obeys() runs the composition with the same setting, and computes the truth in float64.
         obeys(OPS["recurrent_layer lltm"], call)
     for exact, rounded in zip(*found, strict=True):
         assert not torch.equal(exact, rounded)
@@ -176,7 +176,7 @@ def test_tf32_as_torch_says(algorithm: str, batch: int, allow_tf32: Callable[[bo
 def test_tf32_as_torchs_layers_have_it(
     algorithm: str, cell: str, allow_tf32: Callable[..., None]
 ) -> None:
-    """torch's switch for recurrent layers applies, not the one for matrix products."""
+    """torch's TF32 switch for recurrent layers applies, not its switch for matrix products."""
     call = layer_arguments(Make("tf32", "cuda", torch.float32), (5, 17, 64, 256), cell=cell)
     call = call.with_options(algorithm=algorithm)
     found = {}

@@ -164,4 +164,4 @@ def test_module_samples(kind: str) -> None:
         x, *hx = sample.forward_input.args
         close(results(ours, x, *(hx or [None])), results(theirs, x, *(hx or [None])))
         count += 1
-    assert count == (16 if kind == "GRU" else 32)  # LSTM has projections too, RNN relu
+    assert count == (16 if kind == "GRU" else 32)  # LSTM also has projections, and RNN relu

@@ -179,7 +179,7 @@ def test_sizes_of_zero(kind: str, sizes: tuple[int, int], device: str) -> None:
 @EACH
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_tf32_on_cuda_as_matrix_products(kind: str, allow_tf32: Callable[..., None]) -> None:
-    """A cell follows torch's switch for matrix products, not the one for cuDNN's layers.
+    """A cell follows torch's TF32 switch for matrix products, not that for cuDNN's layers.
 
     For up to 32 rows, a cell's kernel does not use tensor cores, so this test uses more rows.
     """

@@ -174,8 +174,8 @@ def layer_cases(cell: str) -> tuple[Case, ...]:
 
         t, b, _, h = sizes
         # LLTM accumulates errors. In its longest cases with a single row, about one seed in thirty
-        # exceeds the rule by a third. So LLTM keeps the names, and thereby the seeds, of the
-        # kernels' first tests.
+        # exceeds the tolerance of tests/support/rule.py by a third. So LLTM keeps the names, and
+        # thereby the seeds, of the kernels' first tests.
         drawn = f"lltm_layer {name}" if cell == "lltm" else ""
         big = t * b * h > 200
         found.append(Case(f"recurrent_layer {cell} {name}", build, dtypes, big, drawn))

@@ -122,7 +122,7 @@ def with_gradients(
 
 
 def against_reference(given: Given, starts: list[Tensor], **options: Any) -> None:
-    """Asserts that results and gradients agree with the reference within the rule's tolerance."""
+    """Checks results and gradients with the reference, by the rule of tests/support/rule.py."""
     ours = with_gradients(given, given.dtype, starts, **options)
     truth = with_gradients(given, torch.float64, starts, module=reference, **options)
     plain = with_gradients(given, given.dtype, starts, module=reference, **options)
