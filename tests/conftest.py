@@ -10,7 +10,7 @@ from typing import Any
 
 # `-n` runs several processes, each with OpenMP threads, which must not spin while they wait.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-# Compiled cells are kept between runs, outside of the user's folder.
+# Cells that tests compile are kept between runs, but not among the user's own compiled cells.
 os.environ.setdefault("TREADLE_CELLS", f"{tempfile.gettempdir()}/treadle-cells-{os.getuid()}")
 
 import pytest  # noqa: E402
@@ -26,19 +26,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--slow",
         choices=("all", "some", "none"),
         default="all",
-        help="which slow tests to run: all, none, or some: a part of all, a different one for each "
-        "commit, and then those that changes affect",
+        help="which slow tests to run; 'some' runs a quarter of them, a different one for each "
+        "commit, and then those that changed files affect",
     )
     parser.addoption(
         "--slow-limit",
         type=float,
         default=1500,
-        help="with --slow=some: the seconds, on one worker, for all slow tests of the run",
+        help="with --slow=some: the time for all slow tests of the run, in seconds on one worker",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slow: all cases of the function take 10 seconds or more")
+    slow = "slow: all cases of the function or file together take 10 seconds or more"
+    config.addinivalue_line("markers", slow)
     config.addinivalue_line("markers", "cuda: the test runs on a GPU")
     config.stash[LEFT_OUT] = set()
     # Most tests use the first visible GPU, so each worker puts a different GPU first.

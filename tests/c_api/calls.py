@@ -31,7 +31,7 @@ OPTIONAL = {
 
 
 class Call:
-    """A good call: its arguments by name, which spoilers change, and all its memory."""
+    """A good call: its arguments by name, which hostile.py changes, and all its memory."""
 
     def __init__(self, name: str, place: str) -> None:
         self.name, self.place = name, place

@@ -1,7 +1,7 @@
 """Runs every function of kernels.h at real sizes, for the sanitizers (benchmarks/sanitize.py).
 
-Sizes are odd, arrays have every layout and are misaligned, and optional arguments are given or
-omitted. Other tests check the values. Results and workspaces are not initialised, so that
+Arrays have odd sizes and every layout, and are misaligned. Optional arguments are given or omitted.
+Other tests check the values. Results and workspaces are not initialised, so that
 sanitizers report reads of them.
 """
 

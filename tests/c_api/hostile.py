@@ -1,8 +1,9 @@
 """Ways to make a valid call of kernels.h invalid, and checks of the resulting errors. The ways are
 derived from native.py, the ctypes mirror of the header.
 
-A `Spoiler` changes one argument or field so that the function must refuse the call. As a program,
-this file makes random calls. A crash then ends only that program:
+A `Spoiler` changes one argument or field so that the function must refuse the call. As a program
+(`python -m tests.c_api.hostile SEED COUNT PLACE`), this file makes random calls, so that a crash
+ends only that program.
 """
 
 from __future__ import annotations
@@ -184,11 +185,11 @@ def complaint(call: Call, names: str | None = None) -> str:
     if status not in (native.INVALID, native.UNSUPPORTED):
         return f"status {status}"
     if not GRAMMAR.fullmatch(text):
-        return f"no sentence: {text!r}"
+        return f"the error text is not 'NAME must ..., got ...': {text!r}"
     if names is not None and not re.match(re.escape(names) + r"(?!\w)", text):
-        return f"does not name {names}: {text!r}"
+        return f"the error text does not name {names}: {text!r}"
     if any(not torch.equal(a, b) for a, b in zip(before, call.bytes(), strict=True)):
-        return f"wrote: {text!r}"
+        return f"the call changed memory: {text!r}"
     return ""
 
 

@@ -1,9 +1,9 @@
 """Calls kernels.h after a stream or a context was destroyed, in a process that calls CUDA's driver
 but no CUDA functions of torch.
 
-Usage: python -m tests.c_api.lost WHAT, where WHAT is a key of `LOST`. It prints two lines. The
-first is the error of a call on the lost memory, or OK. The second says whether the library still
-works.
+Usage: python -m tests.c_api.lost WHAT, where WHAT is a key of `LOST`. The program prints two lines.
+The first is the error of a call on the lost memory, or OK. The second says whether the library
+still works.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def driver(name: str, *arguments: Any) -> None:
 
 @dataclass(frozen=True)
 class Memory:
-    """x and memory for the result, in the current context."""
+    """Memory in the current context: that of x, and that for the result."""
 
     x: int
     out: int

@@ -78,7 +78,8 @@ def test_elementwise_on_cuda(
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
 @pytest.mark.parametrize("hidden", [64, 512, 1024])
 def test_layers_on_cuda(cell: str, dtype: torch.dtype, hidden: int) -> None:
-    """The two users' kernels do not deadlock even if only one of them fits on the GPU at a time."""
+    """The kernels of torch's op and those of kernels.h do not deadlock, even if the GPU has room
+    for only one kernel at a time."""
     command = [sys.executable, "-m", "tests.c_api.two_users", cell, str(dtype)[6:], str(hidden)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
     if "layer must run in one launch" in done.stderr:

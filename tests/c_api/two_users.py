@@ -2,8 +2,8 @@
 through kernels.h. Both must get the same bits, whether they run one after the other, interleaved or
 in two threads.
 
-As a program, this file uses CUDA. Its process can be killed if kernels wait for each other:
-python -m tests.c_api.two_users CELL DTYPE HIDDEN.
+As a program (python -m tests.c_api.two_users CELL DTYPE HIDDEN), this file uses CUDA. Its process
+can be killed if kernels wait for each other.
 """
 
 from __future__ import annotations

@@ -141,9 +141,9 @@ def op_of_one_tensor(
 ) -> tuple[Op, Op]:
     """The op and its backward op, found by name.
 
-    dtypes: includes integers if the op keeps them. torch_function, torch_inplace: torch's twins, if
-    any. ulps: the largest error, or None if the bits equal torch's. wide: the scale of large
-    arguments whose results do not overflow in any dtype.
+    dtypes: the dtypes of x, including integers if the op returns integers for them. torch_function,
+    torch_inplace: torch's twins, if any. ulps: the largest error, or None if the bits equal
+    torch's. wide: the scale of large arguments whose results do not overflow in any dtype.
     """
     cases = unary_cases(name, lambda m, x: Call((x,)), dtypes)
     cases.append(Case(f"{name} wide", lambda m: Call((m(1027, by=wide),)), FLOATING, big=True))

@@ -115,7 +115,7 @@ class Launches(TorchDispatchMode):
 
 
 def test_the_launches_that_the_page_names() -> None:
-    """The page states how many launches and passes over the signal plain PyTorch needs."""
+    """docs/snake.md states how many launches and passes over the signal plain PyTorch needs."""
     page = (pages.DOCS / "snake.md").read_text()
     x = torch.randn(2, C, 4)
     for name, module in (

@@ -26,7 +26,7 @@ TENSORS = tuple(
     for value, dtypes in ((2.1, FLOATING), (3, INTEGERS), (True, (torch.bool,)))
     for dtype in dtypes
 )
-# torch refuses a bool alpha for integers; ours accepts it, like Python's True.
+# torch refuses a bool alpha for integers; treadle accepts it, like Python's True.
 ALPHAS = (*SCALARS[:-1], *(t for t in TENSORS if t.dtype != torch.bool))
 Form = Callable[..., Any]
 # Our op and torch's, called with x, out and the number, for every argument that may be a number.

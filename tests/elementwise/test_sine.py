@@ -169,7 +169,8 @@ def test_one_wrong_number_is_noticed(name: str) -> None:
     ours = WAVES[name][0]
     for dtype in HALVES:
         x = every_half(dtype)
-        # Changes the result at 0.5, which is not near a midpoint, then one listed as misrounded.
+        # Changes the result at 0.5, which is not near a midpoint, then a result that is listed as
+        # misrounded.
         with pytest.raises(AssertionError, match="ulp where|not correctly rounded"):
             rounded_correctly(name, x, moved(ours(x), int((x == 0.5).nonzero())))
         for bits in sorted(MISROUNDED[name, dtype])[:1]:

@@ -1,4 +1,4 @@
-"""kernels/math/sine_tables.h equals the tool's output, and the tool's claims are true."""
+"""kernels/math/sine_tables.h equals the output of tools/sine_tables.py, whose claims are true."""
 
 from __future__ import annotations
 

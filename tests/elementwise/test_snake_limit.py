@@ -134,7 +134,8 @@ def test_second_derivatives(dtype: torch.dtype, device: str) -> None:
 
 
 def test_third_derivative() -> None:
-    """sinc has derivatives of every order at 0. If a constant replaced it, they would be 0."""
+    """The limit form uses sinc, which has derivatives of every order at 0. If a constant replaced
+    sinc at 0, these derivatives would be 0."""
     x = torch.tensor([0.5, 2.0], dtype=torch.float64)
     third = jacrev(jacrev(jacrev(lambda a: treadle.snake(x[None, :, None], a.expand(2)).flatten())))
     for alpha in (0.0, 1e-9, -1e-3):

@@ -36,7 +36,7 @@ def with_ones(op: Callable[[Tensor, Tensor], Tensor], sign: float = 1.0) -> Func
     return lambda x: op(torch.full_like(x, sign), x)
 
 
-# For each wave, the op and the backward op that multiplies by it.
+# For each wave, its op, and the backward op that multiplies the gradient by this wave.
 OPS_OF: dict[str, tuple[Function, Function]] = {
     "sine": (treadle.sine, with_ones(torch.ops.treadle.cosine_backward, -1.0)),
     "cosine": (treadle.cosine, with_ones(torch.ops.treadle.sine_backward)),
@@ -49,7 +49,8 @@ def every_half(dtype: torch.dtype, device: str = "cpu") -> Tensor:
 
 
 def floats(first: int, count: int, step: int = 1, device: str = "cpu") -> Tensor:
-    """Floats of every step-th bit pattern from `first` on, each plus a pseudo-random offset."""
+    """Floats of every step-th bit pattern from `first` on, plus a pseudo-random offset below
+    step."""
     index = torch.arange(count, device=device)
     bits = first + index * step
     if step > 1:

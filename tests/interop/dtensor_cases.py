@@ -37,7 +37,7 @@ from tests.interop.with_processes import (
 )
 from treadle.distributed import ColwiseParallel
 
-# ---- elementwise: one process has 3 of the 5 rows, the other 2
+# ---- elementwise: of the 5 rows, one process has 3 and the other process has 2
 
 X = (5, 3)
 for part in (s(0), s(1), R):

@@ -199,7 +199,7 @@ CASES: dict[str, Callable[[Process, str], Results]] = {
 
 
 def missing(case: str) -> str | None:
-    """Returns the package that a case needs if it is not installed, otherwise None."""
+    """Returns the package that a case needs but that is not installed, or None."""
     package = PACKAGES.get(case)
     return None if package is None or importlib.util.find_spec(package) else package
 
@@ -215,7 +215,7 @@ def work(rank: int, world: int, backend: str, folder: str) -> None:
     )
     if backend == "nccl":
         torch.cuda.set_device(rank)
-    torch._C._set_cudnn_allow_tf32(False)  # our layers obey it too
+    torch._C._set_cudnn_allow_tf32(False)  # treadle's layers also follow this setting
     found: Results = {}
     try:
         distributed.init_process_group(

@@ -1,4 +1,4 @@
-"""DeepXDE trains a Siren equally well with Siren.jet and with its own derivatives."""
+"""DeepXDE trains a Siren equally well with Siren.jet and with DeepXDE's own derivatives."""
 
 from __future__ import annotations
 

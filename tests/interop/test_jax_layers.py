@@ -185,7 +185,7 @@ def test_the_scan_is_the_kernel(cell: str, monkeypatch: pytest.MonkeyPatch) -> N
     arguments = draw(cell, 2, True)
     by_kernel = getattr(functions, cell)(*arguments)
     monkeypatch.setattr(_ffi, "has_kernel", lambda *layer: False)
-    # Passes a new function, because JAX has cached the trace of the first one.
+    # Passes a lambda, because JAX has cached the trace of the function itself.
     assert calls(lambda *a: getattr(functions, cell)(*a), *arguments) == 0
     close(getattr(functions, cell)(*arguments), by_kernel, 1e-14)
 

@@ -58,7 +58,8 @@ Run = Callable[[Backend], Path]
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The folder of a backend's results. The first pytest process that needs it creates it."""
+    """The folder of a backend's results. The first pytest process that needs the folder makes
+    it."""
 
     @cache
     def started(backend: Backend) -> Path:

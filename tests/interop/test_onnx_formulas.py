@@ -17,7 +17,7 @@ from tests.recurrent.formula import cells
 from tests.recurrent.formula.test_formula_functions import CALLS, POINTS, cell_of
 from treadle import Cell
 
-# They have gates of one product, one state besides h, three, and none.
+# GRU has gates of only one product. The others have one, three and no states besides h.
 EACH_CELL = pytest.mark.parametrize(
     "cell", [cells.GRU, cells.COUPLED, cells.SLSTM, cells.LIGRU], ids=lambda cell: cell.name
 )
@@ -66,11 +66,11 @@ def test_float16(cell: Cell) -> None:
     agrees(exported(model, calls[0]), model, calls, atol=0.02, rtol=0.02)
 
 
-# onnxruntime computes some functions with an absolute error of 1e-7. expm1 and log1p are composed
-# here, with a small relative error.
+# onnxruntime computes some functions with an absolute error of 1e-7. treadle.onnx composes expm1
+# and log1p of other functions, with a small relative error.
 @pytest.mark.parametrize(("names", "atol"), [(list(CALLS), 2e-7), (["expm1", "log1p"], 0.0)])
 def test_each_function(names: list[str], atol: float) -> None:
-    """Also of arguments so small that 1 + x rounds, and so large that exp is infinite."""
+    """Arguments include numbers so small that 1 + x rounds, and so large that exp is infinite."""
     layer = treadle.nn.Recurrent(cell_of(names), 3, 1, bias=False)
     with torch.no_grad():
         layer.weight_ih_l0.copy_(torch.eye(3))

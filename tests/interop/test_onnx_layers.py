@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import treadle
 from tests.interop.with_onnx import DYNAMIC, EACH_KIND, INPUTS, KINDS, H, agrees, exported, nodes
 
-SIZES = ((5, 3), (9, 4), (2, 7), (1, 1))  # T and B; the first is exported
+SIZES = ((5, 3), (9, 4), (2, 7), (1, 1))  # T and B; models are exported with the first pair
 ONE_STATE = ("GRU", "RNN")
 TIMES_ROWS = {0: DYNAMIC, 1: DYNAMIC}
 

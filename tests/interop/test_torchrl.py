@@ -130,7 +130,7 @@ def test_dropout_is_between_layers_in_training(kind: str) -> None:
 
 @EACH_KIND
 def test_no_size_depends_on_the_marks(kind: str) -> None:
-    """Inside vmap no values can be read, so splitting rows at the marks would fail."""
+    """Inside vmap no values can be read, so splitting rows where is_init is true would fail."""
     mine, other = pair(kind, num_layers=2)
     given = batch(kind, layers=2)
     several = torch.stack([torch.rand(4, 9, 1) < chance for chance in (0.0, 0.2, 0.6)])

@@ -51,7 +51,7 @@ def fit(
     module: Module, world: int, backend: str, epochs: int, checkpoint: Path | None = None
 ) -> Trainer:
     """Trains in the process group that already exists."""
-    os.environ["WORLD_SIZE"] = str(world)  # each Trainer removes it at its end
+    os.environ["WORLD_SIZE"] = str(world)  # each Trainer removes this variable at its end
     environment = LightningEnvironment()
     trainer = Trainer(
         accelerator="gpu" if backend == "nccl" else "cpu",

@@ -1,4 +1,4 @@
-"""Compares results on DTensors of two processes with results of one, for dtensor_cases.py."""
+"""Compares DTensor results of two processes with one process's results, for dtensor_cases.py."""
 
 from __future__ import annotations
 

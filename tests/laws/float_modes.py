@@ -1,9 +1,9 @@
 """Runs each call in a new process, then checks torch's arithmetic on subnormal numbers.
 
 ``python -m tests.laws.float_modes NAME`` runs one group of calls, each in a child process, and
-prints the calls after which one of torch's threads flushes subnormal numbers to zero. It must start
-in a process in which torch has not computed anything: a thread inherits the mode of the thread that
-created it, and OpenMP creates its threads at the first parallel loop.
+prints the calls after which one of torch's threads flushes subnormal numbers to zero. The program
+must start in a process in which torch has not computed anything: a thread inherits the mode of the
+thread that created it, and OpenMP creates its threads at the first parallel loop.
 """
 
 from __future__ import annotations

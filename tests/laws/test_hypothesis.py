@@ -78,7 +78,8 @@ def same_bits_or_fused(
 
 def as_traced(expected: Tensor, *arguments: Tensor) -> Tensor:
     """`expected` in the layout of torch's meta kernel. If the operands have two dtypes, torch's CPU
-    kernels cast them into copies and lay out the sum like the copies. Ours make no copies."""
+    kernels cast them into copies and lay out the sum like the copies. Our kernels make no
+    copies."""
     traced = (torch.empty_strided(t.shape, t.stride(), device="meta") for t in arguments)
     like = torch.add(*traced)
     return torch.empty_strided(like.shape, like.stride(), dtype=expected.dtype).copy_(expected)
@@ -242,8 +243,8 @@ def test_in_place(name: str, device: str, data: st.DataObject) -> None:
 @SETTINGS
 @given(data=st.data())
 def test_overlap(name: str, device: str, data: st.DataObject) -> None:
-    """Inputs and output share storage. Ours raise where torch raises, and otherwise write the same
-    values."""
+    """Inputs and output share storage. Our ops raise where torch raises, and otherwise write the
+    same values."""
     theirs_op, ours_op = OPS[name][:2]
     views = data.draw(views_of_one_storage(3 if name == "vector_add" else 2))
     rest = second(data, name, (), device) if name == "scale" else ()

@@ -53,7 +53,8 @@ def test_layer_of_large_values(cell: str, dtype: torch.dtype, recompute: bool, d
 
     The largest error comes from rounding a gate of a few hundred, which changes its slope. Whether
     this error is smaller than the composition's is a matter of chance. Of 100 draws in float32 on
-    an H200, LSTM violated the rule in 16 and torch.nn.LSTM in 95 (docs/dev/gpu-runs.md).
+    an H200, treadle's LSTM exceeded the bound of `obeys` in 16, and torch.nn.LSTM in 95
+    (docs/dev/gpu-runs.md).
     """
     make, by = Make("large", device, dtype), (30, 9, 40, 2, 2, 9, 9)
     call = layer_arguments(make, (3, 17, 9, 8), cell=cell, directions=2)

@@ -1,8 +1,9 @@
 """Runs our ops and torch's on torch's own samples for add, mul, sin and cos.
 
-Where torch computes a result, ours must have the same dtype, shape and strides. add and mul must
-have the same bits; the error of sin and cos is bounded in ulps. Where torch raises, ours must raise
-the same type of exception. Ours also raise for bool and complex results.
+Where torch computes a result, our result must have the same dtype, shape and strides. The results
+of add and mul must have the same bits; the errors of sin and cos are bounded in ulps. Where torch
+raises, our op must raise the same type of exception. Our ops also raise for bool and complex
+results.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def rounded_once(expected: Tensor, arguments: tuple[Any, ...], alpha: float) -> 
     """a + alpha b as one fma, after rounding alpha to the half type, as in torch's CPU code.
 
     Some of torch's loops (for tails and strides) also round the product, so that its bits depend on
-    the position of an element. Ours always use one fma.
+    the position of an element. Our loops always use one fma.
     """
     a, b = (torch.as_tensor(t, dtype=torch.float64) for t in arguments)
     product = b * torch.tensor(alpha, dtype=expected.dtype).double()

@@ -121,8 +121,8 @@ def test_writes_and_leaves(name: str, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", RESULTS)
 def test_inference_mode(name: str, device: str) -> None:
-    """Inside inference mode the result is an inference tensor. Outside, ours raise where torch
-    does."""
+    """Inside inference mode the result is an inference tensor. Outside, our ops raise where
+    torch raises."""
     ours, theirs = RESULTS[name]
     normal = torch.randn(3, device=device, requires_grad=True)
     with torch.inference_mode():

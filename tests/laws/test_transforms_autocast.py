@@ -1,5 +1,5 @@
-"""Under autocast lltm_cell runs in the lower precision, except for its state. Other ops behave like
-their twins."""
+"""Under autocast lltm_cell runs in the lower precision, except for its state. Elementwise ops
+behave like torch's."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def blocks(page: str) -> list[str]:
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, classes in {
         "modules": [SingleBVPNet],
-        # Version 0.1.7 of the package exports only two of its module's names.
+        # siren-pytorch 0.1.7 exports only two of its module's names from the package.
         "siren_pytorch": [SirenNet, SirenWrapper],
         "siren_pytorch.siren_pytorch": [SirenNet, SirenWrapper, Modulator],
     }.items():

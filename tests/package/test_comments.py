@@ -108,7 +108,7 @@ def test_missing_names_are_found() -> None:
     ]
     assert missing("elementwise/loop.h, `docs/sine.md`, cluster/*.cuh (see setup.py)") == []
     assert missing("new_op.py") == [] and missing("../new_op.py", "tools/native") == []
-    assert missing("ew_op.py") == ["ew_op.py"], "the end of a path begins with a folder or a file"
+    assert missing("ew_op.py") == ["ew_op.py"], "a name must match whole parts of a path"
     assert crossed("[loop.h](csrc/elementwise/loop.h), [old.h](csrc/elementwise/loop.h)") == [
         "old.h"
     ]

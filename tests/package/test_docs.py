@@ -181,7 +181,7 @@ def test_lines_of_use() -> None:
 
 
 def test_commands_that_install_are_run_in_a_fresh_tree() -> None:
-    """tools/check_install.sh runs this block; CI runs the script by `make check-install`."""
+    """tools/check_install.sh runs the README's block of install commands. CI runs this script."""
     block = re.search(r"^## Install$.*?^```sh\n(.*?)^```", README, re.S | re.M)
     assert block is not None
     source = "source tools/fresh_environment.sh; install_commands README.md"

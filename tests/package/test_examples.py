@@ -118,7 +118,7 @@ def test_sine_cnn(example, device: str) -> None:
 
 @pytest.fixture(scope="module", params=DEVICES)
 def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
-    """The script's output and pictures. In .ci/run the script has already run on the CPU."""
+    """The output and pictures of digits.py. In .ci/run the script has already run on the CPU."""
     if (made := os.environ.get("TREADLE_DEMO")) and request.param == "cpu":
         said = (Path(made) / "said.txt").read_text()
         return subprocess.CompletedProcess([], 0, said, ""), Path(made), request.param

@@ -1,4 +1,5 @@
-"""The agent learns to look, remember and walk. In its loop the host reads no values of tensors."""
+"""The agent of examples/agent learns to look, remember and walk. In its loop, the host reads no
+values of tensors."""
 
 from __future__ import annotations
 

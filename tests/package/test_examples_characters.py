@@ -1,4 +1,4 @@
-"""The character model learns, writes, resumes, and refuses bad input."""
+"""examples/characters.py trains its model, writes text, resumes, and refuses bad input."""
 
 from __future__ import annotations
 

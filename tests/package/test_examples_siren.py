@@ -1,4 +1,4 @@
-"""The photograph is learnt and differentiated correctly, and the Helmholtz equation is solved."""
+"""The examples of Siren learn and differentiate a photograph, and solve the Helmholtz equation."""
 
 from __future__ import annotations
 

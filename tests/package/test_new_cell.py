@@ -1,5 +1,5 @@
-"""The skeleton of `make new-cell` fails the comparison with its paper, and passes all tests of
-cells once its formula is written."""
+"""The skeleton that `make new-cell` writes fails the comparison with its paper's equations. Once
+its formula and these equations are written, it passes the tests of cells."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LAWS = ("test_numbers.py", "test_gradients.py", "test_transforms_vmap.py")
 def test_the_skeleton_of_a_cell(tmp_path: Path) -> None:
     copy, tree = Copy(tmp_path, cuda=False, gpu=""), tmp_path
     copy.refresh()
-    # Only Python files change, so the built libraries serve.
+    # Only Python files change, so the copy can use this tree's libraries.
     (tree / "python_pkg/treadle/lib").symlink_to(Path(treadle.__file__).parent / "lib")
     made = subprocess.run(
         ["make", "--no-print-directory", "new-cell", f"NAME={NAME}", f"PYTHON={sys.executable}"],

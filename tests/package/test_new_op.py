@@ -1,7 +1,7 @@
 """The skeleton of `make new-op` fails tests/laws, and passes once its formula is written.
 
-The test builds a copy of the tree in build/new_op, like the mutants. The copy reuses the objects in
-build/native. If there are none, its first build takes minutes.
+The test builds a copy of the tree in build/new_op, as tests/mutants/run.py does for mutants. The
+copy reuses the objects in build/native. If there are none, the copy's first build takes minutes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""tools/check_words.py reports every violation, and its rules match the glossary."""
+"""tools/check_words.py reports every violation, and its rules match those of CONTRIBUTING.md."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.support.layouts import expanded, misaligned, padded_rows, strided, tr
 from treadle import reference
 
 # Leading dimensions, I, O. They include coordinates, odd sizes, widths that are not multiples of a
-# vector, and empty tensors.
+# vector's width, and empty tensors.
 SIZES: tuple[tuple[tuple[int, ...], int, int], ...] = (
     ((), 5, 7),
     ((4,), 0, 3),

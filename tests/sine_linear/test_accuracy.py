@@ -35,8 +35,8 @@ def phases(reach: float, count: int, device: str) -> Tensor:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("reach", [0.1, 4.0, 30.0, 1e4, 1e6, 1e30])
 def test_cosine_of_floats(reach: float, device: str) -> None:
-    """The error of the cosine, which is computed from the sine and 16 bits, is below 1e-7. That of
-    torch's cosine is below 4e-8."""
+    """The error of the cosine, which is computed from the sine and 16 saved bits, is below 1e-7.
+    That of torch's cosine is below 4e-8."""
     u = phases(reach, 1 << 20, device)
     y, cosine = of_phases(u)
     assert worst(y.double() - u.double().sin()) < 1e-7

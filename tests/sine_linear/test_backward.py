@@ -127,8 +127,8 @@ def test_what_the_mask_wants(dtype: torch.dtype, mask: tuple[bool, ...], device:
 def test_the_slope_with_the_gradient_of_the_bias(
     dtype: torch.dtype, bias: bool, layers: tuple[int, ...], device: str
 ) -> None:
-    """The slope is the fourth result, or overwrites the gradient. Callers compute the products with
-    this slope themselves."""
+    """One op returns the slope as its fourth result, and another overwrites the gradient with it.
+    Callers compute the products with this slope themselves."""
     for rows in (0, 9, 300, 5000):
         make = Make("slope", device, dtype)
         args = backward_arguments(make, (rows,), 64, inputs=64, layers=layers)

@@ -62,8 +62,8 @@ def test_a_backward_pass_is_one_op(
 def test_a_large_gradient_is_gone_when_its_slope_is_multiplied(
     dtype: torch.dtype, device: str
 ) -> None:
-    """The slope overwrites the gradient, so there is no third tensor of this size, as in plain
-    PyTorch."""
+    """The slope replaces the gradient, so the products run without a further tensor of this
+    size."""
     rows = (1 << 24) // (512 * dtype.itemsize)
     *tensors, omega = sine_arguments(Make("large", device, dtype), (rows,), (8, 512)).args
     leaves = [t.requires_grad_() for t in tensors]

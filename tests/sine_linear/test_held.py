@@ -1,4 +1,5 @@
-"""The slope overwrites a large gradient only if nothing else references it."""
+"""The backward pass of the sine layer overwrites a large gradient only if nothing else references
+that gradient."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""sine_linear for sizes, strides, dtypes and omegas that Hypothesis draws, by the rule.
+"""Tests sine_linear with sizes, strides, dtypes and omegas that Hypothesis draws.
 
-Results, gradients and, in float64, second derivatives are checked.
+The tests check results, gradients and, in float64, second derivatives. tests/support/rule.py
+defines the tolerance.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Arguments = tuple[list[Tensor | None], float]
 
 @st.composite
 def arguments(draw: st.DrawFn) -> Arguments:
-    """Small sizes, some of them wider than a vector. Every tensor has a different layout."""
+    """Small sizes, some of which exceed a SIMD vector. Each tensor's layout is drawn separately."""
     i, o = (draw(st.sampled_from([0, 1, 2, 3, 4, 5, 8, 17, 64])) for _ in range(2))
     lead = tuple(draw(st.lists(st.sampled_from([0, 1, 2, 3, 9]), max_size=3)))
     layers = draw(st.sampled_from([(), (), (), (1,), (3,)]))

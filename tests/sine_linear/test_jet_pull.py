@@ -1,6 +1,6 @@
-"""Siren.jet for only value and gradient, with few outputs. In eager mode, one autograd Node
-computes this. It saves few values for the backward pass, and recomputes the others for a chunk of
-points at a time."""
+"""Siren.jet without second derivatives, for networks with few outputs. In eager mode, one autograd
+Node computes the value and the gradient. This Node saves few values for the backward pass, and
+recomputes the others for a chunk of points at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SineLinear and Siren: PyTorch's conventions, and the initialisation of the paper."""
+"""SineLinear and Siren: PyTorch's conventions, and the initialisation of the SIREN paper."""
 
 from __future__ import annotations
 

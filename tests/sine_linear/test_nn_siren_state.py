@@ -1,4 +1,4 @@
-"""Siren's state dict: its omegas, and conversion to the paper's code and siren-pytorch."""
+"""Siren's state dict: its omegas, and conversion to the SIREN paper's code and siren-pytorch."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def omega_of(k: int) -> float:
 
 
 class PaperLayer(nn.Module):
-    """A sine layer that contains a linear module. Its state dict has `linear.weight`."""
+    """The SIREN paper's sine layer, which contains a linear module: `linear.weight`."""
 
     def __init__(self, rows: int, columns: int, omega: float) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class PaperLayer(nn.Module):
 
 
 class Paper(nn.Module):
-    """A network of these layers. Its state dict has `net.{k}.linear.weight`, and `net.{K}.weight`
+    """A network of PaperLayers. Its state dict has `net.{k}.linear.weight`, and `net.{K}.weight`
     for a linear last layer."""
 
     def __init__(self, sizes: list[int], linear: bool) -> None:

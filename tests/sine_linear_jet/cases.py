@@ -14,7 +14,7 @@ from treadle import reference
 SECONDS = ("none", "laplacian", "hessian_diagonal")
 OMEGA = 1.7
 # Leading dimensions, I, O, coordinates. They include odd sizes, widths that are not multiples of a
-# vector, and empty tensors.
+# vector's width, and empty tensors.
 SIZES: tuple[tuple[tuple[int, ...], int, int, int], ...] = (
     ((), 5, 3, 2),
     ((2,), 2, 3, 1),

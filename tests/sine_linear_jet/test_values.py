@@ -98,9 +98,9 @@ def test_near_quarter_turns(dtype: torch.dtype, second: str, omega: float, devic
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
 def test_first_parts_alone_near_quarter_turns(dtype: torch.dtype, device: str) -> None:
     """The loss depends only on y_1, the first derivative of the output. So the gradient of the
-    value needs z_1, the first derivative of the sine's argument. It is computed as y_1 / (omega c),
-    although the cosine c is almost 0. Some of these phases are saved as exactly pi / 2 or 3 pi / 2,
-    or as a cosine of 0."""
+    value needs z_1, the first derivative of the sine's argument. The op computes z_1 as y_1 /
+    (omega c), although the cosine c is almost 0. Some of these phases are saved as exactly pi / 2
+    or 3 pi / 2, or as a cosine of 0."""
     distance = torch.linspace(-3e-4, 3e-4, 1001, dtype=torch.float64)
     u = torch.cat([0.5 * math.pi + distance, 1.5 * math.pi + distance])
     # Rounding u to a half type may change it by 5e-4, so a second input adds the difference.

@@ -1,5 +1,6 @@
-"""Bad cases for any op: one argument has the wrong dtype or device, or no storage. `run(make, name,
-change)` calls the op with valid arguments, after applying `change` to the argument `name`."""
+"""Bad cases for any op: one argument has the wrong dtype, device or layout, or no storage.
+`run(make, name, change)` calls the op with valid arguments, after applying `change` to the argument
+`name`."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def add_bad() -> list[Bad]:
 
 
 def bool_refused(op: str, call: Callable[..., Any]) -> Bad:
-    """A call with bool arguments of an op that keeps integers."""
+    """A call, with bool arguments, of an op that returns integers for integers."""
     return Bad(
         f"{op} bool",
         lambda m: call(m, of_dtype(m, torch.bool, 4)),

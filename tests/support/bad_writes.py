@@ -122,7 +122,7 @@ def writing(op: str, call: Callable[..., Any], inplace: Callable[..., Any], x: s
 
 
 def integers_refused(op: str, inplace: Callable[..., Any], x: str) -> Bad:
-    """An in-place call on integers of an op whose result is floating-point."""
+    """An in-place call, on integers, of an op whose result is always floating-point."""
     return Bad(
         f"{op}_ integers",
         lambda m: inplace(m, m(4, dtype=torch.int32)),

@@ -82,8 +82,8 @@ def sized_call(
     if op.name == "sine_linear":
         return sine_linear_cases.sine_arguments(make, cell[:1], cell[1:])
     if op.name == "sine_linear_jet":
-        # No other size may be 7, the number of parts: torch.compile would use one symbol for both
-        # sizes.
+        # The jet has 7 parts. No other size may be 7, because torch.compile would use one symbol
+        # for both sizes.
         return jet_cases.jet_arguments(make, cell[:1], cell[1:], coordinates=5)
     if op.name == "affine_scan":
         return scan_cases.scan_arguments(make, cell)

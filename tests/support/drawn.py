@@ -46,7 +46,7 @@ def values(
         t = torch.randn(size, generator=generator, dtype=torch.float64) * 3 * by
         chosen = torch.tensor(SPECIAL, dtype=torch.float64)[which]
     else:
-        # Half types round the larger integers.
+        # The reach is 100, 1,000 or 10,000. Half types round the larger integers.
         reach = 10 ** (seed % 3 + 2)
         t = torch.randint(-reach, reach, (size,), generator=generator)
         chosen = torch.tensor(WHOLE)[which]
@@ -56,8 +56,8 @@ def values(
 
 @st.composite
 def shapes(draw: st.DrawFn) -> tuple[int, ...]:
-    """Small shapes with zeros and ones among the sizes, and rows longer than any vector or
-    block."""
+    """Small shapes with zeros and ones among the sizes, and rows longer than any SIMD vector
+    or thread block."""
     sizes = st.sampled_from([3, 5, 2, 8, 1, 0])
     shape = draw(st.lists(sizes, max_size=4))
     if shape and draw(st.booleans()):

@@ -34,8 +34,8 @@ DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 
 class Make:
-    """Makes a case's tensors. They are seeded by its name, computed on the CPU, and moved to the
-    device."""
+    """Makes the tensors of a case. The name of the case seeds their values, which are computed on
+    the CPU and moved to the device."""
 
     def __init__(self, name: str, device: str, dtype: torch.dtype) -> None:
         self.device, self.dtype = device, dtype

@@ -26,7 +26,7 @@ OF_TORCH = f"lib/torch-{'.'.join(torch.__version__.split('.')[:2])}"
 
 
 def copy(folder: Path, **facts: Any) -> Path:
-    """Copies treadle into `folder`, for PYTHONPATH, and changes these build facts.
+    """Copies treadle into `folder`, for PYTHONPATH, and overwrites the build facts in `facts`.
 
     The copy contains one build, that of the running torch.
     """

@@ -1,4 +1,4 @@
-"""Layouts in memory: each function returns an equal tensor in its layout."""
+"""Memory layouts: each function returns a tensor in the layout that the function is named after."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def reversed_dims(t: Tensor) -> Tensor:
 
 
 def strided(t: Tensor) -> Tensor:
-    """Every second element of a row."""
+    """Each row is every second element of a longer row."""
     if t.dim() == 0:
         return misaligned(t)
     buffer = t.new_zeros(*t.shape[:-1], 2 * t.shape[-1])

@@ -1,4 +1,4 @@
-"""The tolerance of results, derived from the error of plain PyTorch."""
+"""The rule: the tolerance of results, derived from the error of plain PyTorch."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ def within_rule(
     slack: float = 1,
 ) -> None:
     """Checks that the error is at most twice that of the composition (for gradients, three times)
-    plus 8 eps times the largest value. In float64 it is at most 1e-11 times the largest value.
+    plus 8 eps times the largest value. In float64, the error is at most 1e-11 times the largest
+    value.
 
-    ``truth`` is the composition of the same inputs in float64, ``composition`` in their dtype.
-    ``slack`` multiplies the whole bound; tests that set it explain why.
+    The composition is the formula in plain PyTorch ops. ``composition`` is its result in the dtype
+    of the inputs, and ``truth`` its result for the same inputs in float64. ``slack`` multiplies the
+    whole bound; tests that set it explain why.
     """
     assert actual.shape == truth.shape == composition.shape, f"{what}: {actual.shape}"
     assert actual.dtype == composition.dtype, f"{what}: {actual.dtype}, not {composition.dtype}"
@@ -64,7 +66,7 @@ def gradients(
 
 
 def obeys(op: Op, call: Call, *, backward: bool = True, slack: float = 1) -> None:
-    """Checks results, and gradients of all differentiable arguments, by the rule."""
+    """Checks results, and gradients of all differentiable arguments, with `within_rule`."""
     leaves = op.leaves(call) if backward else []
     if not leaves:
         runs = [

@@ -1,10 +1,10 @@
 """Selects the tests of a run and orders them.
 
-All cases of an entry of SLOW together take 10 seconds or more on one worker. `--slow=none`, which
-`make test` uses, leaves these entries out. `--slow=some`, which .ci/run uses, runs entries that
-together take at most `--slow-limit` seconds: a part of all entries, a different part for each
-commit, and then entries whose sources changed since the last commit that ran all tests
-(.ci/full_run).
+All cases of an entry of SLOW (slow.py) together take 10 seconds or more on one worker.
+`--slow=none`, which `make test` uses, leaves these entries out. `--slow=some`, which .ci/run uses,
+runs entries that together take at most `--slow-limit` seconds: a part of all entries, a different
+part for each commit, and then entries whose sources changed since the last commit that ran all
+tests (.ci/full_run).
 """
 
 from __future__ import annotations
