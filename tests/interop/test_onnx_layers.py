@@ -107,7 +107,8 @@ def test_resets_lengths_and_cells(kind: str) -> None:
 
 
 class ReluLengths(nn.Module):
-    """RNNs with relu, whose rows are moved to end at the last step."""
+    """Calls RNNs with relu and lengths. Such a layer moves each row so that it ends at the last
+    step."""
 
     def __init__(self) -> None:
         super().__init__()

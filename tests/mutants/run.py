@@ -231,14 +231,14 @@ class Queue:
 def asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", help="mutants, tables or patterns (default: all)")
-    parser.add_argument("--since", metavar="COMMIT", help="only mutants changed after COMMIT")
+    parser.add_argument("--since", metavar="COMMIT", help="only what changed after COMMIT")
     parser.add_argument("--list", action="store_true", help="list the mutants and exit")
     parser.add_argument("--jobs", type=int, default=1, help="parallel copies (3 GB memory each)")
     parser.add_argument("--record", type=Path, metavar="FILE", help="JSON file to add verdicts to")
-    parser.add_argument("--unrecorded", action="store_true", help="skip mutants that FILE lists as killed")
+    parser.add_argument("--unrecorded", action="store_true", help="skip mutants killed in FILE")
     kept = parser.add_mutually_exclusive_group()
-    kept.add_argument("--build", type=Path, metavar="FOLDER", help="compile into FOLDER, do not test")
-    kept.add_argument("--built", type=Path, metavar="FOLDER", help="test the libraries in FOLDER")
+    kept.add_argument("--build", type=Path, metavar="FOLDER", help="compile into FOLDER, no tests")
+    kept.add_argument("--built", type=Path, metavar="FOLDER", help="test what --build compiled")
     return parser.parse_args()
 
 
