@@ -1,4 +1,4 @@
-"""The benchmarks of treadle.jax: their rows, what is compared, and the lines of the page."""
+"""The benchmarks of treadle.jax: their rows, what is compared, and the table in docs/interop.md."""
 
 from __future__ import annotations
 

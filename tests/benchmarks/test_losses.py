@@ -1,4 +1,4 @@
-"""The losses of LLTM, LSTM and GRU: the script runs, and the page has its results."""
+"""The losses of LLTM, LSTM and GRU: recurrent_losses.py runs, and its results become table rows."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_the_page_is_short_and_has_no_target_of_ours() -> None:
     tables_of_the_page = "\n".join(line for line in TEXT.splitlines() if line.startswith("|"))
     assert not re.search(r"rl_shapes|sweep_targets|algorithm|target|at (most|least)|make_step",
                          tables_of_the_page)  # fmt: skip
-    assert page.PICTURE.stat().st_size < 150_000, "python benchmarks/pages/performance_page.py"
+    assert page.PICTURE.stat().st_size < 150_000, "run benchmarks/pages/performance_page.py"
 
 
 def test_only_what_others_wrote_is_a_baseline() -> None:

@@ -41,4 +41,4 @@ def test_the_picture(tmp_path: Path) -> None:
     page.draw(tmp_path / "planner.png", points=8)
     with Image.open(tmp_path / "planner.png") as drawn, Image.open(page.PICTURE) as kept:
         assert abs(drawn.width - kept.width) < 40 and kept.format == "PNG"
-    assert page.PICTURE.stat().st_size < 150_000, "python benchmarks/pages/planner_page.py"
+    assert page.PICTURE.stat().st_size < 150_000, "run benchmarks/pages/planner_page.py"

@@ -1,4 +1,4 @@
-"""The benchmarks of resets: rows, baselines that give the same results, and the page."""
+"""The benchmarks of resets: rows, baselines that give the same results, and the tables."""
 
 from __future__ import annotations
 

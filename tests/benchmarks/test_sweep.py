@@ -295,4 +295,4 @@ def test_the_readme_has_one_line_of_them(results: list[Row]) -> None:
 
 
 def test_the_picture_is_small() -> None:
-    assert sweep_page.PICTURE.stat().st_size < 150_000, "python benchmarks/pages/sweep_page.py"
+    assert sweep_page.PICTURE.stat().st_size < 150_000, "run benchmarks/pages/sweep_page.py"

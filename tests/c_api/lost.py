@@ -29,7 +29,7 @@ def driver(name: str, *arguments: Any) -> None:
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory in the current context: that of x, and that for the result."""
+    """Memory in the current context, for the input x and for the result."""
 
     x: int
     out: int

@@ -22,7 +22,7 @@ STRICT = ("-Wall", "-Wextra", "-Werror", "-pedantic")
 def compiler(name: str) -> str:
     found = shutil.which(name)
     if found is None:
-        pytest.skip(f"no {name} to compile a program with")
+        pytest.skip(f"needs {name}")
     return found
 
 
@@ -120,7 +120,7 @@ def test_info_is_json() -> None:
 def test_the_library_needs_no_torch_and_no_python() -> None:
     tool = shutil.which("ldd")
     if tool is None:
-        pytest.skip("no ldd to ask what the library needs")
+        pytest.skip("needs ldd")
     needed = subprocess.run([tool, _build.kernels_path()], capture_output=True, text=True).stdout
     assert "libc.so" in needed
     names = re.sub(r"\(0x[0-9a-f]+\)", "", needed)  # addresses, whose digits may spell c10

@@ -69,7 +69,7 @@ def test_the_same_calls_in_this_process() -> None:
 
 
 @pytest.mark.parametrize("function", [f for f in FUNCTIONS if f != "treadle_get_launch"])
-@pytest.mark.skipif(HAS_CUDA, reason="this library has CUDA")
+@pytest.mark.skipif(HAS_CUDA, reason="needs a library without CUDA")
 def test_cuda_asked_of_a_library_without_it(function: str) -> None:
     for index in (0, 3, -1):
         call = good(function)

@@ -25,8 +25,8 @@ from treadle import _build
 
 ROOT = Path(__file__).resolve().parents[2]
 CALLS = [name for name in native.FUNCTIONS if name != "treadle_get_launch"]
-X86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="reads the float mode of x86-64")
-LINUX = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's /proc")
+X86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="reads x86-64's float mode")
+LINUX = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 
 
 def fails(name: str) -> str:
@@ -208,7 +208,7 @@ print(os.waitstatus_to_exitcode(status))
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_a_forked_process_goes_on() -> None:
     assert in_process(AFTER_FORK) == "7"
 

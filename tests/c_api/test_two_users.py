@@ -1,4 +1,4 @@
-"""Using torch's ops and kernels.h at the same time in one process does not change the bits."""
+"""Using torch's ops and kernels.h at the same time in one process does not change the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""kernels/math/sine_tables.h equals the output of tools/sine_tables.py, whose claims are true."""
+"""kernels/math/sine_tables.h equals the output of tools/sine_tables.py, and tools/hard_arguments.py
+finds the hardest arguments."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def test_how_near_a_number_comes_to_a_multiple_of_half_pi() -> None:
 
 
 def test_hard_arguments_are_the_hardest() -> None:
-    """Compares the search with a trial of all numbers of formats with few bits."""
+    """Compares the search with a trial of all numbers, in formats with few bits."""
     one = 1 << DIGITS
     for bits in (6, 9):
         for e in range(1 - bits, LARGEST, 7):

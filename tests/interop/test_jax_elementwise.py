@@ -76,7 +76,7 @@ def test_scale(dtype: str, factor: float) -> None:
     x = (jnp.arange(12) % 5).astype(dtype).reshape(3, 4)
     ours, theirs = functions.scale(x, factor), x * factor
     assert ours.dtype == theirs.dtype
-    # JAX rounds the factor to a half type first; we compute in float32 and round once.
+    # JAX rounds the factor to a half type first; treadle computes in float32 and rounds once.
     tolerance = 2.0**-7 if dtype in ("float16", "bfloat16") else 0
     assert np.allclose(np.float64(ours), np.float64(theirs), rtol=tolerance, atol=0)
 

@@ -17,7 +17,8 @@ from tests.recurrent.formula import cells
 from tests.recurrent.formula.test_formula_functions import CALLS, POINTS, cell_of
 from treadle import Cell
 
-# GRU has gates of only one product. The others have one, three and no states besides h.
+# In GRU, some gates use only one of the two products. The others have one, three and no states
+# besides h.
 EACH_CELL = pytest.mark.parametrize(
     "cell", [cells.GRU, cells.COUPLED, cells.SLSTM, cells.LIGRU], ids=lambda cell: cell.name
 )

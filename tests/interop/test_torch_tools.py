@@ -168,7 +168,7 @@ def test_counters(kind: str, count: Callable[[Net], Any]) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_opacus(kind: str) -> None:
     """Opacus' validator reports the layer, its `fix` replaces the layer with Opacus' own, and the
-    result trains privately."""
+    result trains with differential privacy."""
     opacus = pytest.importorskip("opacus")
     validators = pytest.importorskip("opacus.validators")
     net = replaced(kind)

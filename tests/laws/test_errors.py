@@ -33,7 +33,7 @@ def test_message(bad: Bad, device: str) -> None:
     raises_its_message(bad, device)
     x = torch.ones(5, device=device)
     doubled = treadle.scale(x, 2)
-    assert device == "meta" or doubled.tolist() == [2.0] * 5, "unusable after the error"
+    assert device == "meta" or doubled.tolist() == [2.0] * 5, "ops fail after the error"
 
 
 def test_every_bad_case_has_a_name_of_its_own() -> None:

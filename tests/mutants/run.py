@@ -99,7 +99,7 @@ def git(*arguments: str) -> subprocess.CompletedProcess[str]:
 def changed_since(commit: str) -> set[str]:
     done = git("diff", "--name-only", commit, "--")
     if done.returncode:
-        raise SystemExit(f"mutants: --since needs the history: {done.stderr.strip()}")
+        raise SystemExit(f"mutants: --since must be a known commit: {done.stderr.strip()}")
     return set(done.stdout.splitlines())
 
 

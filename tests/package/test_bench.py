@@ -49,7 +49,7 @@ def test_a_wrong_result_has_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert ("inference_treadle_us" in row) == (row["cell"] == "LSTM")
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="tests the message without a GPU")
 def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert __main__.main(["--bench"]) == 1
     assert "needs a CUDA GPU" in capsys.readouterr().err

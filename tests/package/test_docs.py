@@ -236,7 +236,7 @@ def test_names_of_the_package_exist() -> None:
 @pytest.mark.parametrize("page", readme_numbers.PAGES, ids=lambda page: page.stem)
 def test_numbers_are_those_of_the_committed_results(page: Path) -> None:
     text = page.read_text()
-    assert readme_numbers.PAGES[page](text, tables.machines()) == text, "make readme-numbers"
+    assert readme_numbers.PAGES[page](text, tables.machines()) == text, "run make readme-numbers"
 
 
 @pytest.mark.parametrize("page", readme_numbers.PAGES, ids=lambda page: page.stem)
@@ -254,12 +254,12 @@ def test_figures_of_sine_are_those_of_this_build() -> None:
         y = pair["treadle"](torch.tensor(worst["at"]))
         error = sine_error.exact_error(name, worst["at"], float(y))
         assert round(error, 4) == worst["ulp"], (
-            f"python docs/figures/sine_error.py: {name} has {error}"
+            f"run python docs/figures/sine_error.py: {name} has {error}"
         )
         for label, dtype in sine_error.HALVES.items():
             now = sine_error.misrounded(name, "treadle", dtype)
             assert found["halves"][label][name]["treadle"] == now, (
-                "python docs/figures/sine_error.py"
+                "run python docs/figures/sine_error.py"
             )
     assert (ROOT / "docs" / "figures" / "sine_error.png").stat().st_size < 150_000
 
@@ -295,7 +295,7 @@ def test_readme_is_short() -> None:
     long = [line for line in lines if len(line) > 100 and not line.startswith(("|", "!["))]
     assert len(lines) <= 140 and not long
     picture = ROOT / "docs" / "figures" / "front_page.png"
-    assert picture.stat().st_size < 250_000, "python docs/figures/front_page.py"
+    assert picture.stat().st_size < 250_000, "run docs/figures/front_page.py"
 
 
 def test_pages_are_as_short_as_they_may_be() -> None:

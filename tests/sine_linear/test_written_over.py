@@ -193,7 +193,7 @@ def test_an_argument_that_was_written_over_still_raises() -> None:
         y.sum().backward()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="measures what CUDA allocates")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_memory_is_that_of_one_result_more() -> None:
     peaks = []
     for write in (times_, times):

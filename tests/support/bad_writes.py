@@ -18,7 +18,7 @@ def halves_of_nine(make: Make) -> tuple[Tensor, Tensor]:
 
 
 def elementwise(op: str, call: Callable[..., Any], first: str, computed: str) -> list[Bad]:
-    """Rules for the first argument and the result of every elementwise op."""
+    """Calls that break a rule for the first argument or the result of an elementwise op."""
     real_devices = ("cpu", "cuda")
     result = f"{op}: {computed} must give a result of an integer or floating-point dtype, got "
     layout = f"{op}: tensors must be dense and on a CPU or CUDA device, got a "
@@ -64,7 +64,7 @@ def elementwise(op: str, call: Callable[..., Any], first: str, computed: str) ->
 
 
 def writing(op: str, call: Callable[..., Any], inplace: Callable[..., Any], x: str) -> list[Bad]:
-    """Rules for out= and in-place calls."""
+    """Calls that break a rule for out= or for in-place calls."""
     memory = "must have memory of its own for every element, got shape [4] and strides [0]"
     apart = "got one that partly overlaps it"
     leaf = "a leaf Variable that requires grad is being used in an in-place operation."

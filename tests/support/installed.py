@@ -26,7 +26,7 @@ OF_TORCH = f"lib/torch-{'.'.join(torch.__version__.split('.')[:2])}"
 
 
 def copy(folder: Path, **facts: Any) -> Path:
-    """Copies treadle into `folder`, for PYTHONPATH, and overwrites the build facts in `facts`.
+    """Copies treadle into `folder`, for PYTHONPATH, and updates its build facts with `facts`.
 
     The copy contains one build, that of the running torch.
     """
@@ -67,11 +67,11 @@ def python(
 
 
 def held_to(isa: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs Python in the source tree with this treadle, limited to a smaller instruction set."""
+    """Runs Python in the source tree with this treadle, limited to the instruction set `isa`."""
     widest = _build.kernels_info()["isa"]
     if ISAS.index(isa) >= ISAS.index(widest):
         # This process tests `isa` itself, or the processor does not support it.
-        pytest.skip(f"this process runs {widest}")
+        pytest.skip(f"needs more than {isa}, got {widest}")
     path = os.pathsep.join([str(Path(treadle.__file__).parents[1]), str(ROOT)])
     return subprocess.run(
         [sys.executable, *arguments],

@@ -15,7 +15,7 @@ def dense(t: Tensor) -> Tensor:
 
 
 def transposed(t: Tensor) -> Tensor:
-    """The last two dimensions swapped in memory."""
+    """The last two dimensions are swapped in memory."""
     if t.dim() < 2:
         return strided(t)
     return t.transpose(-1, -2).contiguous().transpose(-1, -2)
@@ -46,7 +46,7 @@ def padded_rows(t: Tensor) -> Tensor:
 
 
 def misaligned(t: Tensor) -> Tensor:
-    """Begins one element after an aligned address."""
+    """The tensor begins one element after an aligned address."""
     buffer = t.new_zeros(t.numel() + 1)
     buffer[1:].copy_(t.reshape(-1))
     return buffer[1:].view(t.shape)

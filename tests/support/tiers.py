@@ -90,8 +90,8 @@ def slow_key(test: str) -> str | None:
 
 
 def left_out(keys: Iterable[str], which: str, limit: float) -> set[str]:
-    """The entries of SLOW that a run leaves out. ``limit`` is in the unit of SLOW. The first part
-    is not limited, so all entries run in PARTS commits."""
+    """The entries of SLOW that a run leaves out. ``limit`` is in seconds, like SLOW. The first part
+    is not limited, so every entry runs at least once in PARTS commits."""
     if which == "all":
         return set()
     if which == "none":
