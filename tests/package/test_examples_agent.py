@@ -206,7 +206,8 @@ def walk(world: Any, to: torch.Tensor, side: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("right", [True, False])
 def test_who_knows_the_corner_finds_it(load: Load, right: bool) -> None:
-    """Four steps always lead to the corner, and only the correct corner gives a reward of 1."""
+    """An episode ends when the agent reaches a corner. Only the correct corner gives a reward of
+    1."""
     module, loop = load("agent_world"), started(load, "cpu")
     world, lengths = loop.world, set()
     for _ in range(40):
