@@ -60,8 +60,8 @@ report() {
 }
 
 # Uses the library that was copied here, if it loads; otherwise builds everything from source. If
-# only _C is missing for this Python, compiles _C, which needs a compiler and pybind11. Without _C,
-# only treadle.launch_info and calls of the planner fail.
+# only the extension module treadle._C is missing for this Python, compiles it, which needs a
+# compiler and pybind11. Without this module, only treadle.launch_info and calls of the planner fail.
 prepare() {
   local start=$SECONDS status=0 how="library carried" suffix
   if [ -e python_pkg/treadle/lib ] && "$PYTHON" -c 'import treadle' 2>"$OUTDIR/build.log"
@@ -98,7 +98,7 @@ run_test() {
   local start=$SECONDS status=0
   local arguments=("$@")
   [ $# -gt 0 ] || arguments=(-n 8 -k cuda tests)
-  # -v prints each result at once. So even if the run exceeds its time limit, the log has failures.
+  # -v prints each result at once. So the log has the failures even if the run takes too long.
   limited 480 "$PYTHON" -m pytest -v -ra -p no:cacheprovider -p tests.support.failures \
     "${arguments[@]}" \
     >"$OUTDIR/test.log" 2>&1 || status=$?
@@ -123,7 +123,8 @@ run_sanitize() {
   logs=$(mktemp -d)
   # racecheck and synccheck skip kernels of other libraries, on which racecheck is slow. By default,
   # they run only lltm_cell and vector_add, whose kernels use shared memory and barriers. initcheck
-  # must see every kernel; otherwise it takes memory that a skipped kernel wrote for uninitialised.
+  # must see every kernel. Otherwise it reports memory as uninitialised although a skipped kernel
+  # wrote this memory.
   for option in --kernel-name --kernel-regex; do
     if compute-sanitizer --help 2>/dev/null | grep -q -- "$option\b"; then
       filter=("$option" kns=treadle)

@@ -86,17 +86,17 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--name", help="name of the files (default: DEVICE-SUITES)")
     parser.add_argument("--compare", type=Path, metavar="OLD.json", help="an older run's results")
     parser.add_argument(
-        "--only", nargs="+", default=[""], metavar="TEXT", help="rows whose key contains a TEXT"
+        "--only", nargs="+", default=[""], metavar="TEXT", help="rows whose key contains any TEXT"
     )
-    parser.add_argument("--gpus", type=int, default=1, help="GPUs that share rows, if allowed")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="torch's on a CPU")
+    parser.add_argument("--gpus", type=int, default=1, help="number of GPUs that share the rows")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="of torch, on a CPU")
     parser.add_argument("--quick", action="store_true", help="a trial: tiny inputs, few rounds")
     parser.add_argument("--list", action="store_true", help="print the rows' keys and stop")
     chosen = parser.parse_args(arguments)
     if chosen.device == "cuda" and not torch.cuda.is_available():
-        parser.error("there is no GPU here: --device cpu")
+        parser.error("there is no GPU here; use --device cpu")
     if chosen.device == "cuda" and not 1 <= chosen.gpus <= torch.cuda.device_count():
-        parser.error(f"--gpus must be 1 to {torch.cuda.device_count()}, as many as there are here")
+        parser.error(f"--gpus must be from 1 to {torch.cuda.device_count()}, got {chosen.gpus}")
     return chosen
 
 
@@ -113,7 +113,7 @@ def progress(plans: list[Plan]) -> Iterable[Plan]:
 
 
 def say(row: Row) -> None:
-    """Prints one line immediately, so that the log of an interrupted run has it."""
+    """Prints the row as one line immediately, so that the log of an interrupted run has it."""
     if not sys.stderr.isatty():
         print("  ".join([row["key"], *filter(None, report.cells(row)[1:6])]), flush=True)
 
@@ -125,8 +125,8 @@ def plans_of(suites: list[str], settings: Settings, only: list[str]) -> list[Pla
 
 
 def measured(plans: list[Plan], again: Callable[[], list[Plan]], gpus: int) -> Iterator[Row]:
-    """Yields the rows of these plans, first those that several GPUs may share. `again` is called in
-    the process of each GPU, and makes the same plans there."""
+    """Yields the rows of these plans. Plans that may run on any GPU are measured first, with a process
+    for each GPU. Each of these processes calls `again` to make the same plans."""
     shared = [plan.key for plan in plans if plan.on_any_gpu] if gpus > 1 else []
     yield from spread.measure(shared, again, spread.visible(gpus))
     for plan in progress([plan for plan in plans if plan.key not in shared]):
@@ -150,7 +150,7 @@ def main(arguments: list[str] | None = None) -> int:
     again = partial(plans_of, chosen.suite, settings, chosen.only)
     plans = again()
     if not plans:
-        print("no such rows: --list prints the keys of those that there are", file=sys.stderr)
+        print("no row matches --only; --list without --only prints all keys", file=sys.stderr)
         return 2
     if chosen.list:
         print("\n".join(plan.key for plan in plans))

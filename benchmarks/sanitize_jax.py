@@ -14,7 +14,7 @@ import treadle.jax as functions
 
 FLOATS = ("float32", "float16", "bfloat16")
 GATES = {"gru": 3, "lstm": 4, "rnn_tanh": 1, "rnn_relu": 1}
-# T, B, I, H, directions. The first runs the algorithm cluster, the second grid.
+# T, B, I, H, directions. The first layer runs the algorithm `cluster`, the second runs `grid`.
 SIZES = ((3, 17, 5, 64, 2), (2, 20, 16, 1024, 1))
 
 

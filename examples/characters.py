@@ -71,9 +71,9 @@ class Writer(nn.Module):
         self.head = nn.Linear(settings.hidden, characters)
 
     def forward(self, text: Tensor, hx: States) -> tuple[Tensor, States]:
-        # On a GPU the products run in bfloat16. An LLTM's cell state stays in float32, because
-        # start() creates it so. It is a sum over the whole text, and bfloat16 has too few digits to
-        # add small terms to a large sum.
+        # On a GPU the products run in bfloat16. An LLTM's cell state stays in float32, the
+        # dtype in which start() creates it. The cell state is a sum over the whole text, and
+        # bfloat16 has too few digits to add small terms to a large sum.
         cuda = text.device.type == "cuda"
         with torch.autocast(text.device.type, torch.bfloat16, enabled=cuda):
             given = hx if self.states > 1 else hx[0]
@@ -248,7 +248,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.resume and any(vars(options)[n] is not None for n in ("text", *OF_A_NEW_RUN)):
         parser.error(
-            "--resume goes on with the text, the sizes and the seed that it was saved with"
+            "--resume goes on with the text, the cell, the sizes and the seed of the saved run"
         )
     for name in ("minutes", "steps", "every", "temperature", "hidden", "layers"):
         if (value := vars(options)[name]) is not None and value <= 0:
@@ -282,7 +282,7 @@ def main(arguments: list[str] | None = None) -> Training:
     train(training, options)
     print(
         f"Guessing without a context takes {math.log2(len(characters)):.2f} bits a character, "
-        f"knowing how frequent each is {unigram_bits(learnt, held_out, characters):.2f}.\n\n"
+        f"or {unigram_bits(learnt, held_out, characters):.2f} with the frequency of each known.\n\n"
         f"{training.write(options.write, options.temperature).strip()}\n\n"
         f"Go on with: python {Path(sys.argv[0])} --resume {options.output}"
     )

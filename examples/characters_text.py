@@ -71,7 +71,7 @@ def read_text(path: Path) -> str:
     if len(text) < LEAST:
         sys.exit(
             f"characters.py: {path} has {len(text):,} characters without repeated paragraphs; "
-            f"it takes {LEAST:,} to learn from"
+            f"at least {LEAST:,} are needed"
         )
     return text
 

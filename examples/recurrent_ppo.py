@@ -1,7 +1,7 @@
 """Train a GRU policy by PPO on mazes that require memory; episodes begin in the middle of rows.
 
     python examples/recurrent_ppo.py                     learn, in seconds
-    python examples/recurrent_ppo.py --ignore-resets     the same without resets: it cannot learn
+    python examples/recurrent_ppo.py --ignore-resets     without resets: the policy cannot learn
     python examples/recurrent_ppo.py --figure IMAGE.png  draw the curves of all variants, write JSON
 
 The mazes are T-mazes. The first sign in a corridor shows on which side the treasure is, and all
@@ -201,7 +201,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     rate = train(options.ignore_resets, options.seed, options.updates).rate()
     if rate < TARGET:
-        print(f"recurrent_ppo.py: {rate:.0%} of the mazes, below {TARGET:.0%}", file=sys.stderr)
+        text = f"recurrent_ppo.py: the policy solved {rate:.0%} of the mazes, below {TARGET:.0%}"
+        print(text, file=sys.stderr)
     return 0 if rate >= TARGET else 1
 
 

@@ -1,7 +1,7 @@
 """Learn the signed distance to a heart's outline from points of the outline and an eikonal loss.
 
     python examples/signed_distance.py                      learn, and print the error
-    python examples/signed_distance.py --figure IMAGE.png   also draw it, and write JSON
+    python examples/signed_distance.py --figure IMAGE.png   also draw the distance, and write JSON
 
 A signed distance u is 0 on the outline, grows by 1 per unit of length (|∇u| = 1, the eikonal
 equation) and is negative inside. The network is trained on points of the outline and their normals,

@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=256, help="largest H (default 256)")
     options = parser.parse_args()
     if not torch.cuda.is_available():
-        raise SystemExit("torch_float16.py needs a GPU: the fault is cuDNN's")
+        raise SystemExit("torch_float16.py needs a GPU, because the fault is in cuDNN")
     print(versions())
     rows = [compare(cell, **size) for cell in CELLS for size in sizes(options.hidden)]
     for row in rows:

@@ -31,7 +31,7 @@ def main() -> list[dict]:
         else:
             print("  The grid is smaller than the vector, so each thread loops over several parts.")
         print(
-            f"  It needs {launch['registers']} registers a thread and "
+            f"  The kernel needs {launch['registers']} registers a thread and "
             f"{launch['shared_bytes']} bytes of shared memory per block, so that "
             f"{launch['blocks_per_sm']} blocks\n  fit on a multiprocessor at once: "
             f"{launch['occupancy']:.0%} of the threads that it can hold."

@@ -47,7 +47,7 @@ def _facts(device: str, label: str) -> dict[str, Any]:
 
 
 def dispatcher_case(settings: Settings, op: str, backward: bool) -> Case:
-    """Times torch.ops.treadle.<op>.default against torch.add and against its twin in torch."""
+    """Times torch.ops.treadle.<op>.default against torch.add and against torch's op in TWINS."""
 
     def pair() -> tuple[torch.Tensor, torch.Tensor]:
         return tuple(  # type: ignore[return-value]

@@ -144,7 +144,7 @@ SMALL: dict[str, tuple[str, Callable[[Maker], Args]]] = {
 
 
 class View(NamedTuple):
-    name: str  # "add, both misaligned, fp16"
+    name: str  # such as "add, both misaligned, fp16"
     op: str
     make: Callable[[Maker], Args]
     layout: str  # the name without op and dtype

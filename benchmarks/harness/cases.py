@@ -19,9 +19,9 @@ from benchmarks.harness.timing import Calls, Effort, Events, Host, Wall, measure
 from benchmarks.harness.verify import Refused, as_tuple, leaves, verify
 
 OURS = "treadle"
-# Preemptions per second in a valid row; an idle machine has fewer than 10. With more preemptions,
-# times of several threads are useless: a thread that waits for a preempted one waits for a whole
-# time slice of the scheduler.
+# A row with more preemptions per second is marked `busy`; an idle machine has fewer than 10. In
+# such a row, times of several threads are useless: a thread that waits for a preempted thread waits
+# for a whole time slice of the scheduler.
 MOST_PREEMPTIONS = 30
 Row = dict[str, Any]
 
@@ -136,8 +136,8 @@ def ours(op: str) -> Callable[..., Any]:
 
 
 def calls(function: Callable[..., Any], inputs: list[tuple[Any, ...]]) -> list[Callable[[], Any]]:
-    """Returns a function for each set of inputs. It runs forward and, if an argument requires grad,
-    backward."""
+    """Returns a function for each set of inputs. Each function runs forward and, if an argument
+    requires grad, backward."""
     return [_call(function, args) for args in inputs]
 
 

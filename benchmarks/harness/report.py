@@ -112,7 +112,7 @@ def print_rows(rows: list[Row]) -> None:
 
 
 def summary(rows: list[Row]) -> list[str]:
-    """Everything that went wrong, followed by a line of totals."""
+    """Everything that went wrong, then the geometric means, and then a line of totals."""
     lines = [f"REFUSED: {row['key']}: {row['refused']}" for row in rows if "refused" in row]
     lines += [
         f"BASELINE WRONG: {row['key']}: {name}: {reason}"

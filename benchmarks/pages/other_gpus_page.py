@@ -40,19 +40,19 @@ def geometric(speeds: list[float]) -> str:
 
 
 def lost(machine: Machine) -> str:
-    """A sentence about the rows that are slower than torch's, by more than two runs of one program
-    differ."""
+    """A sentence about the rows in which treadle is slower than torch by more than noise."""
     _, facts, rows = machine
     own = of(rows, OTHER_GPUS)
     slow = [(over(row) or 0.0, row) for row in own]
     named = [f"{title(row)} ({ratio:.2f} times as long)" for ratio, row in slow if ratio > SLOWER]
     among = f": {'; '.join(named)}" if named else ""
-    count = f"{len(named)} of {len(own)} rows"
-    return f"{name(facts)}: {count} took over 3 % longer than torch{among}."
+    count = f"{len(named)} of {len(own)} measurements"
+    return f"{name(facts)}: treadle took over 3 % longer than torch in {count}{among}."
 
 
 def title(row: Row) -> str:
-    return f"{row['op'].upper()} {row['what']} {row['digits']} {row['mode']}"
+    b, t, h = row["what"].split(",")
+    return f"{row['op'].upper()} with {b} rows, {t} steps and H {h}, {row['digits']} {row['mode']}"
 
 
 def rewritten(text: str, machines: list[Machine]) -> str:

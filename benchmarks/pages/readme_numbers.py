@@ -98,7 +98,7 @@ def siren(rows: list[Row]) -> Iterator[str]:
     relative to plain PyTorch. If there are rows that compute the Laplacian by jets, they are used;
     otherwise rows that compute it by autograd."""
     for keys, eager, by in (
-        (jets_page.KEYS, jets_page.EAGER, " of `Siren.jet`"),
+        (jets_page.KEYS, jets_page.EAGER, " (by `Siren.jet`)"),
         (sine_linear_page.NETWORK, sine_linear_page.EAGER, ""),
     ):
         networks = [row for row in rows if row["key"].startswith(keys)]
@@ -107,8 +107,8 @@ def siren(rows: list[Row]) -> Iterator[str]:
         shares = [row["against"]["ratio"] for row in memory if "against" in row]
         if len(found) >= FEWEST and shares:
             yield (
-                f"A training step of a `treadle.nn.Siren` whose loss is a Laplacian{by} needs "
-                f"{min(shares):.0%} to {max(shares):.0%} of plain PyTorch's memory, and is "
+                f"A training step of a `treadle.nn.Siren` whose loss contains the Laplacian{by} "
+                f"needs {min(shares):.0%} to {max(shares):.0%} of plain PyTorch's memory, and is "
                 f"{short(min(found))} to {short(max(found))} × as fast."
             )
             return

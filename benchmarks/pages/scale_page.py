@@ -123,9 +123,9 @@ def layer_pipeline(layer: Layer, gpus: int, call: Layer) -> float:
 def sequence_pipeline(layers: dict[int, Layer], batch: int, gpus: int, call: Layer) -> float:
     """The time of a training step if each GPU has all layers and a part of the time steps.
 
-    There are as many layers as GPUs. Rows are in groups of that measured size for which the step is
-    fastest. A layer's part on one GPU waits for its part on the previous GPU, and for the layer
-    below. The gradients of the first layer are sent last.
+    There are as many layers as GPUs. The rows are divided into groups; their size is the measured
+    one for which the step is fastest. A layer's part on one GPU waits for the layer's part on the
+    previous GPU, and for the layer below. The gradients of the first layer are sent last.
     """
     found = []
     for rows, layer in layers.items():
@@ -218,9 +218,10 @@ def by_layers(layers: dict[str, Layer]) -> Iterator[str]:
         "The next table compares three ways to divide a network among GPUs. This network has as "
         "many layers as there are GPUs, and B is the total number of rows on all GPUs. *Data*: "
         "each GPU has all layers and a part of the rows. *Layers*: each GPU has one layer and all "
-        "rows, and sends chunks of steps to the next GPU. *Sequence*: each GPU has all layers and "
-        "a part of the steps, and sends groups of rows to the next GPU. The table has milliseconds "
-        "per training step, with the fastest in bold:"
+        "rows, and sends the layer's outputs to the next GPU in chunks of steps. *Sequence*: each "
+        "GPU has all layers and a part of the steps, and sends the last states of each group of "
+        "rows to the next GPU. The table has milliseconds per training step, with the fastest in "
+        "bold:"
     )
     yield ""
     yield from table("B, T, H", "GPUs", "rows per GPU", "data", "layers", "sequence")

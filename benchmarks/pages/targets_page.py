@@ -27,7 +27,8 @@ from benchmarks.pages.tables import (
 
 PAGE = sweep_page.PAGE
 NONE_YET = "None have been committed yet."
-# The ratio of two runs of one program differs from 1 by about this much, even on an idle machine.
+# The ratio of the times of two equal runs differs from 1 by about this much, even on an idle
+# machine.
 NOISE = 0.03
 LAYER = "lltm layer"
 SWEEP = "lltm layer sweep (baselines: its algorithms, forced)"

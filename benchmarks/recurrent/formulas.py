@@ -1,4 +1,4 @@
-"""Times layers whose cells are written as formulas, against treadle's LSTM and GRU, and loops.
+"""Times layers whose cells are formulas, against treadle's LSTM and GRU and against loops.
 
 A row is the wall time of a call of treadle.nn.Recurrent with one layer and I = H. LSTM and GRU
 written as formulas are compared with treadle.nn.LSTM and GRU of the same sizes. Light GRU and sLSTM

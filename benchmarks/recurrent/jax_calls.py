@@ -127,9 +127,9 @@ class Candidate:
         return self.run(self.given.x, self.given.states, self.params, *more)
 
     def first_steps(self) -> list[Tensor]:
-        """The first outputs of the compiled call that is timed. In training, also the gradients of
-        x and params, computed from only these outputs. So later steps do not affect what is
-        compared. Raises Refused unless all results are finite and the last output is h_n."""
+        """Returns the first outputs of the compiled call that is timed and, in training, the
+        gradients of x and params that these outputs cause. So later steps do not affect the
+        comparison. Raises Refused unless all results are finite and the last output is h_n."""
         given = self.given
         more = (given.first_grads,) if self.training else ()
         found = self.run(given.x, given.states, self.params, *more)
@@ -223,8 +223,8 @@ def check(
     poison: bool = False,
 ) -> float:
     """The largest error divided by its limit. All candidates must keep the limit that ROUNDINGS
-    sets. treadle's, for which `poison` is true, must also satisfy the rule of the tests, with
-    lax.scan in the same dtype as the composition."""
+    sets. treadle's candidate, for which `poison` is true, must also satisfy the rule of verify.py.
+    The plain composition of this rule is `plain`, which runs lax.scan in the same dtype."""
     found, worst = candidate.first_steps(), 0.0
     others = plain() if poison else found
     for index, (value, other, truth) in enumerate(zip(found, others, truths, strict=True)):

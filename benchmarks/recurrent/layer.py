@@ -1,7 +1,7 @@
 """Times whole layers: lltm against nn.LSTM and a loop of lltm_cell, packed against padded batches,
 and lstm, gru and rnn_tanh against torch's layers with the same parameters.
 
-Shapes: T steps, B batch, I inputs, H hidden units. Times are wall times of the whole call. For
+Shapes: T steps, B rows, I inputs, H hidden units. Times are wall times of the whole call. For
 lltm, nn.LSTM is only a yardstick, because it computes something else: it has four gates, and LLTM
 has three. `us_per_step_and_gate` makes the two comparable.
 """

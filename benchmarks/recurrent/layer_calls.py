@@ -94,7 +94,7 @@ def packed_arguments(shape: Shape, padded: Args) -> Args:
 
 
 def lstm_arguments(args: Args, layers: int = 1, both: bool = False) -> Args:
-    """Returns `args` with the parameters of a new nn.LSTM, which are in one buffer for cuDNN."""
+    """Returns `args` with other parameters: those of a new nn.LSTM, in one buffer for cuDNN."""
     x, *middle, h0, c0 = args[: -3 * layers * (2 if both else 1)]
     kind = {"num_layers": layers, "bidirectional": both, "device": x.device, "dtype": x.dtype}
     net = torch.nn.LSTM(x.shape[-1], h0.shape[-1], **kind)
@@ -142,8 +142,8 @@ def without_cudnn(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def plain_layer(cell: str, dtype: torch.dtype, train: bool) -> Callable[..., Any]:
     """torch's layer, with which treadle's results are compared. In float32 it uses cuDNN, which is
-    correct and rounds the products of all steps as treadle does. In half types it does not use
-    cuDNN."""
+    correct there and, like treadle, computes the input products of all steps at once. In half types
+    it does not use cuDNN."""
     own = torch_layer(cell, train)
     return own if dtype == torch.float32 else without_cudnn(own)
 

@@ -65,8 +65,8 @@ class Weighing:
     check: Callable[..., float]
     against: str
     part: float
-    text: str  # how the target's text calls `part` times those bytes
-    most: float | None  # the target: the largest allowed ratio of treadle's bytes to these bytes
+    text: str  # what the target's text calls these bytes
+    most: float | None  # the target: the largest ratio of treadle's bytes to these bytes
     facts: dict[str, Any]
     op: str = "lltm"
     weigh: Callable[[Callable[..., Any], Args], dict[str, int]] = weigh
@@ -153,7 +153,7 @@ def own_bytes(tensors: Iterable[Tensor]) -> dict[int, int]:
 
 
 def kept_by_graph(function: Callable[..., Any], args: Args) -> int:
-    """Bytes of all saved tensors, each storage counted once."""
+    """Bytes of all saved tensors except inputs and results; each storage counts once."""
     saved: dict[int, Tensor] = {}
 
     def pack(t: Tensor) -> Tensor:

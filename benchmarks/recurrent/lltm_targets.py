@@ -4,7 +4,7 @@ from __future__ import annotations
 
 Sizes = tuple[int, int, int]
 # For each dtype and B, T, H (I is H): the targets of inference and training, or of inference only.
-# The target of a float16 shape that is missing here is our time in bfloat16.
+# The target of a float16 shape that is missing here is relative to our time in bfloat16.
 LLTM_TARGETS: dict[str, dict[Sizes, tuple[float, ...]]] = {
     "bfloat16": {
         (16, 512, 512): (0.75, 1.9),
@@ -37,7 +37,7 @@ LLTM_TARGETS: dict[str, dict[Sizes, tuple[float, ...]]] = {
 
 
 def lltm_target(what: str, digits: str, backward: bool) -> float | None:
-    """The target of the shape `what`, "B,T,H"; None if it has none."""
+    """The target of the shape `what` ("B,T,H"), or None if this shape has no target."""
     b, t, h = map(int, what.split(","))
     times = LLTM_TARGETS[digits].get((b, t, h), ())
     return times[backward] if backward < len(times) else None

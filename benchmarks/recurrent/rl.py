@@ -26,7 +26,7 @@ from benchmarks.recurrent.layer_calls import layer as without_resets
 from benchmarks.recurrent.sweep import EFFORT, SHAPES
 
 SUITE, COST_SUITE = "rl", "rl_shapes"
-WIDEST, FEWEST_STEPS = 512, 4  # rl_calls marks one of the first four steps
+WIDEST, FEWEST_STEPS = 512, 4  # rl_calls marks step 3
 SIZES = {  # B, T, H
     "cuda": ((128, 128, 256), (32, 64, 128), (512, 32, 64)),
     "cpu": ((32, 64, 128), (64, 32, 64)),

@@ -89,7 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--part", type=int, help="compile only this part of the configurations")
     chosen = parser.parse_args(arguments)
     if theirs is None:
-        print(f"TorchRL's kernels are not here: {WHY_NOT}", file=sys.stderr)
+        print(f"TorchRL's kernels cannot be used: {WHY_NOT}", file=sys.stderr)
         return 1
     if chosen.part is not None:
         warm(chosen.part, chosen.jobs)

@@ -1,11 +1,12 @@
 """Times lltm over shapes, dtypes and forms on CUDA, in four suites.
 
-As in layer.py, a time is that of a whole call, including the product with the input. The suites:
+As in layer.py, a time is that of a whole call, including the product with the input. Suites and
+what they time:
 
-    sweep_targets     has targets in µs per step; float16 must be as fast as bfloat16
-    sweep_shapes      must not be slower than nn.LSTM in the same dtype
-    sweep_algorithms  times the planner's choice and each algorithm that can be forced
-    sweep_launch      times a layer so tiny that only the call overhead matters
+    sweep_targets     shapes with targets in µs per step; float16 must be as fast as bfloat16
+    sweep_shapes      many shapes; lltm must not be slower than nn.LSTM in the same dtype
+    sweep_algorithms  the planner's choice and each algorithm that can be forced
+    sweep_launch      a layer so tiny that only the call overhead matters
 
 Shapes are B, T, H, and I is H.
 """

@@ -32,7 +32,7 @@ from treadle import _build, reference
 
 @dataclass(frozen=True)
 class Form:
-    """The form of a call: the number of layers, one or both directions, and whether it is
+    """The form of a call: the number of layers, one or both directions, and whether the batch is
     packed."""
 
     name: str = ""  # follows the shape in keys and labels

@@ -53,7 +53,7 @@ QUICK = Sizes(2, 3, 8, 4, 3, 2)
 
 
 class OneStep(nn.Module):
-    """treadle's layer used as a cell. Its parameters are named like those of a cell."""
+    """treadle's layer, used as a cell, with the parameters of ``cell``."""
 
     def __init__(self, cell: nn.GRUCell) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class OneStep(nn.Module):
 
 
 def our_cell(cell: nn.GRUCell) -> nn.Module:
-    """treadle's cell with the parameters of `cell`. OneStep if this treadle has no GRUCell."""
+    """treadle's cell with the parameters of `cell`. A OneStep if treadle.nn has no GRUCell."""
     if not hasattr(treadle.nn, "GRUCell"):
         return OneStep(cell)
     kind = {"device": cell.weight_hh.device, "dtype": cell.weight_hh.dtype}

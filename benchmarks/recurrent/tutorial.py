@@ -71,7 +71,7 @@ def function_of(forward: Callable[..., Any], backward: Callable[..., Any]) -> Ca
 
 @cache
 def cell() -> tuple[Callable[..., Any], str]:
-    """The cell, and a note if it is not the compiled one."""
+    """The cell, and a note if it consists of torch ops instead of the compiled extension."""
     try:
         from torch.utils import cpp_extension
 
@@ -86,6 +86,6 @@ def cell() -> tuple[Callable[..., Any], str]:
         )
     except Exception as problem:  # any failure of a compiler
         lines = str(problem).strip().splitlines() or [type(problem).__name__]
-        note = f"tutorial's way: of torch ops, not compiled ({lines[0][:120]})"
+        note = f"tutorial's way: torch ops, because the build failed ({lines[0][:120]})"
         return function_of(forward, backward), note
     return function_of(extension.forward, extension.backward), ""

@@ -132,7 +132,7 @@ def ways(settings: Settings, task: Task) -> tuple[dict[str, Derive], list[str]]:
     }
     notes = []
     if task.what != LAPLACIAN:
-        notes.append(f"{TORCH_JET} left out: of these derivatives it only has the Laplacian")
+        notes.append(f"{TORCH_JET} left out: it computes only the Laplacian")
     elif importlib.util.find_spec("jet") is None:
         notes.append(f"{TORCH_JET} is not installed (jet-for-pytorch, Python 3.12)")
     else:

@@ -28,7 +28,7 @@ CPU_ROWS, CPU_WIDTHS = 4096, (64, 256)
 AUTOTUNED = "torch.compile, max-autotune"
 # Above this width, in float32 without TF32, tuning takes minutes and still selects cuBLAS.
 MOST_TUNED = 256
-UNTUNED = f"{AUTOTUNED} left out: it tunes for minutes, and cuBLAS was twice its best at width 512"
+UNTUNED = f"{AUTOTUNED} left out: tuning takes minutes, and cuBLAS was twice as fast at width 512"
 # Targets relative to the speed of the faster mode of torch.compile. The second is for half types,
 # forward and backward, up to width HALF_WIDTH.
 OF_COMPILED, OF_COMPILED_HALF, HALF_WIDTH = 0.97, 1.3, 256

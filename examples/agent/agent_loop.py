@@ -87,8 +87,8 @@ class Loop:
 
     @torch.no_grad()
     def play(self, steps: int) -> tuple[dict[str, Tensor], Tensor]:
-        """Takes ``steps`` steps. Returns ppo.Played, in which each entry is [T, B], and the value
-        [B] of the state after the last step."""
+        """Takes ``steps`` steps. Returns ppo.Played, in which each entry is [T, B] (``x``:
+        [T, B, I]), and the value [B] of the state after the last step."""
         played = [self.step() for _ in range(steps)]
         together = {name: torch.stack([step[name] for step in played]) for name in played[0]}
         _, value, _ = self.mind(self.perceive()[None], self.h, self.world.begins[None])

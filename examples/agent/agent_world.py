@@ -20,8 +20,8 @@ from torch import Tensor
 TILE, WINDOW, SIDE = 8, 3, 7  # pixels of a tile, tiles of a frame, tiles of a room with its walls
 TILES = WINDOW * WINDOW
 DIGITS, CORNERS = 10, 4
-# There are KINDS kinds of tiles: the digits 0 to 9 and these two. FLOOR and WALL are the positions
-# of the first two pictures in a sheet.
+# There are KINDS kinds of tiles: the digits 0 to 9, the floor and the wall. FLOOR and WALL are the
+# positions of the first two pictures in a sheet.
 FLOOR_KIND, WALL_KIND, KINDS = 10, 11, 12
 FLOOR, WALL = 0, 1
 START = SIDE * (SIDE // 2) + SIDE // 2

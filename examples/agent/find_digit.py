@@ -175,7 +175,8 @@ def main(arguments: list[str] | None = None) -> int:
         write(options.out, head | record, training, test)
     rate = record["success"]["agent"]["success"]
     if rate < TARGET:
-        print(f"find_digit.py: {rate:.0%} of the rooms, below {TARGET:.0%}", file=sys.stderr)
+        text = f"find_digit.py: the agent solved {rate:.0%} of the rooms, below {TARGET:.0%}"
+        print(text, file=sys.stderr)
     return 0 if rate >= TARGET else 1
 
 

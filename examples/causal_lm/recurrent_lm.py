@@ -218,7 +218,7 @@ class RecurrentForCausalLM(PreTrainedModel, GenerationMixin):
             return None
         if self.config.kernels == "torch":
             raise ValueError(
-                'forward: attention_mask must be ones alone with kernels="torch", got zeros: '
+                'forward: attention_mask must be all ones with kernels="torch", got zeros: '
                 "torch's layers cannot reset in the middle of a row"
             )
         begins = mask.bool() & ~F.pad(mask[:, :-1].bool(), (1, 0), value=True)

@@ -30,7 +30,7 @@ from torch import Tensor
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # only locally saved files are loaded
 
-NEEDED = "what it needs: pip install 'transformers>=4.50' accelerate"
+NEEDED = "install what it needs: pip install 'transformers>=4.50' accelerate"
 try:
     from transformers import AutoModelForCausalLM, Trainer, TrainingArguments, set_seed
     from transformers.trainer_callback import PrinterCallback

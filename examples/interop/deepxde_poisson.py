@@ -1,7 +1,7 @@
 """Solve Poisson's equation in DeepXDE, with DeepXDE's own derivatives and with a Siren's jets.
 
     pip install deepxde
-    python examples/interop/deepxde_poisson.py                  errors and seconds of both
+    python examples/interop/deepxde_poisson.py                  print errors and times
     python examples/interop/deepxde_poisson.py --json PATH      also write them as JSON
 
 The equation is Δu = f on the square from -1 to 1, with u = 0 at its border. The solution is

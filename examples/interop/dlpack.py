@@ -1,6 +1,6 @@
-"""treadle's torch ops on memory that torch shares with another package through DLPack.
+"""Runs treadle's torch ops on memory that torch shares with another package, without a copy.
 
-Arrays of each installed package become tensors, and tensors become arrays, without a copy.
+NumPy, JAX, TensorFlow and CuPy use DLPack. Numba uses NumPy or ``__cuda_array_interface__``.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ def with_numpy() -> str:
     tensor = torch.from_dlpack(array)
     assert tensor.data_ptr() == array.ctypes.data
     treadle.sine_(tensor)
-    assert np.allclose(array, expected, rtol=0, atol=2e-7), "the array has changed"
+    assert np.allclose(array, expected, rtol=0, atol=2e-7), "the array must now hold its sines"
     assert np.from_dlpack(tensor).ctypes.data == tensor.data_ptr()
 
-    # Autograd works only on tensors, so detach a tensor before another package views it.
+    # torch does not export a tensor that requires grad, so detach the tensor first.
     x = torch.from_dlpack(array).requires_grad_()
     treadle.sine(x).sum().backward()
     assert x.grad is not None
@@ -59,7 +59,7 @@ def with_tensorflow() -> str:
 
     with tensorflow.device("CPU"):
         array = tensorflow.linspace(-3.0, 3.0, 1024)
-    tensor = torch.from_dlpack(array)  # immutable, as in JAX
+    tensor = torch.from_dlpack(array)  # read-only: TensorFlow's are immutable
     result = treadle.sine(tensor)
     # TensorFlow does not show addresses, so check that two exports of an array have the same one.
     assert torch.from_dlpack(array).data_ptr() == tensor.data_ptr()
@@ -95,7 +95,7 @@ def with_numba() -> str:
     twice(tensor.numpy(), out=tensor.numpy())
     assert torch.equal(tensor, expected)
     if not (torch.cuda.is_available() and cuda.is_available()):
-        return f"Numba {numba.__version__} (no GPU: CPU alone)"
+        return f"Numba {numba.__version__} (no GPU: only on the CPU)"
     tensor = tensor.cuda()
     torch.cuda.synchronize()
     array = cuda.as_cuda_array(tensor)  # through __cuda_array_interface__
@@ -112,8 +112,8 @@ def main() -> None:
         try:
             found.append(recipe())
         except ModuleNotFoundError as error:
-            found.append(f"{error.name} is not installed")
-    print(f"DLPack, no copy: torch {torch.__version__} with {', '.join(found)}")
+            found.append(f"{error.name} (skipped: {error.name} is not installed)")
+    print(f"Without a copy: torch {torch.__version__} with {', '.join(found)}")
 
 
 if __name__ == "__main__":

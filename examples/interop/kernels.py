@@ -65,7 +65,7 @@ def array(x: Any) -> ctypes.Structure:
     facts = x.__array_interface__ if cuda is None else cuda
     order, kind, size = facts["typestr"][0], facts["typestr"][1], int(facts["typestr"][2:])
     if order == ">" or kind not in "biuf":
-        raise RuntimeError(f"array must be of native numbers, got {facts['typestr']}")
+        raise RuntimeError(f"array must be real and in native byte order, got {facts['typestr']}")
     shape, strides = facts["shape"], facts.get("strides")  # in bytes, or None if contiguous
     if strides is not None and any(stride % size for stride in strides):
         raise RuntimeError(f"array must have strides of whole elements, got {strides}")
@@ -87,7 +87,7 @@ def library() -> ctypes.CDLL:
     if path is None:
         spec = find_spec("treadle")  # does not import it
         if spec is None or spec.origin is None:
-            raise RuntimeError("treadle must be installed, or $TREADLE_KERNELS must name its file")
+            raise RuntimeError("treadle must be installed, or $TREADLE_KERNELS must be its library")
         path = str(Path(spec.origin).parent / "lib" / "libtreadle_kernels.so")
     found = ctypes.CDLL(path)
     found.treadle_error_text.restype = c_char_p

@@ -13,7 +13,7 @@ from kernels import array, call, number
 def add() -> None:
     a, b = np.arange(12.0).reshape(3, 4), np.arange(4, dtype=np.int32)
     out = np.empty_like(a)
-    # b is broadcast and converted to float64; alpha stays an integer.
+    # b is broadcast and converted to float64. The call computes a + 2 b; 2 is passed as an integer.
     call("vector_add", kernels.device(), array(a), array(b), number(2), array(out))
     assert np.array_equal(out, a + 2 * b)
 
@@ -24,7 +24,7 @@ def sine_in_place() -> None:
     before, expected = base.copy(), np.sin(view)
     call("sine", kernels.device(), array(view), array(view))
     assert np.allclose(view, expected, rtol=0, atol=2e-7)
-    assert np.array_equal(base[1::2], before[1::2]), "what is between the elements stays"
+    assert np.array_equal(base[1::2], before[1::2]), "rows outside of the view have changed"
 
 
 def gru_forward() -> None:

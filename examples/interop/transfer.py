@@ -1,7 +1,7 @@
 """Finds the sizes at which the GPU is faster than the CPU, with and without the time of copies.
 
     python examples/interop/transfer.py [--largest 28] [--json build/a.json] [--plot build/a.png]
-    python examples/interop/transfer.py --read build/a.json --plot build/a.png    plot it again
+    python examples/interop/transfer.py --read build/a.json --plot build/a.png    draw a plot of it
 
 Times are medians in microseconds. They include the copy to the GPU and the copy back, from pageable
 or from pinned memory. For data that stays on the GPU (resident) they include neither copy.
@@ -150,7 +150,7 @@ def main() -> None:
         for op in ("add", "sine", "gru")
         for way in WAYS[1:]
     ]
-    print(f"transfer: {gpu or 'no GPU'}; elements from which it is faster: {', '.join(sizes)}")
+    print(f"transfer: {gpu or 'no GPU'}; elements from which the GPU is faster: {', '.join(sizes)}")
 
 
 if __name__ == "__main__":

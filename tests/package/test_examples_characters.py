@@ -147,7 +147,7 @@ def test_says_what_is_wrong_with_what_it_is_to_resume(characters, tmp_path: Path
 
 def test_says_what_is_wrong_with_its_options(characters, capsys: pytest.CaptureFixture) -> None:
     for arguments, message in {
-        ("--resume", "a.pt", "--seed", "1"): "--resume goes on with the text, the sizes and",
+        ("--resume", "a.pt", "--seed", "1"): "--resume goes on with the text, the cell, the",
         ("--hidden", "0"): "--hidden must be greater than 0, got 0",
         ("--minutes", "-1"): "--minutes must be greater than 0, got -1.0",
     }.items():

@@ -101,7 +101,7 @@ def test_padding_on_the_left_changes_nothing(lm: types.ModuleType, mixer: str) -
         alone = model.generate(padded[row : row + 1, begin:], **rules)
         assert torch.equal(found[row, begin:], alone[0])
     theirs = make(lm, "lstm", "torch")
-    with pytest.raises(ValueError, match="^forward: attention_mask must be ones alone with kern"):
+    with pytest.raises(ValueError, match="^forward: attention_mask must be all ones with kern"):
         theirs.generate(padded, attention_mask=mask, **rules)
 
 
