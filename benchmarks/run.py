@@ -89,7 +89,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--only", nargs="+", default=[""], metavar="TEXT", help="rows whose key contains any TEXT"
     )
     parser.add_argument("--gpus", type=int, default=1, help="number of GPUs that share the rows")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="of torch, on a CPU")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        nargs="+",
+        default=[1, 2],
+        help="numbers of torch's threads, on a CPU",
+    )
     parser.add_argument("--quick", action="store_true", help="a trial: tiny inputs, few rounds")
     parser.add_argument("--list", action="store_true", help="print the rows' keys and stop")
     chosen = parser.parse_args(arguments)
@@ -125,8 +131,8 @@ def plans_of(suites: list[str], settings: Settings, only: list[str]) -> list[Pla
 
 
 def measured(plans: list[Plan], again: Callable[[], list[Plan]], gpus: int) -> Iterator[Row]:
-    """Yields the rows of these plans. Plans that may run on any GPU are measured first, with a process
-    for each GPU. Each of these processes calls `again` to make the same plans."""
+    """Yields the rows of these plans. Plans that may run on any GPU come first. They run in a process
+    for each GPU, and each process calls `again` to make the same plans."""
     shared = [plan.key for plan in plans if plan.on_any_gpu] if gpus > 1 else []
     yield from spread.measure(shared, again, spread.visible(gpus))
     for plan in progress([plan for plan in plans if plan.key not in shared]):

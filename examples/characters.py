@@ -282,7 +282,7 @@ def main(arguments: list[str] | None = None) -> Training:
     train(training, options)
     print(
         f"Guessing without a context takes {math.log2(len(characters)):.2f} bits a character, "
-        f"or {unigram_bits(learnt, held_out, characters):.2f} with the frequency of each known.\n\n"
+        f"or {unigram_bits(learnt, held_out, characters):.2f} if the frequencies are known.\n\n"
         f"{training.write(options.write, options.temperature).strip()}\n\n"
         f"Go on with: python {Path(sys.argv[0])} --resume {options.output}"
     )

@@ -1,4 +1,4 @@
-"""Computes how far rows exceed their targets, and targets for the geometric mean of many rows.
+"""Computes how far rows exceed their targets, and geometric means of rows that share a target.
 
 The rows are dicts as in a JSON file of results, because the scripts that write the pages also use
 these functions.

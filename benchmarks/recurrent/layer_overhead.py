@@ -39,7 +39,8 @@ BATCH, HIDDEN = 16, {"cuda": 512, "cpu": 8}  # the input also has HIDDEN feature
 TRAINED = (64, 128)  # steps of a training call
 DTYPES = {"cuda": (torch.float32, torch.bfloat16), "cpu": (torch.float32,)}
 ACTED = 20  # steps of make_step that are verified
-STEP_US, OF_LSTM = 25, 0.6  # limits: of make_step, and of training / nn.LSTM
+# The targets: the longest time of a step of make_step, and of a training call relative to nn.LSTM.
+STEP_US, OF_LSTM = 25, 0.6
 GRU, LSTM = "nn.GRU", "nn.LSTM"
 
 

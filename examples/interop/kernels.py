@@ -87,7 +87,9 @@ def library() -> ctypes.CDLL:
     if path is None:
         spec = find_spec("treadle")  # does not import it
         if spec is None or spec.origin is None:
-            raise RuntimeError("treadle must be installed, or $TREADLE_KERNELS must be its library")
+            raise RuntimeError(
+                "treadle must be installed, or $TREADLE_KERNELS must name its library"
+            )
         path = str(Path(spec.origin).parent / "lib" / "libtreadle_kernels.so")
     found = ctypes.CDLL(path)
     found.treadle_error_text.restype = c_char_p

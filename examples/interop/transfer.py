@@ -1,7 +1,7 @@
 """Finds the sizes at which the GPU is faster than the CPU, with and without the time of copies.
 
     python examples/interop/transfer.py [--largest 28] [--json build/a.json] [--plot build/a.png]
-    python examples/interop/transfer.py --read build/a.json --plot build/a.png    draw a plot of it
+    python examples/interop/transfer.py --read build/a.json --plot build/a.png   plot an earlier run
 
 Times are medians in microseconds. They include the copy to the GPU and the copy back, from pageable
 or from pinned memory. For data that stays on the GPU (resident) they include neither copy.
