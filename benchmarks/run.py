@@ -131,8 +131,8 @@ def plans_of(suites: list[str], settings: Settings, only: list[str]) -> list[Pla
 
 
 def measured(plans: list[Plan], again: Callable[[], list[Plan]], gpus: int) -> Iterator[Row]:
-    """Yields the rows of these plans. Plans that may run on any GPU come first. They run in a process
-    for each GPU, and each process calls `again` to make the same plans."""
+    """Yields the rows of these plans. Plans that may run on any GPU come first: there is a process for
+    each GPU, which calls `again` to make the same plans."""
     shared = [plan.key for plan in plans if plan.on_any_gpu] if gpus > 1 else []
     yield from spread.measure(shared, again, spread.visible(gpus))
     for plan in progress([plan for plan in plans if plan.key not in shared]):
@@ -156,7 +156,7 @@ def main(arguments: list[str] | None = None) -> int:
     again = partial(plans_of, chosen.suite, settings, chosen.only)
     plans = again()
     if not plans:
-        print("no row matches --only; --list without --only prints all keys", file=sys.stderr)
+        print("no such rows on this device; --list without --only prints all keys", file=sys.stderr)
         return 2
     if chosen.list:
         print("\n".join(plan.key for plan in plans))

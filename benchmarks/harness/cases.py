@@ -20,7 +20,7 @@ from benchmarks.harness.verify import Refused, as_tuple, leaves, verify
 
 OURS = "treadle"
 # A row with more preemptions per second is marked `busy`; an idle machine has fewer than 10. In
-# such a row, times of several threads are useless: a thread that waits for a preempted thread waits
+# a busy row, times of several threads are useless: a thread that waits for a preempted thread waits
 # for a whole time slice of the scheduler.
 MOST_PREEMPTIONS = 30
 Row = dict[str, Any]

@@ -59,7 +59,7 @@ def with_tensorflow() -> str:
 
     with tensorflow.device("CPU"):
         array = tensorflow.linspace(-3.0, 3.0, 1024)
-    tensor = torch.from_dlpack(array)  # read-only: TensorFlow's are immutable
+    tensor = torch.from_dlpack(array)  # do not write: TensorFlow's are immutable
     result = treadle.sine(tensor)
     # TensorFlow does not show addresses, so check that two exports of an array have the same one.
     assert torch.from_dlpack(array).data_ptr() == tensor.data_ptr()
