@@ -131,8 +131,8 @@ def plans_of(suites: list[str], settings: Settings, only: list[str]) -> list[Pla
 
 
 def measured(plans: list[Plan], again: Callable[[], list[Plan]], gpus: int) -> Iterator[Row]:
-    """Yields the rows of these plans. Plans that may run on any GPU come first: there is a process for
-    each GPU, which calls `again` to make the same plans."""
+    """Yields the rows of these plans. Plans that may run on any GPU come first, in a process per
+    GPU. Each of these processes calls `again` to make the same plans."""
     shared = [plan.key for plan in plans if plan.on_any_gpu] if gpus > 1 else []
     yield from spread.measure(shared, again, spread.visible(gpus))
     for plan in progress([plan for plan in plans if plan.key not in shared]):
