@@ -281,8 +281,8 @@ cudaError_t has_code(void (*kernel)(P...), const CompiledFor& compiled, bool* fo
   return error;
 }
 
-// Whether this error means that the device cannot run a kernel: the kernel needs more resources than
-// the device has, or was not compiled for the device. If so, the error is cleared.
+// Whether this error means that the device cannot run a kernel: the kernel needs more resources
+// than the device has, or was not compiled for the device. If so, the error is cleared.
 inline bool cannot_run(cudaError_t error) {
   const bool found = error == cudaErrorInvalidValue || error == cudaErrorNoKernelImageForDevice ||
                      error == cudaErrorInvalidDeviceFunction;
