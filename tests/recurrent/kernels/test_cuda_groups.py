@@ -1,4 +1,4 @@
-"""Algorithm "step" runs groups of steps as CUDA graphs. Such a StepGraph gives the same bits as
+"""Algorithm "step" can run several steps as one CUDA graph. Such a StepGraph gives the same bits as
 separate launches."""
 
 from __future__ import annotations
