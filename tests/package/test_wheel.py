@@ -108,7 +108,7 @@ def test_the_installed_torch_is_not_fetched() -> None:
     [
         (100, b"nothing of this machine", None),
         (100, str(ROOT).encode(), "names the folder"),
-        (wheel.LARGEST + 1, b"", "may have 60"),
+        (wheel.LARGEST + 1, b"", "at most 60 MiB"),
     ],
 )
 def test_what_is_refused_in_a_wheel(

@@ -21,7 +21,7 @@ from tests.recurrent.kernels import persistent_calls as calls
 from tests.recurrent.kernels.persistent_calls import Cases, Given
 from tests.recurrent.kernels.persistent_checks import Checks
 from tests.recurrent.support.layer_cases import Lengths
-from tests.support.inputs import HALVES
+from tests.support.inputs import HALVES, on_hopper
 from tests.support.layouts import (
     Layout,
     misaligned,
@@ -234,6 +234,12 @@ def packed(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
             yield name, partial(check_given, algorithm, *given, **options, **options_of(turn))
 
 
+def has_backward_kernel(algorithm: str, h: int) -> bool:
+    """False if the backward pass of such a layer in a half type runs `step`: before sm_90, clusters
+    have one block, and blocks of more than 96 units have no backward kernel for every cell."""
+    return on_hopper() or algorithm != "cluster" or h <= 96
+
+
 def check_layout(
     algorithm: str, dtype: torch.dtype, h: int, lengths: Lengths, layout: Layout
 ) -> None:
@@ -244,7 +250,8 @@ def check_layout(
     laid = calls.both(elsewhere, algorithm)
     with Checks() as checks:
         # The results and, unless cuBLAS contributes to them, the gradients of input, h0 and c0.
-        same = 4 if algorithm in ("tiles", "warp") else 7
+        steps_backward = algorithm in ("tiles", "warp") or not has_backward_kernel(algorithm, h)
+        same = 4 if steps_backward else 7
         checks.all_bits(laid[:same], dense[:same], "result")
         for ours, theirs in zip(laid[same:], dense[same:], strict=True):
             # In float32 the errors of sums exceed the rounding of the result.
