@@ -3,7 +3,7 @@
 #
 #   benchmarks/gpu.sh OUTDIR PIECE [ARGUMENTS] [then PIECE [ARGUMENTS]]...
 #
-#   test [PYTEST ARGUMENTS]     the tests that run on CUDA (default: -n 8 -k cuda tests)
+#   test [PYTEST ARGUMENTS]     the tests that run on CUDA (default: -n 8 -m cuda tests)
 #   sanitize [OPS]              compute-sanitizer's four tools, on benchmarks/sanitize.py; OPS may
 #                               include c_api (kernels.h), algorithms (of recurrent layers), jax
 #   bench [RUN.PY ARGUMENTS]    benchmarks/run.py, which writes JSON, a plot and a table
@@ -97,7 +97,7 @@ print(torch.cuda.get_device_name(), "torch", torch.__version__, "treadle", tread
 run_test() {
   local start=$SECONDS status=0
   local arguments=("$@")
-  [ $# -gt 0 ] || arguments=(-n 8 -k cuda tests)
+  [ $# -gt 0 ] || arguments=(-n 8 -m cuda tests)
   # -v prints each result at once. So the log has the failures even if the run takes too long.
   limited 480 "$PYTHON" -m pytest -v -ra -p no:cacheprovider -p tests.support.failures \
     "${arguments[@]}" \

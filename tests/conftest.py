@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item, key in zip(items, keys, strict=True):
         if key:
             item.add_marker("slow")
-        if "cuda" in item.nodeid:
+        if tiers.needs_gpu(item.nodeid, item.iter_markers("skipif")):
             item.add_marker("cuda")
     left_out = tiers.left_out(
         {key for key in keys if key},

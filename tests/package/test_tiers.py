@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import tiers
+from tests.support.inputs import GPU, HOPPER, SM80
 from tests.support.slow import SLOW
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,3 +105,12 @@ def test_long_tests_begin_and_those_of_an_entry_stay_together(
         *("long 5", "long 6", "short 0", "short 2"),
         *("middle 3", "least 1", "short 4", "short 7", "short 8"),
     ]
+
+
+def test_tests_that_need_a_gpu_have_the_marker_cuda() -> None:
+    """Their names need not contain "cuda"."""
+    assert tiers.needs_gpu("a.py::test_on_cuda", []) and tiers.needs_gpu("test_cuda.py::test", [])
+    for mark in (GPU, HOPPER, SM80):
+        assert tiers.needs_gpu("a.py::test", [mark.mark])
+    other = pytest.mark.skipif(True, reason="needs nvcc")
+    assert not tiers.needs_gpu("a.py::test[cpu]", [other.mark])

@@ -16,6 +16,8 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import TypeVar
 
+from pytest import Mark
+
 from tests.support.slow import SLOW
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,6 +82,12 @@ def changed() -> set[str]:
 def turn() -> int:
     """The index of the part of the slow tests that runs first, from the number of commits."""
     return int(git("rev-list", "--count", "HEAD") or 0) % PARTS
+
+
+def needs_gpu(test: str, skips: Iterable[Mark]) -> bool:
+    """Whether a test runs only on a GPU. ``skips`` are its marks `skipif`."""
+    reasons = (str(mark.kwargs.get("reason", "")) for mark in skips)
+    return "cuda" in test or any(re.search(r"needs .*\bGPUs?\b", reason) for reason in reasons)
 
 
 def slow_key(test: str) -> str | None:

@@ -78,7 +78,8 @@ def rows(name: str, t: Tensor, first: int, count: int) -> Tensor:
 
 def close(found: Tensor, expected: Tensor, dtype: torch.dtype, what: str) -> None:
     ours, theirs = found.double(), expected.double()
-    error = ((ours - theirs).norm() / theirs.norm()).item()
+    # The gradient of c0 is zero in cells without c.
+    error = ((ours - theirs).norm() / theirs.norm().clamp(min=1e-30)).item()
     assert error <= BOUNDS[dtype], f"{what}: {error}"
 
 
