@@ -111,7 +111,7 @@ def main() -> int:
     parser.add_argument(
         "--for-checking",
         action="store_true",
-        help="allow kernels of TREADLE_CHECK_BUILD=1; not for a release",
+        help="allow kernels of TREADLE_CHECK_BUILD; not for a release",
     )
     arguments = parser.parse_args()
     if cuda.for_checking() and not arguments.for_checking:

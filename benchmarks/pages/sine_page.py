@@ -107,7 +107,7 @@ def nearest() -> Iterator[str]:
     found = figures()["nearest"]
     lost = -math.log2(found["distance"])
     yield (
-        f"{found['x']:.10g} is closer to a multiple of pi/2 than any other float32: "
+        f"{found['x']:.10g} is closer to a nonzero multiple of pi/2 than any other float32: "
         f"the distance is {found['distance']:.2g}."
     )
     yield (

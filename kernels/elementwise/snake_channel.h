@@ -42,8 +42,8 @@ struct SnakeChannel {
   }
 
   // The limit form for an alpha that may be 0 or subnormal. For other alphas, inverse.scale is 1,
-  // so the bits are those of value(). They need no other formula: where sin(t)^2 underflows, the
-  // exact sin(t)^2 / alpha is too small to change x.
+  // so the bits are those of value(). Other alphas need no special formula: where sin(t)^2
+  // underflows, the exact sin(t)^2 / alpha is too small to change x.
   static TREADLE_HD acc small_value(acc x, acc t, acc sine, SnakeInverse<acc> inverse) {
     const acc square = math::mul_rn(math::mul_rn(sine, sine), inverse.scale);
     const acc tiny = math::select(inverse.scale > acc(1), math::kSnakeTiny<acc>, acc(0));

@@ -11,8 +11,8 @@
 
 namespace treadle::math {
 
-// x = n ln 2 + r with |r| <= ln(2) / 2. 2^n is applied as two factors, because 2^n itself may be
-// infinite or subnormal where exp(x) is neither.
+// x = n ln 2 + r with |r| <= ln(2) / 2. 2^n is applied as two factors: the exponent of a float
+// cannot encode 2^n for every n, and 2^128 is infinite although its product with exp(r) may not be.
 TREADLE_HD float exp_any(float x) {
   // Beyond these limits the result is inf or 0. NaN stays NaN.
   x = select(x > 90.0f, 90.0f, x);

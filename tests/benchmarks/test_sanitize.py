@@ -66,7 +66,7 @@ def test_parts_share_all_cases() -> None:
 
 @pytest.mark.parametrize("text", ["3/3", "-1/3", "1/0", "/2", "a/2", "1/2/3"])
 def test_a_part_that_is_not_one(text: str) -> None:
-    """A part without cases would report success."""
+    """A part must be K/N with 0 <= K < N. Any other part would run no cases and report success."""
     sanitize = import_module("benchmarks.sanitize")
     with pytest.raises(SystemExit, match="must be K/N with K from 0 to N - 1, got " + text):
         sanitize.Part.read(text)

@@ -168,8 +168,8 @@ def test_default_eps_gives_their_results(beta: bool, device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_zero_alpha(device: str) -> None:
-    """A channel whose alpha is 0 returns its input. Its alpha has a gradient, which is 0 if eps is
-    given."""
+    """A channel whose alpha is 0 returns its input, unless eps is 0. Its alpha has a gradient,
+    which is 0 if eps is positive."""
     x = torch.randn(2, C, 4, device=device)
     for eps, expected in ((None, x.square().sum((0, 2))), (1e-9, torch.zeros(C, device=device))):
         act = treadle.nn.Snake(C, alpha=0.0, eps=eps, device=device)
@@ -185,7 +185,7 @@ def test_zero_alpha(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("alpha", [1e-3, 1e-6, 1e-8, 1e-9, 0.0, -1e-9, -2e-9, -1e-8, -1e-6])
 def test_alpha_near_zero_trains(alpha: float, device: str) -> None:
-    """The formula of DAC and BigVGAN gives NaN at -1e-9, and wrong gradients near it."""
+    """The formula of DAC and BigVGAN gives inf or NaN at -1e-9, and wrong gradients near it."""
     x = torch.linspace(-3, 3, 7, device=device).view(1, 1, 7)
     act = treadle.nn.Snake(1, alpha=alpha, device=device)
     y = act(x)

@@ -168,15 +168,16 @@ def test_a_build_for_checking_says_so(
     monkeypatch.chdir(ROOT)
     found = cuda.find(TORCH)
     facts = {}
-    for asked in ("", "1"):
+    for asked in ("", "1", "max"):
         monkeypatch.setenv("TREADLE_CHECK_BUILD", asked)
         facts[asked] = build._facts(Graph(TORCH, found, tmp_path, "0"), found)
     assert not facts[""]["for_checking"] and "-Ofc" not in facts[""]["nvcc_flags"]
-    assert facts["1"]["for_checking"] and "-Ofc=mid" in facts["1"]["nvcc_flags"]
+    for asked, level in (("1", "mid"), ("max", "max")):
+        assert facts[asked]["for_checking"] and f"-Ofc={level}" in facts[asked]["nvcc_flags"]
     older = cuda.Toolkit(toolkit, "12.8", ("9.0",))  # its nvcc lacks -Ofc
     assert not build._facts(Graph(TORCH, older, tmp_path, "0"), older)["for_checking"]
     monkeypatch.setenv("TREADLE_CHECK_BUILD", "yes")
-    with pytest.raises(host.BuildError, match="TREADLE_CHECK_BUILD must be 0, 1 or unset, got"):
+    with pytest.raises(host.BuildError, match="TREADLE_CHECK_BUILD must be 0, 1, max or unset"):
         cuda.for_checking()
 
 

@@ -54,7 +54,7 @@ def test_there_and_back(layout: str, linear: bool) -> None:
 
 @pytest.mark.parametrize("linear", [True, False])
 def test_to_the_papers_blocks(linear: bool) -> None:
-    """In the paper's code all omegas are 30."""
+    """In the blocks of the paper's code, all omegas are 30."""
     theirs = LAYOUTS["paper, boundary values"][0](SIZES, linear)
     net = made(linear, 30, 30)
     theirs.load_state_dict(net.to_paper_state_dict(blocks=True))

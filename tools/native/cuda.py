@@ -72,9 +72,10 @@ class Toolkit:
         return found or (self.archs[-1].removesuffix("+PTX"),)
 
     def checking_flags(self) -> list[str]:
-        """Flags for a build that is only for checking: compiling takes a third of the time, but
-        kernels do not keep weights in registers."""
-        return ["-Ofc=mid"] if int(self.version.split(".")[0]) >= 13 else []
+        """Flags for a build that is only for checking: compiling takes a third of the time or less,
+        but kernels do not keep weights in registers."""
+        level = "max" if os.environ.get("TREADLE_CHECK_BUILD") == "max" else "mid"
+        return [f"-Ofc={level}"] if int(self.version.split(".")[0]) >= 13 else []
 
     def libraries(self, torch: Torch) -> list[Path]:
         """The CUDA runtime and cuBLAS to link: the toolkit's if it has them, else torch's."""
@@ -116,11 +117,12 @@ def _number(arch: str) -> str:
 
 
 def for_checking() -> bool:
-    """Whether the kernels are only for checking, not for speed: $TREADLE_CHECK_BUILD=1."""
+    """Whether the kernels are only for checking, not for speed: $TREADLE_CHECK_BUILD is 1, or max,
+    with which nvcc optimizes even less."""
     asked = os.environ.get("TREADLE_CHECK_BUILD", "")
-    if asked not in ("", "0", "1"):
-        raise BuildError(f"TREADLE_CHECK_BUILD must be 0, 1 or unset, got {asked!r}")
-    return asked == "1"
+    if asked not in ("", "0", "1", "max"):
+        raise BuildError(f"TREADLE_CHECK_BUILD must be 0, 1, max or unset, got {asked!r}")
+    return asked in ("1", "max")
 
 
 def find(torch: Torch) -> Toolkit | Missing:

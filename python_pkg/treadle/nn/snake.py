@@ -23,9 +23,9 @@ class Snake(NotScripted, nn.Module):
 
     It replaces ``Snake1d`` of DAC, ``Snake`` of BigVGAN and, with ``beta=True``, BigVGAN's
     ``SnakeBeta``. It loads their state dicts, in which alpha and beta may be [1, C, 1]. Those
-    modules divide by alpha + 1e-9. For alpha ≥ 0 this changes no result by more than 1e-9 x², but
-    if alpha reaches 0 or below, their gradients are wrong or NaN. The gradients of this module are
-    correct unless you pass ``eps=1e-9``, which selects their formula.
+    modules add 1e-9 to the divisor. If the divisor is alpha ≥ 0, this changes no result by more
+    than 1e-9 x². But if alpha reaches 0 or below, their gradients are wrong or NaN. The gradients
+    of this module are correct, unless ``eps=1e-9`` or ``beta=True`` selects their formula.
 
     Args:
         channels: C, the number of channels.
