@@ -73,5 +73,7 @@ def name(facts: dict[str, Any]) -> str:
 
 def commit(facts: dict[str, Any]) -> str:
     """The short hash of the commit, and whether the tree had uncommitted changes."""
-    found: str = facts["treadle_commit"] or "of no commit"
+    found: str = facts["treadle_commit"]
+    if not found:
+        return "without a recorded commit"
     return found[:10] + ("-modified" if found.endswith("-modified") else "")

@@ -50,9 +50,10 @@ def speed(rows: list[Row]) -> float:
 
 
 def sentence(mean: dict[str, Any]) -> str:
-    verdict = "reached" if mean["reached"] else "NOT REACHED"
+    verdict = "was reached" if mean["reached"] else "was NOT REACHED"
     parts = ", ".join(f"{part} {value:.3f}" for part, value in mean["parts"].items())
     return (
-        f"Geometric mean of the speed over torch's, {mean['over']}, {mean['rows']} rows: "
-        f"{mean['value']:.3f} ({parts}); at least {mean['least']:g}: {verdict}"
+        f"Over the {mean['rows']} rows of {mean['over']}, the geometric mean of treadle's speed "
+        f"divided by torch's is {mean['value']:.3f} ({parts}); the target, at least "
+        f"{mean['least']:g}, {verdict}"
     )

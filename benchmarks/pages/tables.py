@@ -86,7 +86,9 @@ def gpu_name(facts: Facts) -> str | None:
 
 def commit(facts: Facts) -> str:
     """The measured commit."""
-    name = facts["treadle_commit"] or "of no commit"
+    name = facts["treadle_commit"]
+    if not name:
+        return "treadle without a recorded commit"
     return f"treadle {name[:10]}{' with changes' if name.endswith('-modified') else ''}"
 
 

@@ -91,25 +91,28 @@ def lines(rows: list[Row]) -> Iterator[str]:
 
 
 def beside(rows: list[Row]) -> Iterator[str]:
-    """A sentence that compares the layer's time and memory with those of other candidates."""
-    found: dict[str, list[float]] = {}
+    """Compares the layer's time and memory with those of other candidates."""
+    times: dict[str, list[float]] = {}
+    sizes: dict[str, list[float]] = {}
     for row in rows:
         if group(row) != LAYER:
             continue
         for name in row.get("yardsticks", []):
-            found.setdefault(name, []).append(row["times"][name]["ratio"])
+            times.setdefault(name, []).append(row["times"][name]["ratio"])
         if "against" in row:
-            name = f"{row['against']['name']} (bytes kept for backward)"
-            found.setdefault(name, []).append(row["against"]["ratio"])
-    parts = [
-        f"{name} {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-        for name, ratios in found.items()
-    ]
-    if parts:
-        yield (
-            f"The time or memory of the {LAYER} divided by that of others, median (best to worst): "
-            f"{'; '.join(parts)}."
-        )
+            name = row["against"]["name"].removeprefix("bytes of ")
+            name = "with recompute=True / without it" if "default" in name else name
+            sizes.setdefault(name, []).append(row["against"]["ratio"])
+    for begin, found in (
+        (f"Time of the {LAYER} divided by that of another layer or call", times),
+        (f"Bytes that the {LAYER} keeps for the backward pass, divided by another's", sizes),
+    ):
+        parts = [
+            f"{name} {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+            for name, ratios in found.items()
+        ]
+        if parts:
+            yield f"{begin}, median (best to worst): {'; '.join(parts)}."
 
 
 def losses(rows: list[Row]) -> Iterator[str]:
@@ -137,7 +140,8 @@ def losses(rows: list[Row]) -> Iterator[str]:
         yield ""
     for row in rows:
         if "refused" in row:
-            yield f"This row was not timed: {row['key']} ({row['refused']})."
+            reason = row["refused"].removeprefix("lltm: ")  # the name of treadle's layer there
+            yield f"This row was not timed: {row['key']} ({reason})."
             yield ""
     timed = [row for row in rows if "times" in row]
     busy = sum(bool(row.get("busy")) for row in timed)

@@ -2,10 +2,11 @@
 //   with respect to x      1 + 2 alpha / b sin(t) cos(t)
 //   with respect to alpha  2 x / b sin(t) cos(t)
 //   with respect to beta   -sin(t)^2 / b^2
-// b is beta + eps; its inverse is computed first, as in the models that use snake. In the limit
-// form b is alpha. There w is sin(t) / alpha or, where alpha is 0, x. Then out = x + alpha w^2, and
-// the derivative with respect to alpha is w (2 x cos(t) - w). The forward result has the same bits
-// on every device, except in float64. Twin: treadle.reference.snake.
+// b is beta + eps; its inverse is computed first, as in the models that use snake. Without beta and
+// eps, b is alpha. This is the limit form: w is sin(t) / alpha or, where alpha is 0, its limit x.
+// Then out = x + alpha w^2, and the derivative with respect to alpha is w (2 x cos(t) - w). The
+// forward result has the same bits on every device, except in float64. Twin:
+// treadle.reference.snake.
 #pragma once
 
 #include "kernels/math/sine_double.h"
@@ -13,8 +14,8 @@
 
 namespace treadle::math {
 
-// The largest |t| that near_snake accepts; NaN counts as near. For half types t is a float, so it
-// can be larger than this in every dtype.
+// The largest |t| that near_snake accepts; NaN counts as near. t is a float even for half types,
+// so |t| can exceed this bound in every dtype.
 template <class scalar_t>
 inline constexpr acc_t<scalar_t> kSnakeNear = kNear<acc_t<scalar_t>>;
 

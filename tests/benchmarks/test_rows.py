@@ -132,7 +132,7 @@ def test_the_geometric_mean_is_a_target() -> None:
     assert mean["value"] == pytest.approx(1) and mean["rows"] == 2 and not mean["reached"]
     assert mean["parts"] == pytest.approx({"views": 2, "sizes": 0.5})
     assert means.sentence(mean).endswith(
-        "1.000 (views 2.000, sizes 0.500); at least 1.1: NOT REACHED"
+        "1.000 (views 2.000, sizes 0.500); the target, at least 1.1, was NOT REACHED"
     )
     assert report.summary([fast, slow])[-1] == "2 rows, 0 of 1 targets reached, 0 refused"
     assert report.summary([fast])[-1] == "1 rows, 1 of 1 targets reached, 0 refused"

@@ -261,7 +261,7 @@ def test_the_page_shows_every_row(results: list[Row], tmp_path: Path) -> None:
     assert f"| {slow['key']} | 25.0% | at most 1 × nn.LSTM |" in page
     assert "not timed: cuda/sweep_shapes/9,9,9/float32/training (out of memory)" in page
     assert " × rows |" in page
-    assert "A call of B, T, H 1,8,32, µs, treadle / nn.LSTM:" in page
+    assert "Time of one call with B,T,H of 1,8,32, in µs, treadle / nn.LSTM:" in page
     assert sweep_page.main(["--output", str(tmp_path)]) == 0
     with Image.open(tmp_path / "layer.png") as picture:
         assert picture.format == "PNG" and min(picture.size) > 200

@@ -153,9 +153,9 @@ void backward_block(const SineJetBackward& args, int64_t begin, int64_t n) {
   const bool laplacian = args.parts.second == JetSecond::kLaplacian;
   const bool diagonal = args.parts.second == JetSecond::kDiagonal;
   const int64_t d = args.parts.coordinates, stride = args.rows * args.columns;
-  // of_value is the gradient of z's value. square is the square of z's derivative by coordinate k
-  // or, for a Laplacian, the sum of these squares. twice is 2 s'' times the gradient of the second
-  // derivative, where s is the sine.
+  // of_value is the gradient of z's value. square is the square of z's derivative with respect
+  // to coordinate k or, for a Laplacian, the sum of these squares. twice is 2 s'' times the
+  // gradient of the second derivative, where s is the sine.
   alignas(64) acc of_value[kBlock], grad[kBlock], z[kBlock], square[kBlock], twice[kBlock],
       grad_second[kBlock], second[kBlock];
   Block<T> at;
