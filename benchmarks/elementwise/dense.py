@@ -1,4 +1,5 @@
-"""Times elementwise ops on dense tensors, in two suites. Other suites also use the cases.
+"""Times elementwise ops on dense tensors, in two suites. Other suites also use the functions that
+create these cases, large_case and size_case.
 
 "dense" times tensors of 1 GiB on CUDA. "sizes" times every op in the L2 cache on CUDA, and add and
 scale over many sizes on the CPU; sine.py times the other ops on the CPU.

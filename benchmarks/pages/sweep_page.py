@@ -144,7 +144,7 @@ def beside_torch(row: Row | None) -> str:
 
 
 def many_rows(rows: list[Row]) -> Iterator[str]:
-    yield "Many rows, µs per step, treadle / torch's layer (nn.LSTM for the LLTM):"
+    yield "Large batches, µs per step, treadle / torch's layer (nn.LSTM for the LLTM):"
     yield ""
     columns = [(digits, mode) for digits in distinct(rows, "digits") for mode in MODES]
     yield from table("cell", "B, T, H", *(f"{digits}, {mode}" for digits, mode in columns))

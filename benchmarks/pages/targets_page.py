@@ -31,6 +31,14 @@ NONE_YET = "None have been committed yet."
 # machine.
 NOISE = 0.03
 LAYER = "lltm layer"
+# How the page describes candidates of the suite `layer`.
+OTHERS = {
+    "recompute=True": f"the {LAYER} with recompute=True",
+    "padded": f"the {LAYER} on the same batch, padded instead of packed",
+    "nn.LSTM, packed": "nn.LSTM on the same packed batch",
+    "bytes of a loop of lltm_cell": f"{LAYER} / loop of lltm_cell",
+    "the default's bytes": f"{LAYER} with recompute=True / without it",
+}
 SWEEP = "lltm layer sweep (baselines: its algorithms, forced)"
 
 # Patterns of group names, and what replaces them in the name of the summary's line.
@@ -98,14 +106,15 @@ def beside(rows: list[Row]) -> Iterator[str]:
         if group(row) != LAYER:
             continue
         for name in row.get("yardsticks", []):
-            times.setdefault(name, []).append(row["times"][name]["ratio"])
+            other = OTHERS.get(name, name)
+            times.setdefault(other, []).append(row["times"][name]["ratio"])
         if "against" in row:
-            name = row["against"]["name"].removeprefix("bytes of ")
-            name = "with recompute=True / without it" if "default" in name else name
+            name = row["against"]["name"]
+            name = OTHERS.get(name, f"{LAYER} / {name}")
             sizes.setdefault(name, []).append(row["against"]["ratio"])
     for begin, found in (
-        (f"Time of the {LAYER} divided by that of another layer or call", times),
-        (f"Bytes that the {LAYER} keeps for the backward pass, divided by another's", sizes),
+        (f"Times of the {LAYER} divided by other times", times),
+        ("Bytes that are kept for the backward pass, as ratios", sizes),
     ):
         parts = [
             f"{name} {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"

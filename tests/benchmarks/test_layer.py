@@ -71,8 +71,8 @@ def test_the_readme_has_a_line_of_them(rows: list[Row]) -> None:
     line = next(line for line in targets_page.lines(rows) if "lltm layer" in line)
     assert line.startswith(f"| lltm layer | {sum(row['op'] == 'lltm' for row in rows)} | ")
     below = "\n".join(targets_page.beside(rows))
-    assert "divided by that of another layer or call, median (best to worst): nn.LSTM " in below
-    assert "with recompute=True / without it " in below
+    assert "of the lltm layer divided by other times, median (best to worst): nn.LSTM " in below
+    assert "lltm layer with recompute=True / without it " in below
     assert list(targets_page.beside([])) == []
 
 

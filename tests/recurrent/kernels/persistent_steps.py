@@ -179,8 +179,8 @@ def sizes(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
             yield name, partial(check_given, algorithm, *given, directions=d, **options)
 
 
-# Numbers of rows. They include the most that the grid or resident clusters of each size can run at
-# once, and one more.
+# Numbers of rows. They include, for the grid and for each cluster size, the largest number of rows
+# that can be resident at once, and that number plus one.
 SHARED = (*range(4, 18), *range(20, 66, 5), 90, 105, 112, 113, 120, 128, 129, 133, 150, 225)
 SHARED += (256, 257)
 
@@ -197,7 +197,8 @@ def batches(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
 
 
 def shares(*sizes: tuple[int, int, int]) -> Cases:
-    """Cases of "tiles". The number of tiles decides whether a block has 64 units or 32."""
+    """Cases of the algorithm "tiles". The number of tiles of the output decides whether a thread
+    block computes 64 hidden units or 32."""
     for turn, (size, dtype) in enumerate(itertools.product(sizes, calls.DTYPES.values())):
         name = f"T{size[0]} B{size[1]} H{size[2]} {dtype}"
         given = name, dtype, tuple(size)
@@ -209,7 +210,7 @@ def some_lengths(count: int, most: int) -> tuple[int, ...]:
     return tuple(sorted((chosen.randint(1, most) for _ in range(count)), reverse=True))
 
 
-# Lengths, and the number of steps without rows that follow.
+# The lengths of the rows, and the number of additional steps at the end that have no rows.
 PACKED: tuple[tuple[tuple[int, ...], int], ...] = (
     ((5,), 0),
     ((17, 2, 1), 0),
@@ -235,8 +236,8 @@ def packed(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
 
 
 def has_backward_kernel(algorithm: str, h: int) -> bool:
-    """False if the backward pass of such a layer in a half type runs `step`: before sm_90, clusters
-    have one block, and blocks of more than 96 units have no backward kernel for every cell."""
+    """False if the backward pass of a layer with `h` units in a half type may run algorithm "step":
+    before sm_90, a cluster is one block, and for more than 96 units some cells have no kernel."""
     return on_hopper() or algorithm != "cluster" or h <= 96
 
 
