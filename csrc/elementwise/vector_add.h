@@ -43,8 +43,9 @@ struct VectorAddOp : ElementwiseOp<VectorAddOp, const Tensor&, const Scalar&> {
     return alone(t[0].defined() ? t[0] : scaled(t[1], alpha), result);
   }
 
-  // The tangent of the result if t is the only tangent: t, expanded, cast and copied. The copy is a
-  // new tensor, because torch.func may have batched t although the result is not batched.
+  // The tangent of the result if t is the only tangent: t, expanded, cast and copied. t is not
+  // copied into a tensor made like the result: torch.func may have batched t but not the result,
+  // and a batched tensor cannot be written into one that is not.
   static Tensor alone(const Tensor& t, const Tensor& result) {
     return t.expand_symint(result.sym_sizes()).to(result.scalar_type(), false, /*copy=*/true);
   }

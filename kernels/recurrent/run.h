@@ -23,7 +23,7 @@ cudaError_t plan_fits(const RecurrenceSizes& sizes, const RecurrencePlan& plan, 
 PersistentSizes persistent_sizes(const RecurrenceSizes& sizes, bool half_c)
     TREADLE_EXPORTED(persistent_sizes);
 
-// `gates` is the number of gates in the products.
+// `gates` is the number of gates per unit in the input products.
 PersistentForward forward_arguments(const PersistentSizes& sizes, int64_t rows, int64_t width,
                                     int gates) TREADLE_EXPORTED(forward_arguments);
 
@@ -50,8 +50,8 @@ inline size_t workspace_bytes(const RecurrenceSizes& sizes, const RecurrencePlan
 cudaError_t run_forward(PersistentForward args, const RecurrencePlan& plan, void* workspace,
                         cudaStream_t stream) TREADLE_EXPORTED(run_forward);
 
-// First computes c before each step, and passes it to the steps, so args.steps.c_states need not be
-// set.
+// First computes, in one launch, the c that each step began with. The steps read these values, so
+// args.steps.c_states need not be set.
 cudaError_t run_backward(const BackwardArguments& args, const RecurrencePlan& plan, void* workspace,
                          cudaStream_t stream) TREADLE_EXPORTED(run_backward);
 

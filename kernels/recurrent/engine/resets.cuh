@@ -174,7 +174,8 @@ struct PassMarks {
   const GroupResets<any>& resets;
   uint32_t now, ahead;
   // Used if `held` is true and the batch is not packed: the address of the lane's mark at p = 0,
-  // its increment per step, the step of this lane in a word, and the range of p that have marks.
+  // its increment per step, the step of this lane in a word, and those p that have marks: count_p,
+  // from first_p on.
   const unsigned char* at;
   int each, in_word, first_p, count_p;
 
@@ -235,7 +236,8 @@ struct PassMarks {
 
 // The marks for all threads of a block. One warp loads them, two steps ahead, and writes a word for
 // each step to shared memory. So in each step a thread needs only one load from shared memory, and
-// does not wait for it. More work between a step's send and its wait would make the step longer.
+// does not wait for it. Blocks exchange results in each step, and more work between sending and
+// receiving them would make the step longer.
 // The lower half of a word has a bit for each row that resets before the step, and the upper half
 // has one for each row that resets before the next step.
 template <bool any>

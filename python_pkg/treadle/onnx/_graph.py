@@ -64,8 +64,8 @@ def scan(
     dtype: Any,
     back: bool,
 ) -> Sequence[Value]:
-    """Calls ``step(op, *states, *rows)`` for every step. Returns the states after all steps, then
-    the other results, each with all steps in one tensor.
+    """Adds a Scan whose body is ``step(op, *states, *rows)``. Returns the states after all steps,
+    then the other results, each with all steps in one tensor.
 
     ``rows`` has pairs of a value and its dtype. Step t gets row t of the value. ``dtype`` is the
     dtype of all other values. If ``back``, the steps run from the last to the first.

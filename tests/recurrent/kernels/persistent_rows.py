@@ -78,7 +78,8 @@ def put(t: Tensor, at: tuple[int | slice, ...], bits: int) -> Tensor:
 
 
 def spoilt(one: Given, place: str, bits: int, row: Row, whole: bool) -> Given:
-    """Overwrites one element of the row, or all its elements at one step."""
+    """Returns a copy of the arguments in which one element of the row is overwritten, or all its
+    elements at one step."""
     unit = slice(None) if whole else slice(1, 2)
 
     def sequence(t: Tensor) -> Tensor:

@@ -34,8 +34,8 @@ def leaky(a: Any, b: Any, c: Any, n: Any) -> Any:
 def away_from_ties(made: dict[str, Any]) -> None:
     """Moves arguments of an sLSTM to where its derivatives are continuous. h is o * c / n, so n is
     moved away from 0. m is a maximum, and near a tie, the rounding of half types decides which of
-    its arguments has a gradient. So in every second unit i is made much larger than the other
-    argument, which comes from f, and in the other units much smaller."""
+    its arguments has a gradient. One argument comes from the gate i, the other from the gate f. So
+    i is made much larger in every second unit, and much smaller in the other units."""
     made["c0"].chunk(3, -1)[1].abs_().add_(0.5)
     bias = made["bias_ih"]
     if bias is not None and bias.dtype in HALVES:
