@@ -30,7 +30,7 @@ FOREIGN = re.compile(r"(torch|ATen|c10|caffe2|pybind11|csrc|Python)\b")
 # Folders of csrc/ whose files may include headers of all families.
 FRONT_DOOR = {"include", "compat", "c_api"}
 SIDE_DOORS = {
-    # The last step of these ops is a sine, which they compute by the CPU loop of the op `sine`.
+    # The last step of these ops is a sine, which they compute with the CPU loop of the op `sine`.
     (Path("kernels/sine_linear/cpu/sine_linear.cpp"), "kernels/elementwise/cpu/sine.h"),
     (Path("kernels/sine_linear/cpu/jet.cpp"), "kernels/elementwise/cpu/sine.h"),
 }
@@ -113,7 +113,7 @@ def rooms_open_to(path: Path) -> tuple[str, ...]:
 
 
 def check_includes(path: Path, text: str) -> Iterator[tuple[int, str]]:
-    """Includes in `text` that break a rule, such as those of another family."""
+    """Includes in `text` that break a rule, for example of a header of another family."""
     rooms = rooms_open_to(path)
     for match in INCLUDE.finditer(text):
         bracket, header = match.groups()

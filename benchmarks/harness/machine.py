@@ -35,6 +35,7 @@ def facts(device: str) -> dict[str, Any]:
         properties = torch.cuda.get_device_properties(0)
         found |= {
             "gpu": properties.name,
+            # the GPU for which layers are planned instead (docs/other_gpus.md)
             "imposed_gpu": os.environ.get("TREADLE_IMPOSED_GPU"),
             "gpu_memory_gib": round(properties.total_memory / (1 << 30), 1),
             "gpu_l2_mib": round(properties.L2_cache_size / (1 << 20)),

@@ -18,7 +18,9 @@ from tests.support.layouts import Layout, dense
 ops = torch.ops.treadle
 ALL = (True, True, True)
 NAMES = ("input", "weight", "bias")
-LARGE = 1 << 24  # bytes; the layer saves memory if its slope has this size or more
+# Bytes. If the slope has this size or more, the layer computes with less memory. The slope is the
+# gradient of the sum that the layer takes the sine of (docs/sine_linear.md).
+LARGE = 1 << 24
 
 
 def wide(device: str) -> int:
@@ -38,7 +40,8 @@ def backward_arguments(
 ) -> tuple[Any, ...]:
     """Arguments of sine_linear_backward without the mask.
 
-    By default there is one input, so that the slope and its sums are most of the work.
+    By default there is one input feature, so most of the work is to compute the slope and to sum
+    it into the gradients.
     """
     call = sine_arguments(make, lead, (inputs, outputs), bias=bias, layers=layers)
     *tensors, omega = call.args

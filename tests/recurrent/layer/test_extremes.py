@@ -21,7 +21,7 @@ CANDIDATES = slice(14, 21)  # the candidate's rows of weight_ih for H 7, in ever
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_saturated_gates_and_large_candidates(cell: str, dtype: torch.dtype, device: str) -> None:
-    """Tests gates of about 10 to 100, where sigmoid is 0 or 1, and candidates of up to 1e4."""
+    """Tests gates of about 10 to 100, where sigmoid is near 0 or 1, and candidates of up to 1e4."""
     make = Make("extremes", device, dtype)
     state = torch.float32 if dtype.itemsize == 2 else None
     call = layer_arguments(make, (3, 4, 5, 7), cell=cell, directions=2, state=state)
