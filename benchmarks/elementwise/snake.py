@@ -1,7 +1,7 @@
 """Times snake at the size of an audio decoder, [16, 512, 8192], against plain PyTorch.
 
-On CUDA it measures device times, including that of a copy of x. On the CPU it measures wall times
-of a smaller batch. The baseline is the formula of DAC and BigVGAN,
+On CUDA it measures device times, on the CPU wall times of a smaller batch. It also times a copy of
+x, for comparison. The baseline is the formula of DAC and BigVGAN,
 x + sin(alpha x)^2 / (alpha + 1e-9), eager and, on CUDA, compiled.
 """
 
@@ -49,7 +49,7 @@ def plans(settings: Settings) -> Iterator[Plan]:
 def arguments(
     shape: tuple[int, ...], device: str, dtype: torch.dtype, backward: bool
 ) -> tuple[Tensor, ...]:
-    """x [N, C, T] and alpha [C], which is also beta."""
+    """x [N, C, T] and alpha [C]. No beta is passed, so snake divides by alpha."""
     made = torch.randn(shape, device=device), torch.rand(shape[1], device=device) + 0.5
     return tuple(t.to(dtype).requires_grad_(backward) for t in made)
 

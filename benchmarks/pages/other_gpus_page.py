@@ -1,4 +1,4 @@
-"""Makes the table of docs/other_gpus.md from results of layers that were planned for other GPUs.
+"""Makes the table of docs/other_gpus.md, from times of layers that were planned as on other GPUs.
 
 These results are in separate folders, such as h200-as-a100. `make readme-numbers` writes the table.
 """

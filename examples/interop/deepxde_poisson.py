@@ -34,7 +34,8 @@ OPTIONS = {"outermost_linear": True, "first_omega_0": 4.0, "hidden_omega_0": 4.0
 
 
 class Net(dde.nn.NN):
-    """A Siren that DeepXDE trains. ``jet`` is the jet at the points of the last call."""
+    """A Siren that DeepXDE trains. ``jet`` has its value and Laplacian at the points of the last
+    call (docs/jets.md)."""
 
     def __init__(self, by_jet: bool) -> None:
         super().__init__()

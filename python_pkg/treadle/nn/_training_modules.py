@@ -136,9 +136,9 @@ def leaves_of(outputs: Iterable[Tensor], begin: int) -> list[Tensor]:
             found.append(node.variable)
         elif node._sequence_nr() <= begin:
             raise RuntimeError(
-                "make_training_step: fn must get as arguments all tensors that were computed "
-                f"before and require grad, got a result of {node.name()} that is not an argument: "
-                "add it to sample_args"
+                "make_training_step: fn must get as an argument every tensor that requires grad "
+                f"and was computed before the call, got a result of {node.name()} that is no "
+                "argument: add it to sample_args"
             )
         for following, _ in node.next_functions:
             if following is not None and following not in seen:

@@ -121,8 +121,9 @@ def test_functions_that_cannot_be_captured(device: str) -> None:
     before = x.sin()
     with raises(
         RuntimeError,
-        "make_training_step: fn must get as arguments all tensors that were computed before and "
-        "require grad, got a result of SinBackward0 that is not an argument: add it to sample_args",
+        "make_training_step: fn must get as an argument every tensor that requires grad and was "
+        "computed before the call, got a result of SinBackward0 that is no argument: add it to "
+        "sample_args",
     ):
         make_training_step(lambda t: t * before, (x,))
 
