@@ -206,8 +206,8 @@ def walk(world: Any, to: torch.Tensor, side: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("right", [True, False])
 def test_who_knows_the_corner_finds_it(load: Load, right: bool) -> None:
-    """An episode ends when the agent reaches a corner. Only the correct corner gives a reward of
-    1."""
+    """An episode ends when the agent reaches a corner, which is four steps away. Only the correct
+    corner gives a reward of 1."""
     module, loop = load("agent_world"), started(load, "cpu")
     world, lengths = loop.world, set()
     for _ in range(40):
@@ -215,11 +215,12 @@ def test_who_knows_the_corner_finds_it(load: Load, right: bool) -> None:
         assert all(len(set(row)) == 4 for row in kinds.tolist())
         corner = (kinds == world.wanted[:, None]).int().argmax(1)
         to = world.corners[corner if right else (corner + 1) % 4]
-        lengths |= set(world.clock[world.begins].tolist())
+        before = world.clock.clone()
         reward, ends = world.step(walk(world, to, module.SIDE))
+        lengths |= set((before[ends] + 1).tolist())
         assert (reward == torch.where(ends, 1.0 if right else module.WRONG, 0.0)).all()
         assert (ends == (world.clock == 0)).all()
-    assert lengths == {0}
+    assert lengths == {4}
 
 
 def test_rooms(load: Load) -> None:
