@@ -115,7 +115,8 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     if cuda.for_checking() and not arguments.for_checking:
-        raise SystemExit("wheel: TREADLE_CHECK_BUILD must be unset for a release, got 1")
+        got = os.environ["TREADLE_CHECK_BUILD"]
+        raise SystemExit(f"wheel: TREADLE_CHECK_BUILD must be unset for a release, got {got}")
     plain = build(list(arguments.torch), ROOT / "build" / "wheel")
     wheel = tagged(plain, arguments.out)
     problems = check(wheel, arguments.for_checking)

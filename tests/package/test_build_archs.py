@@ -26,10 +26,6 @@ LEFT_OUT = {
 }
 
 
-def dotless(arch: str) -> str:
-    return arch.replace(".", "")
-
-
 @pytest.fixture
 def toolkit(monkeypatch: pytest.MonkeyPatch) -> cuda.Toolkit:
     for name in ("TREADLE_CUDA", "TORCH_CUDA_ARCH_LIST"):
@@ -52,7 +48,7 @@ def test_kernels_compile_for_the_oldest_gpu(toolkit: cuda.Toolkit, tmp_path: Pat
     if oldest in _build.facts()["archs"]:
         return  # in .ci/run, the build has already compiled everything for it
     for source in sorted(ROOT.glob("kernels/**/*.cu")):
-        options = ["-ptx", f"-arch=compute_{dotless(oldest)}"]
+        options = ["-ptx", f"-arch=compute_{cuda.number(oldest)}"]
         if source.parent.name == "instances":
             options += cell_flags(GRU)
         compile_for(toolkit, source, *options, out=tmp_path / "ptx")
@@ -63,8 +59,8 @@ def test_kernels_are_empty_where_they_are_left_out(toolkit: cuda.Toolkit, tmp_pa
     for source, left_out in LEFT_OUT.items():
         path = Path("kernels/recurrent/instances") / f"{source}.cu"
         kit = replace(toolkit, archs=(left_out, "10.3"))
-        assert not any(dotless(left_out) in flag for flag in kit.gencode(path)), source
-        options = ["-ptx", f"-arch=compute_{dotless(left_out)}", *cell_flags(GRU)]
+        assert not any(cuda.number(left_out) in flag for flag in kit.gencode(path)), source
+        options = ["-ptx", f"-arch=compute_{cuda.number(left_out)}", *cell_flags(GRU)]
         compile_for(toolkit, path, *options, out=tmp_path / "ptx")
         bodies = re.split(r"\.entry", (tmp_path / "ptx").read_text())[1:]
         assert bodies, source

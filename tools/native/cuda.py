@@ -50,16 +50,15 @@ class Toolkit:
         newer = os.environ.get("TREADLE_ASSEMBLE_FOR")
         if newer:
             # Tests run code for an older GPU on a newer one (docs/other_gpus.md).
-            virtual, real = self.archs[0].replace(".", ""), newer.replace(".", "")
-            return [f"-gencode=arch=compute_{virtual},code=sm_{real}"]
+            return [f"-gencode=arch=compute_{number(self.archs[0])},code=sm_{number(newer)}"]
         flags = []
         for arch in self._archs_of(source) if source else self.archs:
-            number = _number(arch)
+            plain = number(arch)
             # sm_90a has instructions that only this architecture supports; PTX must not use them.
-            own = {"90": "90a"}.get(number, number)
+            own = {"90": "90a"}.get(plain, plain)
             flags.append(f"-gencode=arch=compute_{own},code=sm_{own}")
             if arch.endswith("+PTX"):
-                flags.append(f"-gencode=arch=compute_{number},code=compute_{number}")
+                flags.append(f"-gencode=arch=compute_{plain},code=compute_{plain}")
         return flags
 
     def _archs_of(self, source: Path) -> tuple[str, ...]:
@@ -67,7 +66,7 @@ class Toolkit:
         has_code = next((rule for pattern, rule in CODE if re.search(pattern, text)), None)
         if has_code is None:
             return self.archs
-        found = tuple(arch for arch in self.archs if has_code(int(_number(arch).rstrip("af"))))
+        found = tuple(arch for arch in self.archs if has_code(int(number(arch).rstrip("af"))))
         # Without an architecture, nvcc would choose one. The host code is needed in any case.
         return found or (self.archs[-1].removesuffix("+PTX"),)
 
@@ -111,7 +110,7 @@ class Missing:
 TORCH_WITHOUT = Missing("this torch is built without CUDA", "install torch with CUDA 13")
 
 
-def _number(arch: str) -> str:
+def number(arch: str) -> str:
     """'9.0+PTX' -> '90'."""
     return arch.removesuffix("+PTX").replace(".", "")
 
