@@ -1,5 +1,6 @@
 // Defines run_persistent() of cell_launchers.h: calls the launcher of the kernel that a plan
-// selects, for any cell.
+// selects, for any cell. The build leaves out the sources of instances/ that have no code for any
+// of its architectures (CODE in tools/native/cuda.py), so their launchers must not be called here.
 #pragma once
 
 #include <type_traits>
@@ -10,15 +11,35 @@
 
 namespace treadle {
 
+// Whether the build has an architecture for which kernels have code. Kernels of formulas are
+// compiled at run time, so their launchers always exist.
+template <class Kind>
+constexpr bool in_build(const CompiledFor& code) {
+  bool found = kFromFormula<typename Kind::template Cell<float>>;
+#if defined(__CUDA_ARCH_LIST__)
+  for (const int architecture : {__CUDA_ARCH_LIST__}) found |= code(architecture / 10);
+#endif
+  return found;
+}
+
+// The result of a launcher that was left out: its kernel cannot run on this device.
+inline cudaError_t left_out(const PersistentCall& call) {
+  if (call.fits == nullptr) return cudaErrorNoKernelImageForDevice;
+  *call.fits = false;
+  return cudaSuccess;
+}
+
 template <class Kind, class Args>
 cudaError_t run_clusters(const Args* args, const PersistentCall& call) {
   constexpr bool kForward = std::is_same_v<Args, PersistentForward>;
+  constexpr bool kBuilt = in_build<Kind>(kClusterCode);
+  if (!kBuilt && call.plan.kernel != KernelId::kBlock) return left_out(call);
   const Dtype dtype = call.sizes.dtype;
   int at_once = 0;
   const ClusterCall own{call.plan, call.stream, call.fits != nullptr ? &at_once : nullptr};
   cudaError_t error = cudaErrorInvalidValue;
   // Clusters of several blocks keep one number of c per unit.
-  constexpr bool kClusters = Kind::template Cell<float>::kCParts == 1;
+  constexpr bool kClusters = kBuilt && Kind::template Cell<float>::kCParts == 1;
   switch (call.plan.kernel) {
     case KernelId::kBlock:
       error = dtype == Dtype::kFloat ? run_cluster_fp32<Kind>(args, own)
@@ -62,9 +83,14 @@ cudaError_t run_grid(const Args* args, const PersistentCall& call) {
 
 template <class Kind, class Args>
 cudaError_t run_named(const Args* args, const PersistentCall& call) {
-  if (!call.plan.grid()) return run_clusters<Kind>(args, call);
-  return call.plan.setmaxnreg ? run_grid<Kind, true>(args, call)
-                              : run_grid<Kind, false>(args, call);
+  if (!call.plan.grid()) {
+    if constexpr (in_build<Kind>(kBlockCode)) return run_clusters<Kind>(args, call);
+  } else if (call.plan.setmaxnreg) {
+    if constexpr (in_build<Kind>(kGridCode<true>)) return run_grid<Kind, true>(args, call);
+  } else {
+    if constexpr (in_build<Kind>(kGridCode<false>)) return run_grid<Kind, false>(args, call);
+  }
+  return left_out(call);
 }
 
 template <class Kind>

@@ -52,9 +52,13 @@ cudaError_t launch_warp_forward(const FusedForward& args, cudaStream_t stream) {
 }
 
 cudaError_t launch_tiles_forward(const FusedForward& args, int processors, cudaStream_t stream) {
-  return visit_cell(args.layer.cell, [&](auto cell) {
-    return launch_tiles_forward<typename decltype(cell)::type>(args, processors, stream);
-  });
+  // Other builds leave out the sources of these kernels.
+  if constexpr (compiled_for(900)) {
+    return visit_cell(args.layer.cell, [&](auto cell) {
+      return launch_tiles_forward<typename decltype(cell)::type>(args, processors, stream);
+    });
+  }
+  return cudaErrorNoKernelImageForDevice;
 }
 
 bool tiles_supported() { return compiled_for(900) && find_encode_map() != nullptr; }

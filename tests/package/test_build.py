@@ -107,6 +107,25 @@ def test_a_source_for_no_gpu_of_the_build_has_host_code() -> None:
     assert found == ["-gencode=arch=compute_80,code=sm_80"]
 
 
+@pytest.mark.parametrize(
+    ("archs", "left_out"),
+    [
+        ("7.5", "block.cu cluster_forward.cu grid_half_forward.cu grid_half_forward_sm80.cu"),
+        ("8.9", "cluster_forward.cu grid_half_forward.cu"),
+        ("7.5 9.0", "grid_half_forward_sm80.cu"),
+        ("8.0 9.0", ""),
+        ("10.0+PTX", "grid_half_forward.cu"),
+    ],
+)
+def test_sources_of_kernels_for_other_gpus_are_left_out(archs: str, left_out: str) -> None:
+    kit = cuda.Toolkit(Path("nvcc"), "13.0", tuple(archs.split()))
+    instances = Path("kernels/recurrent/instances")
+    names = "block cluster_forward grid_half_forward grid_half_forward_sm80 launch step".split()
+    sources = [instances / f"{name}.cu" for name in names]
+    assert " ".join(source.name for source in sources if not kit.needs(source)) == left_out
+    assert kit.needs(Path("kernels/recurrent/formula/instances.cu"))
+
+
 @pytest.mark.parametrize("asked", ["5.0", "nonsense", "9"])
 def test_an_arch_that_nvcc_lacks(
     toolkit: Path, monkeypatch: pytest.MonkeyPatch, asked: str

@@ -76,7 +76,6 @@ SLOW = {
     "tests/recurrent/formula/test_formula_lengths.py::test_lengths_with_transforms": 11,
     "tests/recurrent/formula/test_formula_nvrtc.py::test_a_cell_with_several_states": 33,
     "tests/recurrent/formula/test_formula_nvrtc.py::test_a_kernel_compiles": 41,
-    "tests/recurrent/kernels/test_vectorised.py::test_loops_over_units_are_vectorised": 132,
     "tests/recurrent/layer/test_autocast_torch.py::test_dtypes_and_values_are_torchs": 23,
     "tests/recurrent/layer/test_cells.py::test_under_vmap_and_compiled": 19,
     "tests/recurrent/layer/test_composition.py::test_missing_tangents_are_zero": 45,

@@ -23,7 +23,8 @@ NAMED_ARCHS = {
 
 # The architectures (90 for 9.0) for which kernels of a source have a body. For all others they are
 # empty, so these sources need not be compiled for them. Launchers treat a kernel that does not
-# exist like an empty one (kernels/recurrent/engine/persistent.cuh).
+# exist like an empty one (kernels/recurrent/engine/persistent.cuh). A source of instances/ that has
+# code for no architecture of the build is left out (kernels/recurrent/launch.cuh).
 CODE: tuple[tuple[str, Callable[[int], bool]], ...] = (
     ("recurrent/instances/cluster_", lambda arch: arch >= 90),
     (r"recurrent/instances/grid_\w+_sm80", lambda arch: arch >= 80 and arch != 90),
@@ -61,14 +62,21 @@ class Toolkit:
                 flags.append(f"-gencode=arch=compute_{plain},code=compute_{plain}")
         return flags
 
+    def needs(self, source: Path) -> bool:
+        """Whether a build compiles a source: it does not if the source is one of instances/, and no
+        architecture has code for its kernels."""
+        return source.parent.name != "instances" or bool(self._archs_with_code(source))
+
     def _archs_of(self, source: Path) -> tuple[str, ...]:
+        # Without an architecture, nvcc would choose one. The host code is needed in any case.
+        return self._archs_with_code(source) or (self.archs[-1].removesuffix("+PTX"),)
+
+    def _archs_with_code(self, source: Path) -> tuple[str, ...]:
         text = source.as_posix()
         has_code = next((rule for pattern, rule in CODE if re.search(pattern, text)), None)
         if has_code is None:
             return self.archs
-        found = tuple(arch for arch in self.archs if has_code(int(number(arch).rstrip("af"))))
-        # Without an architecture, nvcc would choose one. The host code is needed in any case.
-        return found or (self.archs[-1].removesuffix("+PTX"),)
+        return tuple(arch for arch in self.archs if has_code(int(number(arch).rstrip("af"))))
 
     def checking_flags(self) -> list[str]:
         """Flags for a build that is only for checking: compiling takes a third of the time or less,

@@ -273,6 +273,8 @@ class Graph:
         cells = sorted(Path("kernels/math/cells").glob("*.h"))
         objects = []
         for source in sorted(Path("kernels").rglob("*.cu")):
+            if not toolkit.needs(source):
+                continue
             flags = self.nvcc_flags(toolkit, source)
             if source.parent.name != "instances":
                 objects.append(self._shared_object("nvcc", source, flags))

@@ -24,6 +24,7 @@
 namespace treadle::cpu::TREADLE_ISA {
 
 #define TREADLE_INLINE inline __attribute__((always_inline))
+#define TREADLE_NOINLINE __attribute__((noinline))
 
 template <class To, class From>
 TREADLE_INLINE To bit_cast(From from) {

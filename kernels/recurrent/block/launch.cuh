@@ -9,7 +9,7 @@
 namespace treadle {
 
 template <class T, int units>
-inline constexpr CompiledFor kBlockCode = {80, 1000,
+inline constexpr CompiledFor kUnitsCode = {80, 1000,
                                            block_has_code(true, is_half_type<T>, units) ? 0 : 90};
 
 template <class Cell, class T, int units>
@@ -20,7 +20,7 @@ cudaError_t run_block(const PersistentForward* args, const ClusterCall& call) {
                                                           block_forward, (Cell, T), (units, true))
                                        : TREADLE_FUNCTION(PersistentKernel<PersistentForward>,
                                                           block_forward, (Cell, T), (units, false));
-  return call(kernel, Layout::kThreads, Layout::kSharedBytes, args, kBlockCode<T, units>);
+  return call(kernel, Layout::kThreads, Layout::kSharedBytes, args, kUnitsCode<T, units>);
 }
 
 template <class Cell, class T, int units>
@@ -32,7 +32,7 @@ cudaError_t run_block(const PersistentBackward* args, const ClusterCall& call) {
                                              (Cell, T), (units, true))
                           : TREADLE_FUNCTION(PersistentKernel<PersistentBackward>, block_backward,
                                              (Cell, T), (units, false));
-  return call(kernel, Layout::kThreads, Layout::kSharedBytes, args, kBlockCode<T, units>);
+  return call(kernel, Layout::kThreads, Layout::kSharedBytes, args, kUnitsCode<T, units>);
 }
 
 template <class Cell, class Args>

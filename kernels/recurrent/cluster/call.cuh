@@ -37,6 +37,10 @@ cudaError_t visit_rows(int rows, const F& f) {
   }
 }
 
+// The GPUs for which the kernels of clusters and of single blocks have code. Which units a single
+// block supports depends on the GPU, too (block/launch.cuh).
+inline constexpr CompiledFor kClusterCode = {90}, kBlockCode = {80};
+
 // Opts in to more than 48 KB of shared memory and to clusters of more than 8 blocks.
 template <class... P>
 cudaError_t allow_clusters(void (*kernel)(P...), size_t shared_bytes, int blocks) {
@@ -54,9 +58,12 @@ struct ClusterCall {
   cudaStream_t stream;
   int* at_once;  // null: run
 
+  // This is not inlined, because there are hundreds of callers: inlining doubles the time that the
+  // host's compiler needs.
   template <class Args>
-  cudaError_t operator()(void (*kernel)(Args, int), int threads, size_t shared_bytes,
-                         const Args* args, const CompiledFor& compiled = {90}) const {
+  __noinline__ cudaError_t operator()(void (*kernel)(Args, int), int threads, size_t shared_bytes,
+                                      const Args* args,
+                                      const CompiledFor& compiled = kClusterCode) const {
     const int cluster = plan.shape.blocks;
     LaunchShape shape = {
         static_cast<unsigned>(cluster), 1, 1, static_cast<unsigned>(threads), shared_bytes, 8, 1};

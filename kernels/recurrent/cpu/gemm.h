@@ -60,7 +60,7 @@ constexpr int sums_of(int vectors) { return vectors >= 8 ? 1 : vectors >= 4 ? 2 
 // parts as a single row has independent sums, and calls with several rows compute these parts one
 // after another.
 template <int rows, int units, class acc>
-inline void multiply(const acc* panel, const acc* const* x, int64_t k_size, acc* out) {
+TREADLE_NOINLINE void multiply(const acc* panel, const acc* const* x, int64_t k_size, acc* out) {
   using V = VectorType<acc>;
   constexpr int kLanes = kVectorBytes / sizeof(acc);
   constexpr int kVectors = units * kColumns<acc> / kLanes;

@@ -5,13 +5,32 @@
 
 namespace treadle::cpu::TREADLE_ISA {
 
+// Replaces the gates of kColumns units of a row by their gradients, and the gradient of c after the
+// step by that of c before it. Like advance(), this does not depend on the dtype of the tensors.
+template <class Cell, class acc>
+TREADLE_NOINLINE void gradients_of_units(GatesOf<Cell, acc>& gates, const UnitsOf<acc>* old_c,
+                                         const UnitsOf<acc>& new_c, const UnitsOf<acc>& grad_h,
+                                         UnitsOf<acc>* grad_c) {
+  constexpr int kGates = Cell::kGates, kCParts = Cell::kCParts;
+  for (int64_t i = 0; i < kColumns<acc>; ++i) {
+    acc g[kGates];
+    for (int k = 0; k < kGates; ++k) g[k] = gates[k][i];
+    math::CType<acc, kCParts> c{}, own{};
+    for (int p = 0; p < kCParts; ++p) {
+      math::part(c, p) = old_c[p][i], math::part(own, p) = grad_c[p][i];
+    }
+    const auto grad = Cell::backward(Cell::slopes(g, c, new_c[i]), grad_h[i], own);
+    for (int k = 0; k < kGates; ++k) gates[k][i] = grad.gates[k];
+    for (int p = 0; p < kCParts; ++p) grad_c[p][i] = math::part(grad.old_cell, p);
+  }
+}
+
 // The backward pass of rows begin to end of the batch.
 template <template <class> class CellOf, class T, class acc = acc_t<T>>
 class BackwardRows {
   using Cell = CellOf<acc>;
   static constexpr int kGates = Cell::kGates, kCParts = Cell::kCParts;
   static constexpr int64_t kN = kColumns<acc>;
-  using C = math::CType<acc, kCParts>;
   static_assert(!Cell::kReadsNewCell || kCParts == 1);
 
  public:
@@ -103,32 +122,15 @@ class BackwardRows {
     acc new_c[kN] = {};
     if constexpr (Cell::kReadsNewCell) {
       acc* const own_c = new_c_ + ((b - begin_) * padded_ + column);
-      known ? void(std::copy_n(own_c, kN, new_c)) : step_c(gates, old_c[0], new_c);
+      std::copy_n(known ? own_c : old_c[0], kN, new_c);
+      if (!known) next_c<Cell, acc>(gates, &new_c);
       std::copy_n(old_c[0], kN, own_c);
     }
-    for (int64_t i = 0; i < kN; ++i) {
-      acc g[kGates];
-      for (int k = 0; k < kGates; ++k) g[k] = gates[k][i];
-      C c{}, grad_c{};
-      for (int p = 0; p < kCParts; ++p) {
-        math::part(c, p) = old_c[p][i], math::part(grad_c, p) = dc[p][i];
-      }
-      const auto grad = Cell::backward(Cell::slopes(g, c, new_c[i]), dh[i], grad_c);
-      for (int k = 0; k < kGates; ++k) gates[k][i] = grad.gates[k];
-      for (int p = 0; p < kCParts; ++p) dc[p][i] = math::part(grad.old_cell, p);
-    }
+    gradients_of_units<Cell, acc>(gates, old_c, new_c, dh, dc);
     for (int k = 0; k < kGates; ++k) {
       store_some<acc>(a_.grad_gates, (row * kGates + k) * a_.hidden + column, gates[k], n);
     }
     for (int p = 0; p < kCParts; ++p) store_some<acc>(own_dc, p * a_.hidden, dc[p], n);
-  }
-
-  static void step_c(const acc (&gates)[kGates][kN], const acc (&old_c)[kN], acc (&new_c)[kN]) {
-    for (int64_t i = 0; i < kN; ++i) {
-      acc g[kGates];
-      for (int k = 0; k < kGates; ++k) g[k] = gates[k][i];
-      new_c[i] = Cell::next(g, old_c[i]);
-    }
   }
 
   // Computes the gradient of the previous h: the gradients of those gates that have a product with
@@ -179,14 +181,7 @@ void recurrence_c_states(const RecurrenceCStates& a, int64_t begin, int64_t end)
           load_some<acc>(a.c, b * width + p * a.hidden + column, c[p], n);
           store_some<acc>(a.c_states, row * width + p * a.hidden + column, c[p], n);
         }
-        for (int64_t i = 0; i < kN; ++i) {
-          acc g[kGates];
-          for (int k = 0; k < kGates; ++k) g[k] = gates[k][i];
-          math::CType<acc, kCParts> own{};
-          for (int p = 0; p < kCParts; ++p) math::part(own, p) = c[p][i];
-          const auto next = Cell::next(g, own);
-          for (int p = 0; p < kCParts; ++p) c[p][i] = math::part(next, p);
-        }
+        next_c<Cell, acc>(gates, c);
         for (int p = 0; p < kCParts; ++p) {
           store_some<acc>(a.c, b * width + p * a.hidden + column, c[p], n);
         }

@@ -92,6 +92,70 @@ inline constexpr bool kHasOutput = false;
 template <class Cell>
 inline constexpr bool kHasOutput<Cell, std::void_t<decltype(&Cell::output)>> = true;
 
+// The gates of kColumns units of a row, and a number for each of these units.
+template <class Cell, class acc>
+using GatesOf = acc[Cell::kGates][kColumns<acc>];
+template <class acc>
+using UnitsOf = acc[kColumns<acc>];
+
+// The functions below depend on acc, but not on the dtype T of the tensors. They are not inlined,
+// so float, float16 and bfloat16 share their code, which takes most of the time to compile.
+
+// Computes the new c and h of kColumns units of `count` rows. A cell is a long chain of dependent
+// instructions, so the processor starts the next row before the current one has finished. With
+// several rows, c and h have separate loops. Each chain is then half as long, so more rows overlap.
+template <class Cell, class acc>
+TREADLE_NOINLINE void advance(const GatesOf<Cell, acc>* gates, acc* own_c, int64_t padded,
+                              int64_t count, UnitsOf<acc>* h) {
+  constexpr int64_t kN = kColumns<acc>;
+  constexpr int kGates = Cell::kGates, kCParts = Cell::kCParts;
+  constexpr bool kApart = kMostRows<Cell::kStateGates> >= 4 && kHasOutput<Cell>;
+  using C = math::CType<acc, kCParts>;
+  for (int64_t r = 0; r < count; ++r) {
+    acc* const row_c = own_c + r * kCParts * padded;
+    acc c[kCParts][kN];
+    for (int64_t i = 0; i < kN; ++i) {
+      acc g[kGates];
+      for (int k = 0; k < kGates; ++k) g[k] = gates[r][k][i];
+      C old_c{};
+      for (int p = 0; p < kCParts; ++p) math::part(old_c, p) = row_c[p * padded + i];
+      C new_c;
+      if constexpr (kHasOutput<Cell>) {
+        new_c = Cell::next(g, old_c);
+        if constexpr (!kApart) h[r][i] = Cell::output(g, new_c);
+      } else {
+        const auto state = Cell::forward(g, old_c);
+        new_c = state.new_cell, h[r][i] = state.new_h;
+      }
+      for (int p = 0; p < kCParts; ++p) c[p][i] = math::part(new_c, p);
+    }
+    for (int p = 0; p < kCParts; ++p) std::copy_n(c[p], kN, row_c + p * padded);
+  }
+  if constexpr (kApart) {
+    for (int64_t r = 0; r < count; ++r) {
+      for (int64_t i = 0; i < kN; ++i) {
+        acc g[kGates];
+        for (int k = 0; k < kGates; ++k) g[k] = gates[r][k][i];
+        h[r][i] = Cell::output(g, own_c[r * padded + i]);
+      }
+    }
+  }
+}
+
+// Replaces c before a step by c after the step.
+template <class Cell, class acc>
+TREADLE_NOINLINE void next_c(const GatesOf<Cell, acc>& gates, UnitsOf<acc>* c) {
+  constexpr int kGates = Cell::kGates, kCParts = Cell::kCParts;
+  for (int64_t i = 0; i < kColumns<acc>; ++i) {
+    acc g[kGates];
+    for (int k = 0; k < kGates; ++k) g[k] = gates[k][i];
+    math::CType<acc, kCParts> own{};
+    for (int p = 0; p < kCParts; ++p) math::part(own, p) = c[p][i];
+    const auto next = Cell::next(g, own);
+    for (int p = 0; p < kCParts; ++p) c[p][i] = math::part(next, p);
+  }
+}
+
 template <class T, class acc>
 TREADLE_INLINE void load_some(const void* base, int64_t at, acc (&x)[kColumns<acc>], int64_t n) {
   const char* const from = static_cast<const char*>(base) + at * int64_t{sizeof(T)};
@@ -115,7 +179,6 @@ class ForwardRows {
   static constexpr int kFirstInput = kGates - Cell::kInputGates;
   static constexpr int kCParts = Cell::kCParts;
   static constexpr int64_t kN = kColumns<acc>;
-  using C = math::CType<acc, kCParts>;
 
  public:
   ForwardRows(const RecurrenceForward& args, const acc* panels, int64_t begin, int64_t end)
@@ -254,52 +317,19 @@ class ForwardRows {
     }
   }
 
-  using Gates = acc[kGates][kN];
+  using Gates = GatesOf<Cell, acc>;
 
-  // Computes the gates and the new state of kN units of some rows. A cell is a long chain of
-  // dependent instructions, so the processor starts the next row before the current one has
-  // finished. With several rows, c and h have separate loops. Each chain is then half as long, so
-  // more rows overlap.
+  // Computes the gates and the new state of kN units of some rows.
   TREADLE_INLINE void finish(int64_t first_row, int64_t first, int64_t count, int64_t group,
                              const acc* products) {
     constexpr int kMost = kMostRows<kStateGates>;
-    constexpr bool kApart = kMost >= 4 && kHasOutput<Cell>;
     const int64_t column = group * kN;
     Gates gates[kMost];
     acc h[kMost][kN];
     for (int64_t r = 0; r < count; ++r) {
       add_up(first_row + first + r, column, products + r * kStateGates * kN, gates[r]);
     }
-    acc* const own_c = c_ + first * kCParts * padded_ + column;
-    for (int64_t r = 0; r < count; ++r) {
-      acc* const row_c = own_c + r * kCParts * padded_;
-      acc c[kCParts][kN];
-      for (int64_t i = 0; i < kN; ++i) {
-        acc g[kGates];
-        for (int k = 0; k < kGates; ++k) g[k] = gates[r][k][i];
-        C old_c{};
-        for (int p = 0; p < kCParts; ++p) math::part(old_c, p) = row_c[p * padded_ + i];
-        C new_c;
-        if constexpr (kHasOutput<Cell>) {
-          new_c = Cell::next(g, old_c);
-          if constexpr (!kApart) h[r][i] = Cell::output(g, new_c);
-        } else {
-          const auto state = Cell::forward(g, old_c);
-          new_c = state.new_cell, h[r][i] = state.new_h;
-        }
-        for (int p = 0; p < kCParts; ++p) c[p][i] = math::part(new_c, p);
-      }
-      for (int p = 0; p < kCParts; ++p) std::copy_n(c[p], kN, row_c + p * padded_);
-    }
-    if constexpr (kApart) {
-      for (int64_t r = 0; r < count; ++r) {
-        for (int64_t i = 0; i < kN; ++i) {
-          acc g[kGates];
-          for (int k = 0; k < kGates; ++k) g[k] = gates[r][k][i];
-          h[r][i] = Cell::output(g, own_c[r * padded_ + i]);
-        }
-      }
-    }
+    advance<Cell, acc>(gates, c_ + first * kCParts * padded_ + column, padded_, count, h);
     for (int64_t r = 0; r < count; ++r) store_h(first_row, first + r, column, h[r]);
   }
 

@@ -5,7 +5,6 @@
 #include <cuda_runtime_api.h>
 
 #include <initializer_list>
-#include <string>
 #include <typeinfo>
 
 #include "kernels/recurrent/formula/kind.h"
@@ -19,10 +18,20 @@ inline constexpr bool
     kFromFormula<math::FormulaRecurrence<acc, gates, input_gates, state_gates, c_parts, half>> =
         true;
 
+// A template argument that is a bool or an int. Texts are made from it only where a kernel is
+// looked up: hundreds of call sites with strings took a minute to compile.
+struct TemplateValue {
+  int value;
+  bool is_bool;
+
+  constexpr TemplateValue(int value) : value(value), is_bool(false) {}
+  constexpr TemplateValue(bool value) : value(value), is_bool(true) {}
+};
+
 // Returns, as a cudaKernel_t, the kernel's instance with these template arguments, for the cell of
 // this thread's FormulaScope. Throws std::runtime_error if the kernel cannot be compiled or loaded.
 const void* formula_kernel(const char* kernel, std::initializer_list<const std::type_info*> types,
-                           std::initializer_list<std::string> values);
+                           std::initializer_list<TemplateValue> values);
 
 // While a FormulaScope exists, the launchers of its thread use the kernels of `cell`.
 class FormulaScope {
@@ -37,16 +46,13 @@ class FormulaScope {
 
 namespace formula {
 
-inline std::string text_of(bool value) { return value ? "true" : "false"; }
-inline std::string text_of(int value) { return std::to_string(value); }
-
 template <class T, class...>
 using First = T;
 
 template <class Function, class... Types, class... Values>
 Function function(const char* kernel, Values... values) {
   return reinterpret_cast<Function>(
-      const_cast<void*>(formula_kernel(kernel, {&typeid(Types)...}, {text_of(values)...})));
+      const_cast<void*>(formula_kernel(kernel, {&typeid(Types)...}, {TemplateValue(values)...})));
 }
 
 }  // namespace formula

@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <stdexcept>
+#include <string>
 #include <tuple>
 
 #include "kernels/common/launch.cuh"
@@ -67,7 +68,7 @@ FormulaScope::FormulaScope(CellKind cell) : before_(current) { current = cell; }
 FormulaScope::~FormulaScope() { current = before_; }
 
 const void* formula_kernel(const char* kernel, std::initializer_list<const std::type_info*> types,
-                           std::initializer_list<std::string> values) {
+                           std::initializer_list<TemplateValue> values) {
   using Key = std::tuple<CellKind, int, std::string>;
   static std::map<Key, const void*> known;
   static std::mutex mutex;
@@ -75,7 +76,13 @@ const void* formula_kernel(const char* kernel, std::initializer_list<const std::
   const char* separator = "";
   for (const std::type_info* type : types)
     expression += separator + name_of(*type), separator = ", ";
-  for (const std::string& value : values) expression += separator + value, separator = ", ";
+  for (const TemplateValue& value : values) {
+    expression += separator;
+    expression += !value.is_bool     ? std::to_string(value.value)
+                  : value.value != 0 ? "true"
+                                     : "false";
+    separator = ", ";
+  }
   expression += '>';
   const Key key{current, current_gpu() / 10, expression};
   {

@@ -10,6 +10,18 @@
 
 namespace treadle {
 
+// The GPUs for which the grid kernels have code.
+template <bool setmaxnreg>
+inline constexpr CompiledFor kGridCode =
+    setmaxnreg ? CompiledFor{90, 90} : CompiledFor{80, 1000, 90};
+
+// What a launch of a grid kernel needs.
+struct GridNeeds {
+  int threads, blocks;
+  int shared_bytes, most_shared_bytes;  // for this call's rows, and for the most rows of a group
+  CompiledFor code;
+};
+
 // Runs a kernel or, if `fits` is not null, computes whether all its blocks can be resident at once.
 struct GridCall {
   const PersistentSizes& sizes;
@@ -19,36 +31,47 @@ struct GridCall {
 
   template <class Layout, class Args>
   cudaError_t of(void (*kernel)(Args, int), const Args* args) const {
-    const int rows = plan.rows;
     DeviceLimits limits{};
-    cudaError_t error = current_limits(&limits);
+    const cudaError_t error = current_limits(&limits);
     if (error != cudaSuccess) return error;
-    // The shared-memory limit is an attribute of the kernel, not of the call, and another thread
-    // may launch the kernel with more rows, so this always sets the largest limit.
-    const int shared_bytes = Layout::shared_bytes(rows),
-              most = Layout::shared_bytes(grid_shape<Layout>().rows(limits.shared_bytes));
+    const GridNeeds needs = {Layout::kThreads, grid_groups(sizes, plan.rows) * Layout::kBlocks,
+                             Layout::shared_bytes(plan.rows),
+                             Layout::shared_bytes(grid_shape<Layout>().rows(limits.shared_bytes)),
+                             kGridCode<Layout::kSetmaxnreg>};
+    return run(kernel, needs, limits.cooperative != 0, args);
+  }
+
+ private:
+  // This is not inlined, like ClusterCall::operator().
+  template <class Args>
+  __noinline__ cudaError_t run(void (*kernel)(Args, int), const GridNeeds& needs, bool cooperative,
+                               const Args* args) const {
+    const int shared_bytes = needs.shared_bytes, most = needs.most_shared_bytes;
     if (fits != nullptr) *fits = false;
     if (shared_bytes > most) return fits != nullptr ? cudaSuccess : cudaErrorInvalidValue;
-    const auto function = reinterpret_cast<const void*>(kernel);
-    const int blocks = grid_groups(sizes, rows) * Layout::kBlocks;
-    error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
+    // The shared-memory limit is an attribute of the kernel, not of the call, and another thread
+    // may launch the kernel with more rows, so this always sets the largest limit.
+    cudaError_t error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                             cudaFuncAttributeMaxDynamicSharedMemorySize, most);
     if (fits != nullptr && cannot_run(error)) return cudaSuccess;
     if (error != cudaSuccess) return error;
     if (fits != nullptr) {
-      constexpr CompiledFor kCode =
-          Layout::kSetmaxnreg ? CompiledFor{90, 90} : CompiledFor{80, 1000, 90};
       bool compiled = false;
-      error = has_code(kernel, kCode, &compiled);
+      error = has_code(kernel, needs.code, &compiled);
       if (error != cudaSuccess || !compiled) return error;
       int at_once = 0;
-      error = blocks_at_once(kernel, Layout::kThreads, static_cast<size_t>(shared_bytes), &at_once);
-      *fits = limits.cooperative != 0 && at_once >= blocks;
+      error = blocks_at_once(kernel, needs.threads, static_cast<size_t>(shared_bytes), &at_once);
+      *fits = cooperative && at_once >= needs.blocks;
       return error;
     }
-    const LaunchShape shape = {
-        static_cast<unsigned>(blocks), 1, 1, Layout::kThreads, static_cast<size_t>(shared_bytes), 8,
-        static_cast<int>(sizes.steps)};
-    return launch_with(kernel, shape, stream, cooperative_launch(), *args, rows);
+    const LaunchShape shape = {static_cast<unsigned>(needs.blocks),
+                               1,
+                               1,
+                               static_cast<unsigned>(needs.threads),
+                               static_cast<size_t>(shared_bytes),
+                               8,
+                               static_cast<int>(sizes.steps)};
+    return launch_with(kernel, shape, stream, cooperative_launch(), *args, plan.rows);
   }
 };
 
