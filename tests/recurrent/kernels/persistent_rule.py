@@ -220,7 +220,7 @@ def auto() -> Cases:
         ((16, 17, 513), torch.half, "lstm", "grid"),
         ((16, 5, 256), torch.float32, "lstm", "cluster"),
         ((16, 17, 513), torch.float32, "lstm", "grid"),
-        ((16, 17, 768), torch.half, "gru", "cluster"),
+        ((16, 1, 768), torch.half, "gru", "cluster"),
         ((16, 17, 1024), torch.half, "gru", "grid"),
         ((16, 5, 512), torch.float32, "gru", "cluster"),
         ((16, 17, 1025), torch.half, "gru", "step"),
