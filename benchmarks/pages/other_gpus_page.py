@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from benchmarks.pages.performance_page import DIGITS, OTHER_GPUS, SLOWER, name, over
+from benchmarks.pages.performance_page import DIGITS, MODELS, OTHER_GPUS, SLOWER, name, over
 from benchmarks.pages.sweep_page import MODES, number
 from benchmarks.pages.tables import ROOT, Machine, Row, filled, line, of, table
 
@@ -31,7 +31,12 @@ def other_gpus(machines: list[Machine]) -> Iterator[str]:
             cells.append(geometric(speeds) if speeds else "")
         yield line(name(facts), *cells)
     yield ""
-    yield " ".join(lost(machine) for machine in imposed)
+    yield " ".join(lost(machine, OTHER_GPUS) for machine in imposed)
+    models = [machine for machine in imposed if of(machine[2], MODELS)]
+    if models:
+        yield ""
+        losses = " ".join(lost(machine, MODELS) for machine in models)
+        yield f"Layers of public models were timed in half types and in float32 with TF32. {losses}"
 
 
 def geometric(speeds: list[float]) -> str:
@@ -39,10 +44,10 @@ def geometric(speeds: list[float]) -> str:
     return f"{number(mean)} × ({number(min(speeds))} to {number(max(speeds))})"
 
 
-def lost(machine: Machine) -> str:
+def lost(machine: Machine, suite: str) -> str:
     """A sentence about the rows in which treadle is slower than torch by more than noise."""
     _, facts, rows = machine
-    own = of(rows, OTHER_GPUS)
+    own = [row for row in of(rows, suite) if over(row) is not None]
     slow = [(over(row) or 0.0, row) for row in own]
     named = [f"{title(row)} ({ratio:.2f} times as long)" for ratio, row in slow if ratio > SLOWER]
     among = f": {'; '.join(named)}" if named else ""
@@ -51,6 +56,8 @@ def lost(machine: Machine) -> str:
 
 
 def title(row: Row) -> str:
+    if row["suite"] == MODELS:
+        return f"{row['what']}, {row['digits']} {row['mode']}"
     b, t, h = row["what"].split(",")
     return f"{row['op'].upper()} with {b} rows, {t} steps and H {h}, {row['digits']} {row['mode']}"
 

@@ -187,9 +187,9 @@ def slower(all_machines: list[Machine]) -> Iterator[str]:
     yield from table("machine", "row", "treadle, µs", "baseline, µs", "treadle / baseline")
     rest = []
     for _, facts, rows in all_machines:
-        # Rows planned for other GPUs are in docs/other_gpus.md.
-        own = [row for row in rows if row.get("suite") != OTHER_GPUS]
-        ratios = [(over(row) or 0.0, row) for row in own]
+        if facts.get("imposed_gpu"):
+            continue  # docs/other_gpus.md has these rows
+        ratios = [(over(row) or 0.0, row) for row in rows]
         lost = sorted(((r, row) for r, row in ratios if r > SLOWER), key=lambda pair: -pair[0])
         shown = [pair for pair in lost if facts["device"] == "cuda" or pair[0] > MUCH_SLOWER]
         listed: Counter[str] = Counter()
