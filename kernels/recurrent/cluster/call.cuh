@@ -58,8 +58,8 @@ struct ClusterCall {
   cudaStream_t stream;
   int* at_once;  // null: run
 
-  // This is not inlined, because there are hundreds of callers: inlining doubles the time that the
-  // host's compiler needs.
+  // This is not inlined, because it has hundreds of callers, which would all be larger and take
+  // longer to compile.
   template <class Args>
   __noinline__ cudaError_t operator()(void (*kernel)(Args, int), int threads, size_t shared_bytes,
                                       const Args* args,

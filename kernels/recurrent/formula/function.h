@@ -18,8 +18,8 @@ inline constexpr bool
     kFromFormula<math::FormulaRecurrence<acc, gates, input_gates, state_gates, c_parts, half>> =
         true;
 
-// A template argument that is a bool or an int. Texts are made from it only where a kernel is
-// looked up: hundreds of call sites with strings took a minute to compile.
+// A template argument that is a bool or an int. It is not a string, because the hundreds of callers
+// would then take 30 s longer to compile.
 struct TemplateValue {
   int value;
   bool is_bool;
