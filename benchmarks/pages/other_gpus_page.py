@@ -47,11 +47,10 @@ def geometric(speeds: list[float]) -> str:
 def lost(machine: Machine, suite: str) -> str:
     """A sentence about the rows in which treadle is slower than torch by more than noise."""
     _, facts, rows = machine
-    own = [row for row in of(rows, suite) if over(row) is not None]
-    slow = [(over(row) or 0.0, row) for row in own]
-    named = [f"{title(row)} ({ratio:.2f} times as long)" for ratio, row in slow if ratio > SLOWER]
+    ratios = [(ratio, row) for row in of(rows, suite) if (ratio := over(row)) is not None]
+    named = [f"{title(row)} ({ratio:.2f} times as long)" for ratio, row in ratios if ratio > SLOWER]
     among = f": {'; '.join(named)}" if named else ""
-    count = f"{len(named)} of {len(own)} measurements"
+    count = f"{len(named)} of {len(ratios)} measurements"
     return f"{name(facts)}: treadle took over 3 % longer than torch in {count}{among}."
 
 

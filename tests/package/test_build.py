@@ -103,7 +103,7 @@ def test_sources_are_compiled_for_gpus_that_run_their_kernels(source: str, expec
 
 def test_a_source_for_no_gpu_of_the_build_has_host_code() -> None:
     kit = cuda.Toolkit(Path("nvcc"), "13.0", ("7.5", "8.0+PTX"))
-    found = kit.gencode(Path("kernels/recurrent/instances/cluster_forward.cu"))
+    found = kit.gencode(Path("kernels/recurrent/formula/instances.cu"))
     assert found == ["-gencode=arch=compute_80,code=sm_80"]
 
 

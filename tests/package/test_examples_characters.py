@@ -55,7 +55,8 @@ def test_bits_fall_and_text_is_written(runs) -> None:
     assert f"different ones; on {device}.\n" in text
     found = curve(text)
     assert list(found) == [50, 100, 150, 200, 250, 300]
-    baseline = re.search(r"takes ([\d.]+) bits .*, or ([\d.]+) if the frequencies are known\.\n\n", text)
+    frequencies = r"([\d.]+) if the frequencies are known\.\n\n"
+    baseline = re.search(rf"takes ([\d.]+) bits .*, or {frequencies}", text)
     assert baseline is not None
     even, unigram = map(float, baseline.groups())
     learning, held_out = found[300]

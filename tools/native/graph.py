@@ -344,8 +344,12 @@ class Graph:
 
 def cell_flags(header: Path) -> list[str]:
     """Flags that select the cell for a source of kernels/recurrent/instances."""
-    name = header.stem.title().replace("_", "")
-    return [f"-DTREADLE_CELL={name}", f'-DTREADLE_CELL_HEADER="{header}"']
+    return [f"-DTREADLE_CELL={kind_of(header)}", f'-DTREADLE_CELL_HEADER="{header}"']
+
+
+def kind_of(header: Path) -> str:
+    """The type that a header of kernels/math/cells defines: RnnTanh for rnn_tanh.h."""
+    return header.stem.title().replace("_", "")
 
 
 def kernels_sources() -> str:

@@ -65,8 +65,8 @@ inline double dense_time(const ClusterShape& shape, int stride, int state_gates,
   const double each = state_gates == 4 && shape.units * shape.hidden() >= 64 * 512 ? 2.2 : 1.65;
   // Blocks of 48 units, which only cells with at most three gates have, keep weights in shared
   // memory, too. On an H200 the grid was faster for GRUs with H 768 and 16 rows or more.
-  const double late = shape.units == 48 && state_gates == 3 ? 0.1 + 0.045 * stride : 0;
-  return 0.33 + each * products + 0.8 * sent * stride + 0.11 * more + late;
+  const double loads = shape.units == 48 && state_gates == 3 ? 0.1 + 0.045 * stride : 0;
+  return 0.33 + each * products + 0.8 * sent * stride + 0.11 * more + loads;
 }
 
 // The factor by which a cell with another number of gates is slower than one with three. A fourth

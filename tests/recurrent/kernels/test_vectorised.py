@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from tools.native import host
-from tools.native.graph import CXX_FLAGS
+from tools.native.graph import CXX_FLAGS, kind_of
 
 ROOT = Path(__file__).resolve().parents[3]
 TYPES = ("float", "double")
-CELLS = {"lltm": "Lltm", "lstm": "Lstm", "gru": "Gru", "rnn_tanh": "RnnTanh", "rnn_relu": "RnnRelu"}
+CELLS = sorted(path.relative_to(ROOT) for path in ROOT.glob("kernels/math/cells/*.h"))
 # A file, code inside a loop, and the number of cells with such a loop. In a GRU and an RNN no loop
 # computes h from c, because h is c.
 LOOPS = [
@@ -45,16 +45,14 @@ def line_of(file: str, after: str) -> int:
 
 
 def source() -> str:
-    headers = [f"kernels/math/cells/{cell}.h" for cell in CELLS]
-    text = "".join(
-        f'#include "{name}"\n' for name in (*headers, "kernels/recurrent/cpu/rows_backward.h")
-    )
+    headers = (*CELLS, "kernels/recurrent/cpu/rows_backward.h")
+    includes = "".join(f'#include "{header}"\n' for header in headers)
     instances = "".join(
-        INSTANCES.format(cell=f"math::{kind}::Cell<{acc}>", acc=acc)
-        for kind in CELLS.values()
+        INSTANCES.format(cell=f"math::{kind_of(header)}::Cell<{acc}>", acc=acc)
+        for header in CELLS
         for acc in TYPES
     )
-    return f"{text}namespace treadle::cpu::TREADLE_ISA {{{instances}}}\n"
+    return f"{includes}namespace treadle::cpu::TREADLE_ISA {{{instances}}}\n"
 
 
 @pytest.mark.parametrize("isa", ["avx2", "avx512"])
