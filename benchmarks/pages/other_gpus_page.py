@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from benchmarks.pages.performance_page import DIGITS, MODELS, OTHER_GPUS, SLOWER, name, over
 from benchmarks.pages.sweep_page import MODES, number
-from benchmarks.pages.tables import ROOT, Machine, Row, filled, line, of, table
+from benchmarks.pages.tables import ROOT, Machine, Row, filled, line, links, of, table
 
 PAGE = ROOT / "docs" / "other_gpus.md"
 NONE_YET = "Nothing has been measured yet."
@@ -30,6 +30,9 @@ def other_gpus(machines: list[Machine]) -> Iterator[str]:
             speeds = [1 / ratio for ratio in map(over, own) if ratio is not None]
             cells.append(geometric(speeds) if speeds else "")
         yield line(name(facts), *cells)
+    yield ""
+    files = ", ".join(links(paths, PAGE.parent) for paths, _, _ in imposed)
+    yield f"The measurements, of torch {imposed[0][1]['torch']}, are in {files}."
     yield ""
     yield " ".join(lost(machine, OTHER_GPUS) for machine in imposed)
     models = [machine for machine in imposed if of(machine[2], MODELS)]

@@ -304,6 +304,8 @@ def measured_on(all_machines: list[Machine]) -> Iterator[str]:
     """A line for each machine, with a link to its folder. The files there record the measured
     commits."""
     for paths, facts, rows in all_machines:
+        if facts.get("imposed_gpu"):
+            continue  # docs/other_gpus.md links to these folders
         busy = sum(bool(row.get("busy")) for row in rows)
         note = f", {busy} of them while other programs ran" if busy else ""
         folder = links([paths[0].parent], PAGE.parent) if paths else "no files"

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from benchmarks.pages.tables import ROOT, Machine, Row, filled, line, links, table
+from benchmarks.pages.tables import ROOT, Machine, Row, filled, line, links, read, table
 
 PAGE = ROOT / "docs" / "sine.md"
 FIGURES = ROOT / "docs" / "figures" / "sine_error.json"
@@ -160,7 +160,8 @@ def speeds(machines: Iterable[Machine]) -> Iterator[str]:
             continue
         none = False
         what = f"{facts.get('gpu') or facts['cpu']}, torch {facts['torch']}"
-        yield f"{what}, {links(paths, PAGE.parent)}:"
+        used = [path for path in paths if by_argument(read(path)["rows"])]
+        yield f"{what}, {links(used, PAGE.parent)}:"
         yield ""
         yield from speed_table(timed)
         yield ""
