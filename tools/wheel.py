@@ -114,7 +114,7 @@ def main() -> int:
         help="allow kernels of TREADLE_CHECK_BUILD; not for a release",
     )
     arguments = parser.parse_args()
-    if cuda.for_checking() and not arguments.for_checking:
+    if cuda.checking_level() and not arguments.for_checking:
         got = os.environ["TREADLE_CHECK_BUILD"]
         raise SystemExit(f"wheel: TREADLE_CHECK_BUILD must be unset for a release, got {got}")
     plain = build(list(arguments.torch), ROOT / "build" / "wheel")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tools.native import build, cuda, host, units
+from tools.native import build, cuda, host
 from tools.native.graph import Graph
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -197,7 +197,7 @@ def test_a_build_for_checking_says_so(
     assert not build._facts(Graph(TORCH, older, tmp_path, "0"), older)["for_checking"]
     monkeypatch.setenv("TREADLE_CHECK_BUILD", "yes")
     with pytest.raises(host.BuildError, match="TREADLE_CHECK_BUILD must be 0, 1, max or unset"):
-        cuda.for_checking()
+        cuda.checking_level()
 
 
 @pytest.mark.parametrize("asked", ["", "1"])
@@ -297,24 +297,6 @@ def test_a_wheel_has_a_library_for_torch_without_cuda(
     facts = build._facts(graph, cuda.TORCH_WITHOUT)
     assert (facts["cuda"], facts["cuda_missing"], facts["archs"]) == (None, None, [])
     assert graph.cpu_library not in build.laid(Graph(TORCH, kit, tmp_path / "b", "0"), Path("p"))
-
-
-def test_units_are_folders_or_equal_parts_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An edit must recompile few files, and a new file must not move others to another unit."""
-    monkeypatch.chdir(tmp_path)
-    files = {"one": 7, "one/cuda": 2, "one/part": 1, "one/part/cuda": 1, "two": 8, "": 1}
-    files |= {"three/cuda": 8}
-    for folder, count in files.items():
-        (tmp_path / "csrc" / folder).mkdir(parents=True, exist_ok=True)
-        for k in range(count):
-            (tmp_path / "csrc" / folder / f"f{k}.cpp").touch()
-    for name in units.APART:
-        (tmp_path / "csrc" / name).touch()
-    found = {name: len(files) for name, files in units.units().items()}
-    parts = {"one-part": 1, "two-1": 4, "two-2": 4, "three-1-cuda": 4, "three-2-cuda": 4}
-    assert found == {"common": 1, "one": 7, "one-cuda": 3, **parts}
 
 
 def test_kernels_begin_without_torch(

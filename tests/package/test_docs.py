@@ -264,13 +264,17 @@ def test_figures_of_sine_are_those_of_this_build() -> None:
     assert (ROOT / "docs" / "figures" / "sine_error.png").stat().st_size < 150_000
 
 
-def test_speeds_of_sine_are_shares_of_a_copy() -> None:
+def test_speeds_of_sine_are_shares_of_a_copy(tmp_path: Path) -> None:
     times = {"treadle": {"median_us": 2.0}, "torch.cos": {"median_us": 8}, "copy": {"median_us": 1}}
     row = {"series": "argument", "op": "cosine", "dtype": "float32", "times": times}
     rows = [row | {"argument": argument} for argument in ("1 % large", "30", "1")]
     facts = {"gpu": "a GPU", "torch": "2.11.0"}
-    path = tables.RESULTS / "gpu" / "a.json"
-    made = "\n".join(sine_page.speeds([([path], facts, [*rows, {"refused": "an error"}])]))
+    path, other = tmp_path / "a.json", tmp_path / "b.json"
+    path.write_text(json.dumps({"rows": rows}))
+    other.write_text('{"rows": [{"refused": "an error"}]}')
+    found = ([path, other], facts, [*rows, {"refused": "an error"}])
+    made = "\n".join(sine_page.speeds([found]))
+    assert "a GPU, torch 2.11.0, [a.json](" in made and "b.json" not in made
     assert "| arguments: this × N(0,1) | 1 | 30 | 1 % large |" in made
     assert "| cosine float32 | 0.50 / 0.12 | 0.50 / 0.12 | 0.50 / 0.12 |" in made
     assert list(sine_page.speeds([([path], facts, [])])) == [sine_page.NO_SPEEDS]

@@ -50,7 +50,7 @@ def build_for(torch: host.Torch, pythons: list[host.Python], package: Path, vers
     ninja_file = graph.write()
     jobs = host.jobs()
     what = f"CUDA {toolkit.version} for {', '.join(toolkit.archs)}" if _has(toolkit) else "CPU only"
-    if _has(toolkit) and cuda.for_checking():
+    if _has(toolkit) and cuda.checking_level():
         what += ", compiled for checking"
     print(f"treadle: torch {torch.version}, {what}, {jobs} jobs at once", flush=True)
     if run_ninja(ninja_file, jobs):
@@ -160,7 +160,7 @@ def _facts(graph: Graph, toolkit: cuda.Toolkit | cuda.Missing) -> dict[str, obje
         facts["cuda"] = toolkit.version
         facts["archs"] = list(toolkit.archs)
         facts["nvcc_flags"] = " ".join(_public(graph.nvcc_flags(toolkit)))
-        facts["for_checking"] = cuda.for_checking() and bool(toolkit.checking_flags())
+        facts["for_checking"] = toolkit.optimization() != ["-O3"]
     elif toolkit is not cuda.TORCH_WITHOUT:
         facts["cuda_missing"] = {"reason": toolkit.reason, "remedy": toolkit.remedy}
     return facts

@@ -78,11 +78,13 @@ class Toolkit:
             return self.archs
         return tuple(arch for arch in self.archs if has_code(int(number(arch).rstrip("af"))))
 
-    def checking_flags(self) -> list[str]:
-        """Flags for a build that is only for checking: compiling takes a third of the time or less,
-        but kernels do not keep weights in registers."""
-        level = "max" if os.environ.get("TREADLE_CHECK_BUILD") == "max" else "mid"
-        return [f"-Ofc={level}"] if int(self.version.split(".")[0]) >= 13 else []
+    def optimization(self) -> list[str]:
+        """The flags that select how much to optimize. A build that is only for checking takes a
+        third of the time or less, but its kernels do not keep weights in registers."""
+        level = checking_level()
+        if level and int(self.version.split(".")[0]) >= 13:
+            return [f"-Ofc={level}", "-O0" if level == "max" else "-O3"]
+        return ["-O3"]
 
     def libraries(self, torch: Torch) -> list[Path]:
         """The CUDA runtime and cuBLAS to link: the toolkit's if it has them, else torch's."""
@@ -123,13 +125,13 @@ def number(arch: str) -> str:
     return arch.removesuffix("+PTX").replace(".", "")
 
 
-def for_checking() -> bool:
-    """Whether the kernels are only for checking, not for speed: $TREADLE_CHECK_BUILD is 1, or max,
-    with which nvcc optimizes even less."""
+def checking_level() -> str:
+    """nvcc's level of -Ofc for kernels that are only for checking, not for speed: mid if
+    $TREADLE_CHECK_BUILD is 1, max if it is max. Empty if kernels are for speed."""
     asked = os.environ.get("TREADLE_CHECK_BUILD", "")
     if asked not in ("", "0", "1", "max"):
         raise BuildError(f"TREADLE_CHECK_BUILD must be 0, 1, max or unset, got {asked!r}")
-    return asked in ("1", "max")
+    return {"1": "mid", "max": "max"}.get(asked, "")
 
 
 def find(torch: Torch) -> Toolkit | Missing:

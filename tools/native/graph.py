@@ -24,7 +24,7 @@ from .words import escape, from_env, quote, write_if_new
 
 CXX_FLAGS = ["-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror=return-type"]
 # --expt-relaxed-constexpr allows std::numeric_limits and the like in device code.
-NVCC_FLAGS = ["-O3", "-std=c++17", "--expt-relaxed-constexpr"]
+NVCC_FLAGS = ["-std=c++17", "--expt-relaxed-constexpr"]
 # libstdc++ is linked by file name, because a linker that finds only libstdc++.a would otherwise
 # copy this archive into the library. A process with two copies of libstdc++ crashes in iostreams,
 # which format all error texts.
@@ -163,8 +163,9 @@ class Graph:
         return out
 
     def _shared_object(self, rule: str, source: Path, flags: list[str], tag: str = "") -> Path:
-        out = self.shared / source.parent / f"{source.name}{tag}.o"
-        return self._edge(rule, out, [source], flags)
+        generated = source.is_relative_to(self.shared)
+        folder = source.parent if generated else self.shared / source.parent
+        return self._edge(rule, folder / f"{source.name}{tag}.o", [source], flags)
 
     def _precompile(self) -> None:
         """Precompiles torch's headers for `_torch_object`. A compiler that cannot use the
@@ -209,9 +210,7 @@ class Graph:
 
     def nvcc_flags(self, toolkit: cuda.Toolkit, source: Path | None = None) -> list[str]:
         """The flags of a source of CUDA kernels, or those for all architectures of the build."""
-        flags = [*NVCC_FLAGS, "-I.", *toolkit.gencode(source)]
-        if cuda.for_checking():
-            flags += toolkit.checking_flags()
+        flags = [*toolkit.optimization(), *NVCC_FLAGS, "-I.", *toolkit.gencode(source)]
         if os.environ.get("TREADLE_LINEINFO") == "1":
             # This is not the default, because line numbers double the library's size, and because
             # in PTX they contain paths of the build machine.
@@ -231,7 +230,7 @@ class Graph:
     def _unit_objects(self, flags: list[str], cuda: bool) -> list[Path]:
         folder = self.folder / "csrc"
         return [
-            self._torch_object(units.write(name, files, folder), flags)
+            self._torch_object(units.write(f"{name}.cpp", files, folder), flags)
             for name, files in units.units().items()
             if name.endswith("-cuda") == cuda
         ]
@@ -270,19 +269,31 @@ class Graph:
         return self._unit_objects(flags, cuda=True)
 
     def _kernel_objects(self, toolkit: cuda.Toolkit) -> list[Path]:
+        sources = [s for s in sorted(Path("kernels").rglob("*.cu")) if toolkit.needs(s)]
+        flags = {source: self.nvcc_flags(toolkit, source) for source in sources}
+        instances = {s: flags.pop(s) for s in sources if s.parent.name == "instances"}
+        if cuda.checking_level() == "max":
+            instances = self._joined(instances)
         cells = sorted(Path("kernels/math/cells").glob("*.h"))
-        objects = []
-        for source in sorted(Path("kernels").rglob("*.cu")):
-            if not toolkit.needs(source):
-                continue
-            flags = self.nvcc_flags(toolkit, source)
-            if source.parent.name != "instances":
-                objects.append(self._shared_object("nvcc", source, flags))
-                continue
-            for cell in cells:
-                own = [*flags, *cell_flags(cell)]
-                objects.append(self._shared_object("nvcc", source, own, f".{cell.stem}"))
-        return objects
+        return [self._shared_object("nvcc", source, own) for source, own in flags.items()] + [
+            self._shared_object("nvcc", source, [*own, *cell_flags(cell)], f".{cell.stem}")
+            for source, own in instances.items()
+            for cell in cells
+        ]
+
+    def _joined(self, instances: dict[Path, list[str]]) -> dict[Path, list[str]]:
+        """Sources that include several sources of instances/ with the same flags. A build that
+        compiles everything then parses headers less often."""
+        groups: dict[tuple[str, ...], list[Path]] = {}
+        for source, flags in instances.items():
+            family = next((name for name in ("cluster", "grid") if name in source.name), "others")
+            groups.setdefault((family, *flags), []).append(source)
+        folder = self.shared / next(iter(instances)).parent
+        joined = {}
+        for (_, *flags), files in groups.items():
+            name = f"{files[0].stem}-and-{len(files) - 1}"
+            joined[units.write(f"{name}.cu", files, folder)] = flags
+        return joined
 
     def _missing_object(self, missing: cuda.Missing) -> list[Path]:
         """An object that registers, for every op, a CUDA kernel that raises. It is linked last,

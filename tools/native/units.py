@@ -32,8 +32,8 @@ def units() -> dict[str, list[Path]]:
 
 
 def write(name: str, files: list[Path], folder: Path) -> Path:
-    """Writes the source of a unit."""
-    source = folder / f"{name}.cpp"
+    """Writes a source that includes all ``files``."""
+    source = folder / name
     folder.mkdir(parents=True, exist_ok=True)
     write_if_new(source, "".join(f'#include "{file}"\n' for file in files))
     return source
