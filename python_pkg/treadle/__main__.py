@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -152,5 +153,16 @@ def _show_plain(title: str, columns: list[str], rows: list[list[str]]) -> None:
         print(f"  {'  '.join(padded)}".rstrip())
 
 
+def _run() -> int:
+    try:
+        status = main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has ended, as in `python -m treadle | head -n 1`
+        # Python flushes stdout again when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return status
+
+
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(_run())

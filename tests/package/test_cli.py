@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,16 @@ def test_a_report_tells_what_is_compiled_for_checking(tmp_path: Path) -> None:
     done = installed.python("-m", "treadle", path=folder)
     assert "13.0, compiled for checking" in done.stdout
     assert "rebuild without TREADLE_CHECK_BUILD" in " ".join(done.stdout.split())
+
+
+def test_a_reader_that_ends_early() -> None:
+    """As in `python -m treadle | head -n 1`."""
+    command = [sys.executable, "-m", "treadle", "--version"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+    assert (process.returncode, said) == (1, b"")
 
 
 def test_json_report() -> None:
