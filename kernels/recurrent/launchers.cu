@@ -52,13 +52,15 @@ cudaError_t launch_warp_forward(const FusedForward& args, cudaStream_t stream) {
 }
 
 cudaError_t launch_tiles_forward(const FusedForward& args, int processors, cudaStream_t stream) {
-  // Other builds leave out the sources of these kernels.
-  if constexpr (compiled_for(900)) {
-    return visit_cell(args.layer.cell, [&](auto cell) {
+  return visit_cell(args.layer.cell, [&](auto cell) {
+    // Other builds leave out the sources of these kernels, so not even an unused function may call
+    // their launchers.
+    if constexpr (compiled_for(900)) {
       return launch_tiles_forward<typename decltype(cell)::type>(args, processors, stream);
-    });
-  }
-  return cudaErrorNoKernelImageForDevice;
+    } else {
+      return cudaErrorNoKernelImageForDevice;
+    }
+  });
 }
 
 bool tiles_supported() { return compiled_for(900) && find_encode_map() != nullptr; }

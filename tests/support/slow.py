@@ -68,7 +68,7 @@ SLOW = {
     "tests/package/test_examples_siren.py": 109,
     "tests/package/test_import.py": 173,
     "tests/package/test_new_cell.py::test_the_skeleton_of_a_cell": 50,
-    "tests/package/test_new_op.py::test_the_skeleton_of_an_op": 468,
+    "tests/package/test_new_op.py::test_the_skeleton_of_an_op": 250,
     "tests/package/test_wheel.py::test_a_package_has_what_compiles_a_cell": 12,
     "tests/recurrent/formula/test_formula_disk.py::test_a_damaged_file_is_compiled_anew": 49,
     "tests/recurrent/formula/test_formula_disk.py::test_an_interrupt_while_a_cell_compiles": 10,
