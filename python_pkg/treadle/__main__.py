@@ -16,6 +16,17 @@ Table = tuple[str, list[str], list[list[str]]]
 
 def main(arguments: list[str] | None = None, problem: str | None = None) -> int:
     """Prints the report, or what an option asks for. Returns 1 if something is broken, else 0."""
+    try:
+        status = _answer(arguments, problem)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has ended, as in `python -m treadle | head -n 1`
+        # Python flushes stdout again when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return status
+
+
+def _answer(arguments: list[str] | None, problem: str | None) -> int:
     parser = argparse.ArgumentParser(prog="python -m treadle", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument(
@@ -153,16 +164,5 @@ def _show_plain(title: str, columns: list[str], rows: list[list[str]]) -> None:
         print(f"  {'  '.join(padded)}".rstrip())
 
 
-def _run() -> int:
-    try:
-        status = main()
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader has ended, as in `python -m treadle | head -n 1`
-        # Python flushes stdout again when it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    return status
-
-
 if __name__ == "__main__":
-    raise SystemExit(_run())
+    raise SystemExit(main())

@@ -103,6 +103,7 @@ def test_the_skeleton_of_an_op() -> None:
     make_new_op(copy, SKELETON)
     assert copy.build()
     law = "tests/laws/test_numbers.py"
+    # All cases must fail, so pytest must not stop at the first failure, as copy.test asks it to.
     done = copy.test(
         ["--maxfail=1000", law, "-k", f"{SKELETON} and forward_and_gradients and not cuda"]
     )
