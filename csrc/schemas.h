@@ -179,6 +179,10 @@ inline constexpr const char* kCompositeSchemas[] = {
     " int num_layers, float dropout, bool train, bool bidirectional, bool batch_first, *, str cell,"
     " bool recompute=False, Tensor? reset=None, Tensor[]? reset_hx=None, Tensor? lengths=None,"
     " bool cells=False) -> Tensor[]",
+    // A step of one of torch's cells by torch's ops. On a GPU it records a single autograd Node. c
+    // is given for lstm only. Returns the new h and, for lstm, the new c. The modules call this op.
+    "cell_step(Tensor input, Tensor h, Tensor? c, Tensor weight_ih, Tensor weight_hh,"
+    " Tensor? bias_ih, Tensor? bias_hh, *, str cell) -> Tensor[]",
 };
 
 // Returns "scale.out" for "scale.out(Tensor x, ...".

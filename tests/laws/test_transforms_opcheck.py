@@ -312,6 +312,23 @@ def test_layers_of_a_formula(grad: bool, device: str) -> None:
     opcheck(op, arguments, options)
 
 
+def step_of_a_cell(device: str, cell: str) -> OpCall:
+    gates = {"lstm": 4, "gru": 3}[cell] * 4
+    sizes = [(3, 2), (3, 4), (3, 4), (gates, 2), (gates, 4), (gates,), (gates,)]
+    tensors: list[Tensor | None] = [torch.randn(size, device=device) for size in sizes]
+    if cell != "lstm":
+        tensors[2] = None
+    return ops.cell_step.default, tuple(tensors), {"cell": cell}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_step_of_a_cell(cell: str, device: str) -> None:
+    op, arguments, options = step_of_a_cell(device, cell)
+    for given in (arguments, with_grad(arguments)):
+        opcheck(op, given, options)
+
+
 def test_every_op_is_here() -> None:
     make = Make("opcheck", "cpu", torch.float32)
     calls = [call for name in ELEMENTWISE for call in elementwise_calls(OPS[name], make)]
@@ -321,7 +338,7 @@ def test_every_op_is_here() -> None:
     for cell, lengths in itertools.product(CELLS, (None, (2, 1))):
         call = layer_arguments(make, (2, 2, 3, 4), cell=cell, directions=2, lengths=lengths)
         calls += layers_of(call)
-    calls += [scan_call(make), layers_of_a_formula("cpu", False)]
+    calls += [scan_call(make), layers_of_a_formula("cpu", False), step_of_a_cell("cpu", "lstm")]
     tested = {str(call[0]) for call in calls}
     registered = {
         f"{schema.name.replace('::', '.')}.{schema.overload_name or 'default'}"

@@ -62,7 +62,7 @@ def _on_a_gpu(hidden: int, input: Tensor, h: Tensor, c: Tensor, parameters: list
         return False  # a float32 c stays float32
     if hidden > _UNITS_OF_A_LAUNCH:
         return True
-    # torch's backward pass launches fewer kernels.
+    # torch's kernels are launched by a single autograd Node (csrc/recurrent/layer/cell_step.cpp).
     return torch.is_grad_enabled() and any(
         t is not None and t.requires_grad for t in (*parameters, input, h, c)
     )

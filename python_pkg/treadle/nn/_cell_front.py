@@ -19,6 +19,9 @@ __all__ = ["GRU_CELL", "LSTM_CELL", "RNN_CELL", "CellFront", "TorchCell"]
 # check and unpack lists of parameters at every call.
 _layer = torch.ops.treadle.recurrent_layer.default
 
+# torch's cell, with fewer autograd nodes on a GPU.
+_torchs_step: Callable[..., list[Tensor]] = torch.ops.treadle.cell_step.default
+
 # With this algorithm, float32 products follow torch's TF32 setting for matrix products, as in
 # torch's cells. The products of layers follow torch's setting for cuDNN.
 _ALGORITHM = "cell"
@@ -113,6 +116,9 @@ def _torchs_lstm_rows(
     input: Tensor, h: Tensor, c: Tensor, *parameters: Tensor
 ) -> tuple[Tensor, Tensor]:
     _check_rows(input, h, c)
+    if input.is_cuda and torch.is_grad_enabled():
+        new_h, new_c = _torchs_step(input, h, c, *parameters, cell="lstm")
+        return new_h, new_c
     return torch.lstm_cell(input, (h, c), *parameters)
 
 
@@ -137,7 +143,10 @@ def _step_of_h(
         input, h = input.unsqueeze(0), h.unsqueeze(0)
     if torchs_is_faster(kind, cell.hidden_size, input, h, h, parameters):
         _check_rows(input, h, h)
-        new_h = torchs(input, h, *parameters)
+        if input.is_cuda and torch.is_grad_enabled():
+            (new_h,) = _torchs_step(input, h, None, *parameters, cell=kind)
+        else:
+            new_h = torchs(input, h, *parameters)
     else:
         x, h0 = input.unsqueeze(0), h.unsqueeze(0)
         # The last result is h before rounding. It is not used, because torch's cell has no such
@@ -195,7 +204,8 @@ class TorchCell(NotScripted):
 
             Where torch's op is faster, it runs instead of treadle's. On a CPU, it is faster under
             autocast, in half types with H > 64, and for RNN cells of most sizes. On a GPU, it is
-            faster in calls that record gradients, and with H > 512.
+            faster with H > 512, and calls that record gradients always run torch's kernels, in one
+            autograd node.
 
         Raises:
             ValueError, RuntimeError, TypeError, AttributeError: the errors of torch's cell.

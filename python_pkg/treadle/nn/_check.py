@@ -32,6 +32,9 @@ _CASTS = {
     torch.bfloat16: "bfloat16",
 }
 
+# Their errors contain the message of torch's class, where that tells what to do.
+_TORCHS_LAYERS = ("LSTM", "GRU", "RNN")
+
 HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -98,8 +101,12 @@ def check_same_dtype(module: str, name: str, input: Tensor, weight: Tensor) -> N
     castable = (found == torch.float64) == (wanted == torch.float64)
     if castable and device != "meta" and torch.is_autocast_enabled(device):
         return  # the op decides what is cast
-    # The error has the class that torch's modules raise. torch.nn.LSTM raises another class for a
-    # packed batch, because it lets its op check the dtype.
+    if module in _TORCHS_LAYERS and name == "input":
+        raise DtypeError(  # what follows the colon is torch's message
+            f"{module}: RNN input dtype ({found}) does not match weight dtype ({wanted}). "
+            f"Convert input: input.to({wanted}), or convert model: model.to({found})"
+        )
+    # torch.nn.LSTM raises this class for a packed batch, because it lets its op check the dtype.
     error = RuntimeError if (module, name) == ("LSTM", "input.data") else DtypeError
     raise error(
         f"{module}: {name} must have the dtype of the parameters, {dtype_name(wanted)}, "

@@ -173,8 +173,8 @@ class _LayersOfH(_TorchLayers):
     def _refuse(cls, proj_size: object) -> None:
         if proj_size is not None:
             raise ValueError(
-                f"{cls._front.name}: proj_size must not be given, got {proj_size}: torch.nn.LSTM "
-                "has projections"
+                f"{cls._front.name}: proj_size argument is only supported for LSTM, not RNN or "
+                f"GRU, got {proj_size}"
             )
 
     if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from tests.recurrent.nn.test_nn_rnn import close, flat, results
 from tests.support.compare import same_bits
 from tests.support.inputs import DEVICES, FLOATING, HALVES
 from tests.support.rule import within_rule
-from treadle.nn import _projected_torch, _torch_front
+from treadle.nn import _torch_front
 
 T, B, I, H, P = 4, 4, 5, 7, 3  # noqa: E741
 FLAGS = ("bias", "batch_first", "bidirectional")
@@ -31,11 +31,12 @@ FORMS = pytest.mark.parametrize(
     ids=lambda f: "-".join(map(str, f.values())),
 )
 EACH_DEVICE = pytest.mark.parametrize("device", DEVICES)
+NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 @pytest.fixture
 def never_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disables torch.lstm, which a layer on the CPU calls for single steps and wherever it is
+    """Disables torch's ops, which a layer calls for single steps, and on a CPU wherever they are
     faster than treadle's kernels."""
     monkeypatch.setattr(_torch_front, "torchs_is_faster", lambda *_: False)
 
@@ -336,58 +337,3 @@ def test_values_that_are_not_finite_stay_in_their_row(device: str) -> None:
         torch.testing.assert_close(flat(found), flat(expected), equal_nan=True)
         clean = [n for n in range(B) if n != 2]
         close(found[0][:, clean], layer(x, hx)[0][:, clean])
-
-
-# ---- the choice between treadle's kernels and torch.lstm on a CPU
-
-
-def calls_of_torchs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    calls: list[Any] = []
-
-    def called(*args: Any) -> Any:
-        calls.append(args)
-        return torch.lstm(*args)
-
-    monkeypatch.setattr(_projected_torch, "torchs", called)
-    return calls
-
-
-LONG = (128, 1, 64, 32)  # T, B, H, P: torch's ops have far more overhead than work
-WIDE = (4, 64, 256, 64)
-
-
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("given", [False, True])
-def test_which_way_a_cpu_takes(packed: bool, given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = calls_of_torchs(monkeypatch)
-    for sizes, torchs in ((LONG, False), (WIDE, True), ((1, *LONG[1:]), True)):
-        steps, rows, hidden, projection = sizes
-        for batch_first in (False, True):
-            options = {"proj_size": projection, "batch_first": batch_first, "bidirectional": True}
-            layer, other = pair(I, hidden, 2, **options)
-            x = torch.randn(steps, rows, I, dtype=torch.float64)
-            x = x.transpose(0, 1) if batch_first else x
-            rows_of = pack_padded_sequence(x, [steps] * rows, batch_first) if packed else x
-            hx = states(layer, rows) if given else None
-            calls.clear()
-            close(results(layer, rows_of, hx), results(other, rows_of, hx))
-            assert len(calls) == int(torchs)
-
-
-def test_what_torchs_op_cannot_do_takes_the_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps, rows, hidden, projection = WIDE
-    layer, _ = pair(I, hidden, proj_size=projection, dtype=torch.bfloat16)
-    calls = calls_of_torchs(monkeypatch)
-    x, (h0, c0) = torch.randn(steps, rows, I).bfloat16(), states(layer, rows)
-    marks = torch.zeros(steps, rows, dtype=torch.bool)
-    layer(x, lengths=torch.full((rows,), steps))
-    layer(x, reset=marks)
-    layer(x, return_cells=True)
-    layer(x, (h0, c0.float()))
-    torch.func.vmap(lambda one: layer(one)[0])(x[None])
-    layer.recompute = True
-    layer(x)
-    assert calls == []
-    layer.recompute = False
-    layer(x)
-    assert len(calls) == 1

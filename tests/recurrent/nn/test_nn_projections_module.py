@@ -63,7 +63,7 @@ def zeros(*shape: int, dtype: torch.dtype | None = None) -> Tensor:
 X, H0, C0 = zeros(T, B, I), zeros(1, B, P), zeros(1, B, H)
 CALLS: dict[str, tuple[tuple[Any, ...], str]] = {
     "features": ((zeros(T, B, 7),), "LSTM: input must have shape [T, B, I] or [T, I] with I = 5"),
-    "float64 input": ((X.double(),), "LSTM: input must have the dtype of the parameters, float32"),
+    "float64 input": ((X.double(),), "LSTM: RNN input dtype (torch.float64) does not match"),
     "h0 of size H": (
         (X, (C0, C0)),
         "LSTM: h0 must have shape [num_layers * D, B, P] = [1, 4, 3], got [1, 4, 7]",
