@@ -325,8 +325,10 @@ def step_of_a_cell(device: str, cell: str) -> OpCall:
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_step_of_a_cell(cell: str, device: str) -> None:
     op, arguments, options = step_of_a_cell(device, cell)
+    # torch.gru_cell itself cannot be traced for a GPU.
+    checks = {"test_utils": UNTRACED[:2]} if (cell, device) == ("gru", "cuda") else {}
     for given in (arguments, with_grad(arguments)):
-        opcheck(op, given, options)
+        opcheck(op, given, options, **checks)
 
 
 def test_every_op_is_here() -> None:

@@ -137,10 +137,7 @@ struct CellStepBackward : OpNode<CellStepBackward, Tensor, Tensor, Tensor, Tenso
     if (need[3]) result[3] = at::mm(of.of_x.t(), input);
     if (need[4]) result[4] = at::mm(of.of_h.t(), h);
     if (need[5]) result[5] = of.bias_ih;
-    // Two parameters must not share a gradient's memory.
-    if (need[6]) {
-      result[6] = need[5] && of.bias_hh.is_same(of.bias_ih) ? of.bias_hh.clone() : of.bias_hh;
-    }
+    if (need[6]) result[6] = of.bias_hh;
     return result;
   }
 };
