@@ -48,13 +48,13 @@ PIECE = 1 << 14
 
 @dataclass
 class Settings:
-    """The settings of a fit. The defaults suit two CPU cores and two minutes for both networks."""
+    """The settings of a fit. The defaults suit two CPU cores and one minute for both networks."""
 
     pixels: int = 256
     hidden: int = 128
     layers: int = 2
     batch: int = 2048
-    steps: int = 3000
+    steps: int = 2000
     target: float = 30.0
     learning_rate: float = 1e-3
     seed: int = 0

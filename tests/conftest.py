@@ -32,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--slow-limit",
         type=float,
-        default=1500,
+        default=1000,
         help="with --slow=some: the time for all slow tests of the run, in seconds on one worker",
     )
 

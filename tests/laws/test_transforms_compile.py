@@ -16,20 +16,27 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.func import grad, hessian, jvp, vmap
 
 import treadle
+from tests.recurrent.support.layer_cases import TRACED_CELLS
 from tests.support.cases import DEVICES, OPS, sized_call
 from tests.support.forms import INPLACE, OUT
 from tests.support.inputs import Call, Make, Op, outputs, requiring_grad
 from treadle.nn import LLTMCell
+from treadle.nn.formulas import CELLS as FORMULAS
 
 pytestmark = pytest.mark.usefixtures("fresh_compile")
 
 CELL_SIZES = ((3, 5, 4), (2, 7, 6), (9, 3, 8), (5, 4, 10))
 # The first sizes are traced. Their T must differ from the number of directions, which is 2.
 LAYER_SIZES = ((3, 4, 5, 6), (2, 3, 7, 5), (6, 5, 3, 4), (4, 7, 6, 3))
+# The layers whose cells stand for all others in these tests; a formula is one of them.
+LAYERS = {
+    f"recurrent_layer {cell}" for cell in (*TRACED_CELLS, "lstm resets", FORMULAS["SLSTM"].key)
+}
+NAMES = [name for name, op in OPS.items() if not op.is_layer or name in LAYERS]
 # Layers take seconds to trace, so they run only with dynamic sizes, which cover the static case.
 EACH_WAY = [
     (name, dynamic)
-    for name in OPS
+    for name in NAMES
     for dynamic in (False, True)
     if dynamic or not OPS[name].is_layer
 ]
@@ -69,7 +76,7 @@ def test_forward_and_backward(name: str, dynamic: bool, device: str) -> None:
         close(run_with_gradients(compiled, op, call), run_with_gradients(op.function, op, call))
 
 
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("name", NAMES)
 def test_no_recompiles_over_sizes(name: str) -> None:
     """All sizes use the graph of the first size, without gradients and with them."""
     op = OPS[name]
@@ -168,7 +175,7 @@ def test_writing_with_gradients(name: str) -> None:
             close(ours, expected)
 
 
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("name", NAMES)
 def test_transforms_inside(name: str) -> None:
     op = OPS[name]
     call = call_of(op, 0, "cpu")

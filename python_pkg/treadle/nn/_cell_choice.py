@@ -18,9 +18,10 @@ from ._check import HALVES
 _FEW_UNITS = 64
 # But if B * H is less than this, torch's RNN cell (two products and an activation) is faster.
 _SMALL_STEP = 1024
-# On a GPU, treadle runs a step of few rows in a single kernel. Up to this H, that kernel is faster
-# than torch's matrix products.
+# On a GPU, treadle runs a step of few rows in a single kernel. Up to this H and this number of
+# rows, that kernel is faster than torch's matrix products.
 _UNITS_OF_A_LAUNCH = 512
+_ROWS_OF_A_LAUNCH = 32
 
 _innermost_transform = torch._C._functorch.peek_interpreter_stack
 
@@ -60,9 +61,14 @@ def _on_a_gpu(hidden: int, input: Tensor, h: Tensor, c: Tensor, parameters: list
         return False
     if c.dtype is not input.dtype and not torch.is_autocast_enabled("cuda"):
         return False  # a float32 c stays float32
-    if hidden > _UNITS_OF_A_LAUNCH:
+    if hidden > _UNITS_OF_A_LAUNCH or h.numel() > hidden * _ROWS_OF_A_LAUNCH:
         return True
-    # torch's kernels are launched by a single autograd Node (csrc/recurrent/layer/cell_step.cpp).
+    return records_gradients(input, h, c, parameters)
+
+
+def records_gradients(input: Tensor, h: Tensor, c: Tensor, parameters: list[Any]) -> bool:
+    """Whether autograd records this step. On a GPU, such a step should run as one autograd Node
+    (csrc/recurrent/layer/cell_step.cpp), in torch's kernels."""
     return torch.is_grad_enabled() and any(
         t is not None and t.requires_grad for t in (*parameters, input, h, c)
     )

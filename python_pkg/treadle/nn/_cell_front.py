@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .._check.tensors import check_dense
-from ._cell_choice import torchs_is_faster
+from ._cell_choice import records_gradients, torchs_is_faster
 from ._check import check_dtype, check_same_dtype
 from ._tracers import NotScripted, fx_leaf, is_tracing
 
@@ -116,7 +116,7 @@ def _torchs_lstm_rows(
     input: Tensor, h: Tensor, c: Tensor, *parameters: Tensor
 ) -> tuple[Tensor, Tensor]:
     _check_rows(input, h, c)
-    if input.is_cuda and torch.is_grad_enabled():
+    if input.is_cuda and records_gradients(input, h, c, [*parameters]):
         new_h, new_c = _torchs_step(input, h, c, *parameters, cell="lstm")
         return new_h, new_c
     return torch.lstm_cell(input, (h, c), *parameters)
@@ -143,7 +143,7 @@ def _step_of_h(
         input, h = input.unsqueeze(0), h.unsqueeze(0)
     if torchs_is_faster(kind, cell.hidden_size, input, h, h, parameters):
         _check_rows(input, h, h)
-        if input.is_cuda and torch.is_grad_enabled():
+        if input.is_cuda and records_gradients(input, h, h, parameters):
             (new_h,) = _torchs_step(input, h, None, *parameters, cell=kind)
         else:
             new_h = torchs(input, h, *parameters)
@@ -204,8 +204,8 @@ class TorchCell(NotScripted):
 
             Where torch's op is faster, it runs instead of treadle's. On a CPU, it is faster under
             autocast, in half types with H > 64, and for RNN cells of most sizes. On a GPU, it is
-            faster with H > 512, and calls that record gradients always run torch's kernels, in one
-            autograd node.
+            faster with H > 512 or B > 32, and calls that record gradients always run torch's
+            kernels, in one autograd node.
 
         Raises:
             ValueError, RuntimeError, TypeError, AttributeError: the errors of torch's cell.

@@ -21,7 +21,7 @@ def why_maybe_slower(module: nn.RNNBase | nn.RNNCellBase) -> str | None:
     """The reason why the module may be slower than torch's on its GPU, or None."""
     weight = next(module.parameters())
     if isinstance(module, nn.RNNCellBase):
-        slower = weight.device.type == "cuda"  # benchmarks/results/h100/h100-cells.json
+        slower = weight.device.type == "cuda"  # benchmarks/results/h200/h200-single-steps.json
         reason = "on a GPU, training with treadle's cells is not faster than with torch's"
         return reason if slower else None
     if weight.device.type != "cuda" or weight.dtype not in DTYPES:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import treadle
-from tests.recurrent.support.layer_cases import EACH_CELL
+from tests.recurrent.support.layer_cases import EACH_CELL, TRACED_CELLS
 from tests.recurrent.support.length_calls import (
     BOTH_WAYS,
     EACH_DEVICE,
@@ -46,7 +46,7 @@ def test_lengths_may_differ_between_samples_of_vmap(
 
 @EACH_DEVICE
 @BOTH_WAYS
-@EACH_CELL
+@pytest.mark.parametrize("cell", TRACED_CELLS)
 def test_compiled_for_any_size(cell: str, bidirectional: bool, device: str) -> None:
     given = Given(cell, bidirectional, device=device, dtype=torch.float32)
 

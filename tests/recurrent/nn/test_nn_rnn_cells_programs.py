@@ -137,19 +137,25 @@ class SaysCuda:
 
     is_cpu, is_cuda = False, True
 
-    def __init__(self, dtype: torch.dtype, requires_grad: bool) -> None:
-        self.dtype, self.requires_grad = dtype, requires_grad
+    def __init__(self, dtype: torch.dtype, requires_grad: bool, size: int = 0) -> None:
+        self.dtype, self.requires_grad, self.size = dtype, requires_grad, size
+
+    def numel(self) -> int:
+        return self.size
 
 
 def test_the_op_of_a_cell_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_cell_choice, "Tensor", SaysCuda)
 
-    def torchs(hidden: int, grad: bool = True, c: torch.dtype = torch.bfloat16) -> bool:
+    def torchs(
+        hidden: int, grad: bool = True, c: torch.dtype = torch.bfloat16, rows: int = 32
+    ) -> bool:
         x, weight = (SaysCuda(torch.bfloat16, g) for g in (False, grad))
-        state, given = SaysCuda(c, False), [weight, weight, None, None]
-        return _cell_choice.torchs_is_faster("lstm", hidden, x, x, state, given)
+        h, state = (SaysCuda(dtype, False, rows * hidden) for dtype in (torch.bfloat16, c))
+        given = [weight, weight, None, None]
+        return _cell_choice.torchs_is_faster("lstm", hidden, x, h, state, given)
 
-    assert torchs(512) and torchs(1024, grad=False)
+    assert torchs(512) and torchs(1024, grad=False) and torchs(8, grad=False, rows=33)
     assert not torchs(512, grad=False) and not torchs(1024, c=torch.float32)
     with torch.no_grad():
         assert not torchs(512) and torchs(1024)

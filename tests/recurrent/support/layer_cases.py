@@ -31,6 +31,9 @@ WITH_RELU = {"rnn_relu"}
 # formula. It gets the arguments by name.
 CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {}
 EACH_CELL = pytest.mark.parametrize("cell", CELLS)
+# The cells for which tests run torch's compilers, which take seconds for a layer. They trace the
+# same C++ code for every cell; LSTM has c, and GRU has not.
+TRACED_CELLS = ("lstm", "gru")
 WIDE = (torch.float64, torch.float32)
 Lengths = tuple[int, ...] | None
 
