@@ -179,8 +179,9 @@ inline constexpr const char* kCompositeSchemas[] = {
     " int num_layers, float dropout, bool train, bool bidirectional, bool batch_first, *, str cell,"
     " bool recompute=False, Tensor? reset=None, Tensor[]? reset_hx=None, Tensor? lengths=None,"
     " bool cells=False) -> Tensor[]",
-    // A step of one of torch's cells by torch's ops. On a GPU it records a single autograd Node. c
-    // is given for lstm only. Returns the new h and, for lstm, the new c. The modules call this op.
+    // A step of one of torch's cells by torch's ops. On a GPU, a plain call that needs gradients of
+    // the weights records a single autograd Node. c is given for lstm only. Returns the new h and,
+    // for lstm, the new c. The modules call this op. Like torch.lstm_cell, it has no vmap rule.
     "cell_step(Tensor input, Tensor h, Tensor? c, Tensor weight_ih, Tensor weight_hh,"
     " Tensor? bias_ih, Tensor? bias_hh, *, str cell) -> Tensor[]",
 };

@@ -86,8 +86,8 @@ GateGrads fused_gradients(CellKind cell, const variable_list& grads, const Tenso
 // Gradients that can be differentiated again.
 variable_list differentiable_gradients(CellKind cell, const variable_list& grads, const Need& need,
                                        const StepArguments& arguments) {
-  // The gradient of an alias does not contain paths through other arguments, on which an argument
-  // may depend.
+  // One argument may have been computed from another. The gradient of an alias contains only the
+  // paths that do not go through other arguments.
   variable_list aliases = arguments.list(), wanted;
   for (size_t i = 0; i < aliases.size(); ++i) {
     if (!need[i]) continue;
@@ -121,6 +121,9 @@ struct CellStepBackward : OpNode<CellStepBackward, Tensor, Tensor, Tensor, Tenso
                                 const Tensor& bias_hh, const Tensor& state, const Tensor& workspace,
                                 const std::string& name) {
     const CellKind cell = find_cell(kStepOp, name);
+    // If the backward pass runs under autocast, a product below autograd would put a copy of a
+    // weight without history into autocast's cache.
+    c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     if (at::GradMode::is_enabled()) {
       return differentiable_gradients(cell, grads, need,
                                       {input, h, c, weight_ih, weight_hh, bias_ih, bias_hh});
@@ -137,7 +140,10 @@ struct CellStepBackward : OpNode<CellStepBackward, Tensor, Tensor, Tensor, Tenso
     if (need[3]) result[3] = at::mm(of.of_x.t(), input);
     if (need[4]) result[4] = at::mm(of.of_h.t(), h);
     if (need[5]) result[5] = of.bias_ih;
-    if (need[6]) result[6] = of.bias_hh;
+    if (need[6]) {
+      // make_graphed_callables would let both parameters keep a gradient that they share.
+      result[6] = need[5] && of.bias_hh.is_same(of.bias_ih) ? of.bias_hh.clone() : of.bias_hh;
+    }
     return result;
   }
 };
@@ -146,6 +152,9 @@ struct CellStepBackward : OpNode<CellStepBackward, Tensor, Tensor, Tensor, Tenso
 bool fits(CellKind cell, const StepArguments& a) {
   const bool lstm = cell == CellKind::kLstm;
   if (lstm != a.c.defined() || a.bias_ih.defined() != a.bias_hh.defined()) return false;
+  // If weights are frozen, torch's op does not save input and h, so they may be written over.
+  if (!a.weight_ih.requires_grad() || !a.weight_hh.requires_grad()) return false;
+  if (!a.input.is_floating_point()) return false;
   for (const Tensor& t : a.list()) {
     if (!t.defined()) continue;
     const bool same = t.device() == a.input.device() && t.scalar_type() == a.input.scalar_type();

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from ._check import HALVES
+from ._tracers import is_tracing
 
 # In half types on a CPU, treadle's kernels compute in float32. Up to this H, they are faster than
 # torch's.
@@ -61,7 +62,10 @@ def _on_a_gpu(hidden: int, input: Tensor, h: Tensor, c: Tensor, parameters: list
         return False
     if c.dtype is not input.dtype and not torch.is_autocast_enabled("cuda"):
         return False  # a float32 c stays float32
-    if hidden > _UNITS_OF_A_LAUNCH or h.numel() > hidden * _ROWS_OF_A_LAUNCH:
+    if hidden > _UNITS_OF_A_LAUNCH:
+        return True
+    # A trace would have to choose for all batch sizes.
+    if not is_tracing() and h.numel() > hidden * _ROWS_OF_A_LAUNCH:
         return True
     return records_gradients(input, h, c, parameters)
 

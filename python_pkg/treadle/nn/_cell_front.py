@@ -19,8 +19,8 @@ __all__ = ["GRU_CELL", "LSTM_CELL", "RNN_CELL", "CellFront", "TorchCell"]
 # check and unpack lists of parameters at every call.
 _layer = torch.ops.treadle.recurrent_layer.default
 
-# torch's cell, with fewer autograd nodes on a GPU.
-_torchs_step: Callable[..., list[Tensor]] = torch.ops.treadle.cell_step.default
+# A step of torch's cells, with fewer autograd nodes on a GPU.
+_step_of_one_node: Callable[..., list[Tensor]] = torch.ops.treadle.cell_step.default
 
 # With this algorithm, float32 products follow torch's TF32 setting for matrix products, as in
 # torch's cells. The products of layers follow torch's setting for cuDNN.
@@ -116,8 +116,8 @@ def _torchs_lstm_rows(
     input: Tensor, h: Tensor, c: Tensor, *parameters: Tensor
 ) -> tuple[Tensor, Tensor]:
     _check_rows(input, h, c)
-    if input.is_cuda and records_gradients(input, h, c, [*parameters]):
-        new_h, new_c = _torchs_step(input, h, c, *parameters, cell="lstm")
+    if input.is_cuda and not is_tracing() and records_gradients(input, h, c, [*parameters]):
+        new_h, new_c = _step_of_one_node(input, h, c, *parameters, cell="lstm")
         return new_h, new_c
     return torch.lstm_cell(input, (h, c), *parameters)
 
@@ -143,8 +143,8 @@ def _step_of_h(
         input, h = input.unsqueeze(0), h.unsqueeze(0)
     if torchs_is_faster(kind, cell.hidden_size, input, h, h, parameters):
         _check_rows(input, h, h)
-        if input.is_cuda and records_gradients(input, h, h, parameters):
-            (new_h,) = _torchs_step(input, h, None, *parameters, cell=kind)
+        if input.is_cuda and not is_tracing() and records_gradients(input, h, h, parameters):
+            (new_h,) = _step_of_one_node(input, h, None, *parameters, cell=kind)
         else:
             new_h = torchs(input, h, *parameters)
     else:
@@ -204,8 +204,9 @@ class TorchCell(NotScripted):
 
             Where torch's op is faster, it runs instead of treadle's. On a CPU, it is faster under
             autocast, in half types with H > 64, and for RNN cells of most sizes. On a GPU, it is
-            faster with H > 512 or B > 32, and calls that record gradients always run torch's
-            kernels, in one autograd node.
+            faster with H > 512, with B > 32, and in calls that record gradients, which run torch's
+            kernels in one autograd node. Under torch.compile, vmap or forward-mode AD on a GPU,
+            and for a float32 ``c`` with half-precision inputs, treadle's op runs.
 
         Raises:
             ValueError, RuntimeError, TypeError, AttributeError: the errors of torch's cell.

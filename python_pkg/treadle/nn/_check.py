@@ -1,6 +1,7 @@
 """Checks of arguments, shared by the modules.
 
-Errors have the same form as those of ops: ``<module>: <argument> must <rule>, got <fact>``.
+Errors have the same form as those of ops: ``<module>: <argument> must <rule>, got <fact>``. An
+exception is the error of torch's layers for an input of another dtype.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _CASTS = {
     torch.bfloat16: "bfloat16",
 }
 
-# Their errors contain the message of torch's class, where that tells what to do.
+# The modules whose error for a wrong dtype is that of torch's class.
 _TORCHS_LAYERS = ("LSTM", "GRU", "RNN")
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -106,7 +107,7 @@ def check_same_dtype(module: str, name: str, input: Tensor, weight: Tensor) -> N
             f"{module}: RNN input dtype ({found}) does not match weight dtype ({wanted}). "
             f"Convert input: input.to({wanted}), or convert model: model.to({found})"
         )
-    # torch.nn.LSTM raises this class for a packed batch, because it lets its op check the dtype.
+    # torch.nn.LSTM raises RuntimeError for a packed batch, because it lets its op check the dtype.
     error = RuntimeError if (module, name) == ("LSTM", "input.data") else DtypeError
     raise error(
         f"{module}: {name} must have the dtype of the parameters, {dtype_name(wanted)}, "

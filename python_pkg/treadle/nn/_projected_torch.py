@@ -5,8 +5,8 @@ each step it multiplies m = o tanh(c) by W_hr and the result by W_hh. run_projec
 (_projections.py) multiplies m by the product of both matrices. This takes more multiplications, but
 calls no ops at each step.
 
-On a GPU, a single step is three matrix products and torch's fused cell, which computes m. cuDNN's
-layer would be slower, and has no second derivatives.
+On a GPU, a single step is three matrix products and torch's fused cell, which computes m. This is
+faster than padding W_hh, and has second derivatives, which cuDNN's layer lacks.
 """
 
 from __future__ import annotations

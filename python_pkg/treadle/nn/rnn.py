@@ -113,7 +113,7 @@ class LSTM(_TorchLayers, CellLayers, nn.LSTM, metaclass=Replaceable):
         proj_size: P, less than H; 0 for no projections. With projections, h is
             ``weight_hr_l0 @ (o * tanh(c))``, of size P. The layer runs like a layer without
             projections whose recurrent weight is ``weight_hh_l0 @ weight_hr_l0``. Then one product
-            computes h of all steps. On a CPU, torch.lstm runs instead where it is faster.
+            computes h of all steps. Where torch's ops are faster, they run instead.
         groups: the number of diagonal blocks of each gate's part of W_hh, a divisor of hidden_size.
             A hidden unit then reads only h of its group of H / groups adjacent units, and
             ``weight_hh_l0`` is [4H, H / groups]. ``groups`` must be 1 with projections.

@@ -163,6 +163,25 @@ def test_autocast_is_torchs(cell: str, lower: torch.dtype, device: str) -> None:
 
 @EACH
 @NEEDS_GPU
+def test_a_backward_pass_under_autocast(cell: str) -> None:
+    """It computes in the dtype of the forward pass, and leaves later weight gradients alone."""
+    given = made(cell, "cuda", torch.float32)
+    found = []
+    for inside in (True, False):
+        arguments = with_grad(given)
+        with torch.autocast("cuda", torch.bfloat16, enabled=inside):
+            with torch.autocast("cuda", enabled=False):
+                out = step(cell, arguments)
+            found.append(gradients(out, leaves_of(arguments)))
+            if inside:
+                later = sum(t.sum() for t in step(cell, arguments))
+                grads = torch.autograd.grad(later, leaves_of(arguments))
+                assert all(bool(g.any()) for g in grads)
+    torch.testing.assert_close(*found)
+
+
+@EACH
+@NEEDS_GPU
 def test_one_node_on_a_gpu(cell: str) -> None:
     arguments = with_grad(made(cell, "cuda"))
     out = step(cell, arguments)
@@ -174,8 +193,46 @@ def test_one_node_on_a_gpu(cell: str) -> None:
     sum(t.sum() for t in out).backward()
     grads = [t.grad for t in leaves_of(arguments)]
     assert all(g is not None for g in grads)
-    assert len({g.data_ptr() for g in grads if g is not None}) == len(grads)
     assert all(t.grad_fn is None for t in step(cell, made(cell, "cuda")))
+
+
+@EACH
+@EACH_DEVICE
+def test_gradients_share_no_memory(cell: str, device: str) -> None:
+    arguments = with_grad(made(cell, device))
+    grads = gradients(step(cell, arguments), leaves_of(arguments))
+    assert len({g.data_ptr() for g in grads}) == len(grads)
+
+
+@EACH
+@EACH_DEVICE
+def test_backward_twice(cell: str, device: str) -> None:
+    arguments = with_grad(made(cell, device))
+    out = step(cell, arguments)
+    first = gradients(out, leaves_of(arguments), retain_graph=True)
+    close(gradients(out, leaves_of(arguments)), first)
+    with pytest.raises(RuntimeError, match="second time"):
+        gradients(out, leaves_of(arguments))
+
+
+@EACH
+@EACH_DEVICE
+def test_what_torch_does_not_save_may_be_written_over(cell: str, device: str) -> None:
+    """torch's op saves neither input nor h if the weights are frozen."""
+    given, runs = made(cell, device), []
+    for run in (step, torchs):
+        arguments = with_grad([t if t is None else t.clone() for t in given], (1,))
+        out = run(cell, arguments)
+        assert arguments[0] is not None
+        arguments[0].zero_()
+        runs.append(gradients(out, leaves_of(arguments)))
+    close(*runs)
+    arguments = with_grad(made(cell, device))
+    out = step(cell, arguments)
+    with torch.no_grad():
+        leaves_of(arguments)[0].zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        gradients(out, leaves_of(arguments))
 
 
 @EACH

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -166,6 +167,22 @@ def test_the_op_of_a_cell_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == [False]
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     assert not torchs(1024)
+
+
+@EACH
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("rows", [4, 64])
+def test_one_node_on_a_gpu(kind: str, rows: int) -> None:
+    cell = KINDS[kind][0](I, H, device="cuda")
+    x, hx = torch.randn(rows, I, device="cuda"), states(cell, rows)
+    assert {t.grad_fn.name() for t in flat(cell(x, hx))} == {"CellStepBackward"}
+    with torch.autocast("cuda"):
+        assert {t.grad_fn.name() for t in flat(cell(x, hx))} == {"CellStepBackward"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", torch.jit.TracerWarning)
+        traced = torch.jit.trace(cell, (x, hx))
+    assert "treadle::" not in str(traced.inlined_graph)
+    torch.testing.assert_close(flat(traced(x, hx)), flat(cell(x, hx)))
 
 
 # ---- compilers and tracers
