@@ -16,7 +16,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.func import grad, hessian, jvp, vmap
 
 import treadle
-from tests.recurrent.support.layer_cases import TRACED_CELLS
+from tests.recurrent.support.layer_cases import CELLS, TRACED_CELLS
 from tests.support.cases import DEVICES, OPS, sized_call
 from tests.support.forms import INPLACE, OUT
 from tests.support.inputs import Call, Make, Op, outputs, requiring_grad
@@ -34,12 +34,9 @@ LAYERS = {
 }
 NAMES = [name for name, op in OPS.items() if not op.is_layer or name in LAYERS]
 # Layers take seconds to trace, so they run only with dynamic sizes, which cover the static case.
-EACH_WAY = [
-    (name, dynamic)
-    for name in NAMES
-    for dynamic in (False, True)
-    if dynamic or not OPS[name].is_layer
-]
+# One test runs every cell that has an op of its own.
+EACH_WAY = [(name, dynamic) for name in NAMES for dynamic in (False, True) if name not in LAYERS]
+EACH_WAY += [(name, True) for name in sorted(LAYERS | {f"recurrent_layer {c}" for c in CELLS})]
 # Second derivatives are compiled for one op of each kind. Those of layers are loops over these ops.
 HESSIANS = ("sine", "snake", "lltm_cell", "sine_linear")
 SHAPES = ((4, 6), (5, 7), (8, 3), (2, 9))
