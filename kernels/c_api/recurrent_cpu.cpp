@@ -46,7 +46,7 @@ MatrixView weight_of(const CLayer& layer, const void* weight_hh, int64_t directi
   return {part(layer, weight_hh, direction, weight_size(layer)), layer.sizes.hidden, 1};
 }
 
-// Calls f(begin, end) for ranges of the rows of the batch, in whole blocks.
+// Calls f(part) for parts of the batch that have all units of some blocks of rows.
 template <class F>
 void over_rows(const CLayer& layer, int64_t step_work, const F& f) {
   constexpr int64_t kRows = cpu::kRowBlock;
@@ -55,7 +55,8 @@ void over_rows(const CLayer& layer, int64_t step_work, const F& f) {
   const int64_t each = std::max<int64_t>(layer.sizes.steps * step_work * kRows, 1);
   in_parallel(layer.device, blocks, kWork / each + 1, [&](int64_t begin, int64_t end) {
     const cpu::FlushSubnormals flush;
-    f(begin * kRows, std::min(end * kRows, layer.sizes.batch));
+    f(cpu::RowsPart{begin * kRows, std::min(end * kRows, layer.sizes.batch), 0,
+                    layer.sizes.hidden});
   });
 }
 
@@ -79,7 +80,7 @@ void forward_on_cpu(const CLayer& layer, const CForward& call) {
   std::memcpy(out.c_n, in.c0, state_bytes);
   for (int64_t d = 0; d < sizes.directions; ++d) {
     cpu::recurrent_pack_forward(sizes.cell, sizes.dtype, weight_of(layer, in.weight_hh, d), hidden,
-                                panels);
+                                0, hidden, panels);
     const std::vector<RecurrenceStep> steps = steps_of(layer, /*from_end=*/d == 1);
     const RecurrenceForward args{sizes.cell,
                                  sizes.dtype,
@@ -96,9 +97,8 @@ void forward_on_cpu(const CLayer& layer, const CForward& call) {
                                  part(layer, out.output, d, hidden),
                                  sizes.directions * hidden,
                                  part(layer, out.gates, d, layer.rows() * layer.width())};
-    over_rows(layer, weight_size(layer), [&](int64_t begin, int64_t end) {
-      cpu::recurrent_layer_forward(args, panels, begin, end);
-    });
+    over_rows(layer, weight_size(layer),
+              [&](const cpu::RowsPart& part) { cpu::recurrent_layer_forward(args, panels, part); });
   }
 }
 
@@ -116,15 +116,14 @@ void backward_on_cpu(const CLayer& layer, const CBackward& call) {
   char* const c = c_states + layer.rows() * hidden * size;
   for (int64_t d = 0; d < sizes.directions; ++d) {
     cpu::recurrent_pack_backward(sizes.cell, sizes.dtype, weight_of(layer, in.weight_hh, d), hidden,
-                                 workspace);
+                                 0, hidden, workspace);
     const void* const gates = part(layer, in.gates, d, layer.rows() * layer.width());
     std::memcpy(c, part(layer, in.c0, d, layer.units()), static_cast<size_t>(layer.units() * size));
     const std::vector<RecurrenceStep> forward = steps_of(layer, /*from_end=*/d == 1);
     const RecurrenceCStates before{sizes.cell,  sizes.dtype, sizes.batch, hidden,  forward.data(),
                                    sizes.steps, gates,       c,           c_states};
-    over_rows(layer, 64 * hidden, [&](int64_t begin, int64_t end) {
-      cpu::recurrent_layer_c_states(before, begin, end);
-    });
+    over_rows(layer, 64 * hidden,
+              [&](const cpu::RowsPart& part) { cpu::recurrent_layer_c_states(before, part); });
     const std::vector<RecurrenceStep> backward = steps_of(layer, /*from_end=*/d == 0);
     const int64_t row = sizes.directions * hidden;
     const RecurrenceBackward args{sizes.cell,
@@ -139,8 +138,8 @@ void backward_on_cpu(const CLayer& layer, const CBackward& call) {
                                   {part(layer, out.h0, d, layer.units()), hidden, 1},
                                   part(layer, out.c0, d, layer.units()),
                                   part(layer, out.gates, d, layer.rows() * layer.width())};
-    over_rows(layer, weight_size(layer), [&](int64_t begin, int64_t end) {
-      cpu::recurrent_layer_backward(args, workspace, begin, end);
+    over_rows(layer, weight_size(layer), [&](const cpu::RowsPart& part) {
+      cpu::recurrent_layer_backward(args, workspace, part);
     });
   }
 }

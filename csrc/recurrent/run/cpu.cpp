@@ -4,15 +4,12 @@
 
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
-#include <ATen/Parallel.h>
 
-#include <algorithm>
 #include <vector>
 
 #include "common/gemm.h"
-#include "kernels/common/cpu/subnormals.h"
-#include "kernels/recurrent/cpu/rows.h"
 #include "kernels/recurrent/formula/cells.h"
+#include "recurrent/run/cpu_parts.h"
 #include "recurrent/run/run.h"
 
 namespace treadle {
@@ -30,42 +27,18 @@ Tensor product_cpu(const LayerRun& run, const Tensor& a, const Tensor& b) {
   return a.to(run.acc).mm(b.to(run.acc));
 }
 
-Tensor empty_panels(const Tensor& weight_hh) {
-  const auto acc = at::toOpMathType(weight_hh.scalar_type());
-  const auto bytes =
-      cpu::recurrent_panel_bytes(weight_hh.size(0), weight_hh.size(1), c10::elementSize(acc));
-  return at::empty({bytes}, weight_hh.options().dtype(at::kByte));
+int64_t acc_bytes(const Tensor& t) {
+  return static_cast<int64_t>(c10::elementSize(at::toOpMathType(t.scalar_type())));
 }
 
-// Calls f(begin, end) for ranges of rows of the batch, in whole blocks. If there is enough work for
-// several threads, they get about equal numbers of steps instead of rows, because rows of a packed
-// batch differ in length.
-template <class Args, class F>
-void over_rows(const Args& args, int64_t step_work, const F& f) {
-  // The minimum work of a thread: about 50 us of multiplications.
-  constexpr int64_t kWork = int64_t{1} << 21, kRows = cpu::kRowBlock;
-  const int64_t blocks = (args.batch + kRows - 1) / kRows;
-  // before[b]: the number of steps of blocks 0 .. b - 1.
-  std::vector<int64_t> before(blocks + 1);
-  for (int64_t s = 0; s < args.step_count; ++s) ++before[(args.steps[s].rows + kRows - 1) / kRows];
-  for (int64_t b = blocks - 1; b > 0; --b) before[b] += before[b + 1];
-  before[0] = 0;
-  for (int64_t b = 1; b <= blocks; ++b) before[b] += before[b - 1];
-  const int64_t total = before[blocks];
-  const int64_t most = std::min<int64_t>(blocks, total * step_work * kRows / kWork);
-  const int64_t threads = std::clamp<int64_t>(most, 1, at::get_num_threads());
-  const auto first_block = [&](int64_t thread) {
-    const double share = static_cast<double>(total) * thread / threads;
-    const auto above = std::lower_bound(before.begin(), before.end(), share);
-    const bool below = above != before.begin() && share - *(above - 1) < *above - share;
-    return (above - before.begin()) - (below ? 1 : 0);
-  };
-  at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
-    const int64_t row = begin == 0 ? 0 : first_block(begin) * kRows;
-    const int64_t last = end == threads ? args.batch : first_block(end) * kRows;
-    const cpu::FlushSubnormals flush;
-    if (row < last) f(row, std::min(last, args.batch));
+Tensor packed(cpu::RowsFunctions::Pack pack, CellKind cell, Dtype dtype, const Tensor& weight_hh) {
+  const int64_t hidden = weight_hh.size(1), bytes = acc_bytes(weight_hh);
+  const Tensor panels =
+      at::empty({cpu::recurrent_panel_bytes(weight_hh.size(0), hidden, bytes)}, at::kByte);
+  over_units(hidden, bytes, weight_hh.numel(), [&](int64_t first, int64_t last) {
+    pack(cell, dtype, matrix_view(weight_hh), hidden, first, last, panels.data_ptr());
   });
+  return panels;
 }
 
 // Whether to pack W_hh for the kernels' own products. For a single step of a cell with few rows, a
@@ -78,6 +51,12 @@ bool packs(const LayerRun& run, const Args& args) {
   constexpr int64_t kRows = 32, kHidden = 32;
   return !run.is_cell || args.step_count > 1 || args.steps[0].rows >= kRows ||
          args.hidden < kHidden || args.resets.marks != nullptr;
+}
+
+// Steps without a product of h. The activations of a unit take as long as 64 multiplications.
+template <class Args>
+CpuSteps pointwise_steps(const Args& args, const Tensor& weight_hh) {
+  return cpu_steps(args, acc_bytes(weight_hh), 64 * args.hidden, /*reads_all_units=*/false);
 }
 
 Tensor matrix_at(void* data, int64_t rows, int64_t columns, const at::TensorOptions& options) {
@@ -94,10 +73,9 @@ const cpu::RowsFunctions* rows_of(CellKind cell, Dtype dtype) {
 
 void packed_steps(const cpu::RowsFunctions& rows, const RecurrenceForward& args,
                   const Tensor& weight_hh) {
-  const Tensor panels = empty_panels(weight_hh);
-  rows.pack_forward(args.cell, args.dtype, matrix_view(weight_hh), args.hidden, panels.data_ptr());
-  over_rows(args, weight_hh.numel(),
-            [&](int64_t begin, int64_t end) { rows.forward(args, panels.data_ptr(), begin, end); });
+  const Tensor panels = packed(rows.pack_forward, args.cell, args.dtype, weight_hh);
+  over_parts(cpu_steps(args, acc_bytes(weight_hh), weight_hh.numel(), /*reads_all_units=*/true),
+             [&](const cpu::RowsPart& part) { rows.forward(args, panels.data_ptr(), part); });
 }
 
 void single_step(const cpu::RowsFunctions& rows, const LayerRun& run, const RecurrenceForward& args,
@@ -106,8 +84,8 @@ void single_step(const cpu::RowsFunctions& rows, const LayerRun& run, const Recu
   const Tensor products = product_cpu(run, h, weight_hh.t());
   RecurrenceForward step = args;
   step.state_products = matrix_view(products);
-  over_rows(step, 64 * args.hidden,
-            [&](int64_t begin, int64_t end) { rows.forward(step, nullptr, begin, end); });
+  over_parts(pointwise_steps(step, weight_hh),
+             [&](const cpu::RowsPart& part) { rows.forward(step, nullptr, part); });
 }
 
 LayerSaved forward_cpu(const LayerRun& run, bool save) {
@@ -126,8 +104,8 @@ LayerSaved forward_cpu(const LayerRun& run, bool save) {
 void single_step_backward(const cpu::RowsFunctions& rows, const BackwardDirection& direction) {
   RecurrenceBackward args = direction.all;
   args.c_states = direction.c_states.c;  // c before the only step is c0
-  over_rows(args, 64 * args.hidden,
-            [&](int64_t begin, int64_t end) { rows.backward(args, nullptr, begin, end); });
+  over_parts(pointwise_steps(args, direction.weight_hh),
+             [&](const cpu::RowsPart& part) { rows.backward(args, nullptr, part); });
   const CellInfo& cell = cell_info(args.cell);
   const int64_t count = args.steps[0].rows, hidden = args.hidden;
   const Tensor weight = direction.weight_hh.to(direction.grad_h.scalar_type());
@@ -149,14 +127,12 @@ void steps_backward_cpu(const LayerRun& run, const BackwardDirection& direction)
     return formula_backward_cpu(args, direction.weight_hh);
   }
   if (!packs(run, args)) return single_step_backward(*rows, direction);
-  over_rows(direction.c_states, 64 * args.hidden,
-            [&](int64_t begin, int64_t end) { rows->c_states(direction.c_states, begin, end); });
-  const Tensor panels = empty_panels(direction.weight_hh);
-  rows->pack_backward(args.cell, args.dtype, matrix_view(direction.weight_hh), args.hidden,
-                      panels.data_ptr());
-  over_rows(args, direction.weight_hh.numel(), [&](int64_t begin, int64_t end) {
-    rows->backward(args, panels.data_ptr(), begin, end);
-  });
+  over_parts(pointwise_steps(direction.c_states, direction.weight_hh),
+             [&](const cpu::RowsPart& part) { rows->c_states(direction.c_states, part); });
+  const Tensor panels = packed(rows->pack_backward, args.cell, args.dtype, direction.weight_hh);
+  over_parts(cpu_steps(args, acc_bytes(direction.weight_hh), direction.weight_hh.numel(),
+                       /*reads_all_units=*/true),
+             [&](const cpu::RowsPart& part) { rows->backward(args, panels.data_ptr(), part); });
 }
 
 // The gradients of the input and, for each direction, of the parameters, in dtype `work`.

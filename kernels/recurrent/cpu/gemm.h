@@ -4,6 +4,7 @@
 // torch, once per instruction set.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -55,16 +56,21 @@ TREADLE_INLINE V fused(V a, V b, V c) {
 // partial sums, an addition would have to wait for the previous addition to the same register.
 constexpr int sums_of(int vectors) { return vectors >= 8 ? 1 : vectors >= 4 ? 2 : 4; }
 
-// Multiplies `rows` rows of x, each with K elements, by panel [K, units * kColumns]. The result is
-// out [rows, units * kColumns]. A row's bits do not depend on other rows: K is divided into as many
-// parts as a single row has independent sums, and calls with several rows compute these parts one
-// after another.
-template <int rows, int units, class acc>
+template <class acc>
+inline constexpr int kUnitVectors = kColumns<acc> * sizeof(acc) / kVectorBytes;
+
+// Multiplies `rows` rows of x, each with K elements, by `units` blocks of kColumns columns of a
+// panel with `all_units` of them. The result is out [rows, all_units, kColumns]. `panel` and `out`
+// point to the first of the blocks. A row's bits do not depend on other rows: K is divided into as
+// many parts as a single row has independent sums, and calls with several rows compute these parts
+// one after another.
+template <int rows, int units, int all_units, class acc>
 TREADLE_NOINLINE void multiply(const acc* panel, const acc* const* x, int64_t k_size, acc* out) {
   using V = VectorType<acc>;
   constexpr int kLanes = kVectorBytes / sizeof(acc);
-  constexpr int kVectors = units * kColumns<acc> / kLanes;
-  constexpr int kAll = sums_of(kVectors), kAtOnce = sums_of(rows * kVectors);
+  constexpr int kVectors = units * kUnitVectors<acc>;
+  constexpr int kAll = sums_of(all_units * kUnitVectors<acc>);
+  constexpr int kAtOnce = std::min(kAll, sums_of(rows * kVectors));
   const int64_t each = k_size / kAll;
 #pragma GCC unroll 4
   for (int first = 0; first < kAll; first += kAtOnce) {
@@ -75,7 +81,9 @@ TREADLE_NOINLINE void multiply(const acc* panel, const acc* const* x, int64_t k_
       V w[kVectors];
 #pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v) {
-        std::memcpy(&w[v], panel + (k * kVectors + v) * kLanes, sizeof(V));
+        const int64_t at =
+            (v / kUnitVectors<acc> * k_size + k) * kColumns<acc> + v % kUnitVectors<acc> * kLanes;
+        std::memcpy(&w[v], panel + at, sizeof(V));
       }
 #pragma GCC unroll 16
       for (int r = 0; r < rows; ++r) {
@@ -96,7 +104,7 @@ TREADLE_NOINLINE void multiply(const acc* panel, const acc* const* x, int64_t k_
     for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v) {
-        acc* const to = out + (r * kVectors + v) * kLanes;
+        acc* const to = out + r * all_units * kColumns<acc> + v * kLanes;
         V total = sum[0][r][v];
         if (first > 0) {
           V before;
@@ -111,11 +119,27 @@ TREADLE_NOINLINE void multiply(const acc* panel, const acc* const* x, int64_t k_
   }
 }
 
-// The most rows per call, whose sums fill the registers.
+// The sums of a product must fit into the registers, beside weights and a value of x.
+inline constexpr int kMostSums = kVectorBytes == 64 ? 24 : 12;
+
+// Multiplies by all blocks of a panel: by as many at once as have registers.
+template <int rows, int all_units, class acc, int first = 0>
+TREADLE_INLINE void multiply_units(const acc* panel, const acc* const* x, int64_t k_size,
+                                   acc* out) {
+  if constexpr (first < all_units) {
+    constexpr int kFit = std::max(1, kMostSums / (rows * kUnitVectors<acc>));
+    constexpr int kUnits = std::min(kFit, all_units - first);
+    multiply<rows, kUnits, all_units>(panel + first * k_size * kColumns<acc>, x, k_size,
+                                      out + first * kColumns<acc>);
+    multiply_units<rows, all_units, acc, first + kUnits>(panel, x, k_size, out);
+  }
+}
+
+// The most rows per call.
 template <int units>
 inline constexpr int kMostRows = kVectorBytes == 64   ? (units > 3 ? 6 : 8)
-                                 : kVectorBytes == 32 ? (units > 3 ? 1 : 2)
-                                                      : 1;
+                                 : kVectorBytes == 32 ? 6
+                                                      : 2;
 
 // Multiplies any number of rows, in calls of 8, 6, 4, 2 or 1 rows. Calls before(first row, count)
 // before each product and f(first row, count, results of these rows) after it. Every call reads the
@@ -132,17 +156,17 @@ inline void multiply_rows(const acc* panel, const acc* x, int64_t x_stride, int6
     const auto go = [&](auto n) {
       count = decltype(n)::value;
       before(r, count);
-      multiply<decltype(n)::value, units>(panel, at, k_size, out);
+      multiply_units<decltype(n)::value, units>(panel, at, k_size, out);
     };
     const int64_t left = rows - r;
     if (kMost >= 8 && left >= 8) {
-      go(std::integral_constant<int, kMost >= 8 ? 8 : 1>{});
+      go(std::integral_constant < int, kMost >= 8 ? 8 : 1 > {});
     } else if (kMost == 6 && left >= 6 && left != 8) {
-      go(std::integral_constant<int, kMost == 6 ? 6 : 1>{});
+      go(std::integral_constant < int, kMost == 6 ? 6 : 1 > {});
     } else if (kMost >= 4 && left >= 4) {
-      go(std::integral_constant<int, kMost >= 4 ? 4 : 1>{});
+      go(std::integral_constant < int, kMost >= 4 ? 4 : 1 > {});
     } else if (kMost >= 2 && left >= 2) {
-      go(std::integral_constant<int, kMost >= 2 ? 2 : 1>{});
+      go(std::integral_constant < int, kMost >= 2 ? 2 : 1 > {});
     } else {
       go(std::integral_constant<int, 1>{});
     }

@@ -36,47 +36,45 @@ static_assert(agrees<math::Lltm>(CellKind::kLltm) && agrees<math::Lstm>(CellKind
               agrees<math::RnnRelu>(CellKind::kRnnRelu));
 
 void recurrent_pack_forward(CellKind cell, Dtype dtype, const MatrixView& weight, int64_t hidden,
-                            void* panels) {
+                            int64_t first_unit, int64_t last_unit, void* panels) {
   visit_kernel(cell, dtype, [&](auto kind, auto type) {
     using T = typename decltype(type)::type;
     using Cell = typename decltype(kind)::type::template Cell<acc_t<T>>;
-    pack_forward<Cell, T>(weight, hidden, static_cast<acc_t<T>*>(panels));
+    pack_forward<Cell, T>(weight, hidden, first_unit, last_unit, static_cast<acc_t<T>*>(panels));
   });
 }
 
 void recurrent_pack_backward(CellKind cell, Dtype dtype, const MatrixView& weight, int64_t hidden,
-                             void* panels) {
+                             int64_t first_unit, int64_t last_unit, void* panels) {
   visit_kernel(cell, dtype, [&](auto kind, auto type) {
     using T = typename decltype(type)::type;
     using Cell = typename decltype(kind)::type::template Cell<acc_t<T>>;
-    pack_backward<Cell, T>(weight, hidden, static_cast<acc_t<T>*>(panels));
+    pack_backward<Cell, T>(weight, hidden, first_unit, last_unit, static_cast<acc_t<T>*>(panels));
   });
 }
 
-void recurrent_layer_forward(const RecurrenceForward& args, const void* panels, int64_t begin,
-                             int64_t end) {
+void recurrent_layer_forward(const RecurrenceForward& args, const void* panels,
+                             const RowsPart& part) {
   visit_kernel(args.cell, args.dtype, [&](auto cell, auto type) {
     using Kind = typename decltype(cell)::type;
     using T = typename decltype(type)::type;
-    ForwardRows<Kind::template Cell, T>(args, static_cast<const acc_t<T>*>(panels), begin, end)
-        .run();
+    ForwardRows<Kind::template Cell, T>(args, static_cast<const acc_t<T>*>(panels), part).run();
   });
 }
 
-void recurrent_layer_backward(const RecurrenceBackward& args, const void* panels, int64_t begin,
-                              int64_t end) {
+void recurrent_layer_backward(const RecurrenceBackward& args, const void* panels,
+                              const RowsPart& part) {
   visit_kernel(args.cell, args.dtype, [&](auto cell, auto type) {
     using Kind = typename decltype(cell)::type;
     using T = typename decltype(type)::type;
-    BackwardRows<Kind::template Cell, T>(args, static_cast<const acc_t<T>*>(panels), begin, end)
-        .run();
+    BackwardRows<Kind::template Cell, T>(args, static_cast<const acc_t<T>*>(panels), part).run();
   });
 }
 
-void recurrent_layer_c_states(const RecurrenceCStates& args, int64_t begin, int64_t end) {
+void recurrent_layer_c_states(const RecurrenceCStates& args, const RowsPart& part) {
   visit_kernel(args.cell, args.dtype, [&](auto cell, auto type) {
     using Kind = typename decltype(cell)::type;
-    recurrence_c_states<Kind::template Cell, typename decltype(type)::type>(args, begin, end);
+    recurrence_c_states<Kind::template Cell, typename decltype(type)::type>(args, part);
   });
 }
 

@@ -1,54 +1,70 @@
 // The steps of recurrent_layer on the CPU, for csrc/recurrent/run/cpu.cpp. The functions use raw
-// memory and no torch. A call computes rows begin to end of the batch; a parallel loop may divide
-// the rows at any multiple of kRowBlock without changing results. `panels` has the weights
-// [G_h H, H] in the layout of the pack functions. It is null if the caller computes the products
-// with h. Then forward reads `state_products`, and backward leaves grad_h unchanged.
+// memory and no torch. A call computes a part of the batch; a parallel loop may divide the batch
+// into any parts without changing results. `panels` has the weights [G_h H, H] in the layout of the
+// pack functions. It is null if the caller computes the products with h. Then forward reads
+// `state_products`, and backward leaves grad_h unchanged.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/common/cpu/isa.h"
+#include "kernels/recurrent/cpu/barrier.h"
 #include "kernels/recurrent/step_args.h"
 
 namespace treadle::cpu {
 
+// Parts begin at multiples of kRowBlock rows, and of unit_block() units.
 inline constexpr int64_t kRowBlock = 8;
+constexpr int64_t unit_block(int64_t acc_bytes) { return 128 / acc_bytes; }
+
+// Units first_unit to last_unit of rows begin to end of the batch. A step of a unit reads h of all
+// units. So threads that compute the same rows must run at the same time, and share a barrier and
+// memory for h.
+struct RowsPart {
+  int64_t begin, end, first_unit, last_unit;
+  StepBarrier* barrier = nullptr;  // null: this part has all units
+  int64_t count = 1;               // for barrier->wait()
+  void* h = nullptr;               // if there is a barrier, recurrent_h_bytes() bytes
+};
+
+// The bytes of h of some rows, before and after a step.
+inline int64_t recurrent_h_bytes(int64_t rows, int64_t hidden, int64_t acc_bytes) {
+  const int64_t block = unit_block(acc_bytes);
+  return 2 * rows * ((hidden + block - 1) / block * block) * acc_bytes;
+}
 
 // Enough bytes for either forward or backward panels, whose padding differs.
 inline int64_t recurrent_panel_bytes(int64_t rows, int64_t hidden, int64_t acc_bytes) {
-  const int64_t unit = 2 * 64 / acc_bytes;
+  const int64_t unit = unit_block(acc_bytes);
   return (hidden + unit - 1) / unit * unit * rows * acc_bytes;
 }
 
 TREADLE_CPU_FUNCTION(recurrent_pack_forward,
                      (CellKind cell, Dtype dtype, const MatrixView& weight, int64_t hidden,
-                      void* panels),
-                     (cell, dtype, weight, hidden, panels))
+                      int64_t first_unit, int64_t last_unit, void* panels),
+                     (cell, dtype, weight, hidden, first_unit, last_unit, panels))
 TREADLE_CPU_FUNCTION(recurrent_pack_backward,
                      (CellKind cell, Dtype dtype, const MatrixView& weight, int64_t hidden,
-                      void* panels),
-                     (cell, dtype, weight, hidden, panels))
+                      int64_t first_unit, int64_t last_unit, void* panels),
+                     (cell, dtype, weight, hidden, first_unit, last_unit, panels))
 TREADLE_CPU_FUNCTION(recurrent_layer_forward,
-                     (const RecurrenceForward& args, const void* panels, int64_t begin,
-                      int64_t end),
-                     (args, panels, begin, end))
+                     (const RecurrenceForward& args, const void* panels, const RowsPart& part),
+                     (args, panels, part))
 TREADLE_CPU_FUNCTION(recurrent_layer_backward,
-                     (const RecurrenceBackward& args, const void* panels, int64_t begin,
-                      int64_t end),
-                     (args, panels, begin, end))
+                     (const RecurrenceBackward& args, const void* panels, const RowsPart& part),
+                     (args, panels, part))
 TREADLE_CPU_FUNCTION(recurrent_layer_c_states,
-                     (const RecurrenceCStates& args, int64_t begin, int64_t end),
-                     (args, begin, end))
+                     (const RecurrenceCStates& args, const RowsPart& part), (args, part))
 
 // The functions above for one cell: the library's, or functions that were compiled for a formula.
 struct RowsFunctions {
-  void (*pack_forward)(CellKind cell, Dtype dtype, const MatrixView& weight, int64_t hidden,
-                       void* panels);
-  void (*pack_backward)(CellKind cell, Dtype dtype, const MatrixView& weight, int64_t hidden,
-                        void* panels);
-  void (*forward)(const RecurrenceForward& args, const void* panels, int64_t begin, int64_t end);
-  void (*backward)(const RecurrenceBackward& args, const void* panels, int64_t begin, int64_t end);
-  void (*c_states)(const RecurrenceCStates& args, int64_t begin, int64_t end);
+  using Pack = void(CellKind cell, Dtype dtype, const MatrixView& weight, int64_t hidden,
+                    int64_t first_unit, int64_t last_unit, void* panels);
+
+  Pack *pack_forward, *pack_backward;
+  void (*forward)(const RecurrenceForward& args, const void* panels, const RowsPart& part);
+  void (*backward)(const RecurrenceBackward& args, const void* panels, const RowsPart& part);
+  void (*c_states)(const RecurrenceCStates& args, const RowsPart& part);
 };
 
 }  // namespace treadle::cpu

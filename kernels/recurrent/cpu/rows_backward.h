@@ -25,7 +25,7 @@ TREADLE_NOINLINE void gradients_of_units(GatesOf<Cell, acc>& gates, const UnitsO
   }
 }
 
-// The backward pass of rows begin to end of the batch.
+// The backward pass of a part of the batch.
 template <template <class> class CellOf, class T, class acc = acc_t<T>>
 class BackwardRows {
   using Cell = CellOf<acc>;
@@ -34,11 +34,12 @@ class BackwardRows {
   static_assert(!Cell::kReadsNewCell || kCParts == 1);
 
  public:
-  BackwardRows(const RecurrenceBackward& args, const acc* panels, int64_t begin, int64_t end)
+  BackwardRows(const RecurrenceBackward& args, const acc* panels, const RowsPart& part)
       : a_(args),
         panels_(panels),
-        begin_(begin),
-        count_(end - begin),
+        part_(part),
+        begin_(part.begin),
+        count_(part.end - part.begin),
         padded_(groups_of<acc>(args.hidden) * kN),
         new_c_(Cell::kReadsNewCell ? count_ * padded_ : 0) {}
 
@@ -52,12 +53,14 @@ class BackwardRows {
         // If the row was reset before the next step, the c before that step is not the c after this
         // step.
         const bool known = r < rows_after && !starts_anew(a_.resets, a_.steps[s - 1], b);
-        for (int64_t column = 0; column < a_.hidden; column += kN) {
+        for (int64_t column = part_.first_unit; column < part_.last_unit; column += kN) {
           begin_row(step.start + b, b, column, known);
         }
       }
       rows_after = rows;
-      for (int64_t column = 0; column < a_.hidden && panels_ != nullptr;
+      // The product reads the gradients of all gates. Other threads may write them.
+      if (part_.barrier != nullptr) part_.barrier->wait(part_.count);
+      for (int64_t column = part_.first_unit; column < part_.last_unit && panels_ != nullptr;
            column += kBackwardUnits * kN) {
         run_columns(step, column, rows);
       }
@@ -68,6 +71,7 @@ class BackwardRows {
  private:
   const RecurrenceBackward& a_;
   const acc* panels_;
+  const RowsPart& part_;
   int64_t begin_, count_, padded_;
   // c after the current step of each row. It is kept, so that tanh(c) need not wait until c is
   // computed again from the gates.
@@ -80,16 +84,19 @@ class BackwardRows {
   // If a reset replaced the state before the step, the gradient goes to the replacement.
   void cut(const RecurrenceStep& step, int64_t b) const {
     if (!starts_anew(a_.resets, step, b)) return;
-    const int64_t at = (step.start + b) * a_.hidden, width = kCParts * a_.hidden;
-    acc *const dh = grad_h(b), *const dc = static_cast<acc*>(a_.grad_c) + b * width;
-    if (a_.resets.grad_h != nullptr) {
-      std::copy_n(dh, a_.hidden, static_cast<acc*>(a_.resets.grad_h) + at);
+    const int64_t row = step.start + b;
+    move(grad_h(b), a_.resets.grad_h, row * a_.hidden);
+    for (int64_t p = 0; p < kCParts; ++p) {
+      move(static_cast<acc*>(a_.grad_c) + (b * kCParts + p) * a_.hidden, a_.resets.grad_c,
+           (row * kCParts + p) * a_.hidden);
     }
-    if (a_.resets.grad_c != nullptr) {
-      std::copy_n(dc, width, static_cast<acc*>(a_.resets.grad_c) + at * kCParts);
-    }
-    std::fill_n(dh, a_.hidden, acc(0));
-    std::fill_n(dc, width, acc(0));
+  }
+
+  // Moves this part's units of `from` to element `at` of `to`, or drops them if `to` is null.
+  void move(acc* from, void* to, int64_t at) const {
+    const int64_t first = part_.first_unit, width = part_.last_unit - first;
+    if (to != nullptr) std::copy_n(from + first, width, static_cast<acc*>(to) + at + first);
+    std::fill_n(from + first, width, acc(0));
   }
 
   // Computes the gradients of the gates and of c for kN units. If `known`, new_c_ has the c after
@@ -152,34 +159,32 @@ class BackwardRows {
   }
 };
 
-// Computes c before each step from the gates, for rows begin to end of the batch.
+// Computes c before each step from the gates, for a part of the batch.
 template <template <class> class CellOf, class T, class acc = acc_t<T>>
-void recurrence_c_states(const RecurrenceCStates& a, int64_t begin, int64_t end) {
+void recurrence_c_states(const RecurrenceCStates& a, const RowsPart& part) {
   using Cell = CellOf<acc>;
   constexpr int kGates = Cell::kGates, kCParts = Cell::kCParts;
   constexpr int64_t kN = kColumns<acc>;
   const int64_t width = kCParts * a.hidden;
   for (int64_t s = 0; s < a.step_count; ++s) {
-    for (int64_t b = begin; b < std::min(end, a.steps[s].rows); ++b) {
+    for (int64_t b = part.begin; b < std::min(part.end, a.steps[s].rows); ++b) {
       const int64_t row = a.steps[s].start + b;
-      if (starts_anew(a.resets, a.steps[s], b)) {
-        acc* const c = static_cast<acc*>(a.c) + b * width;
-        const int64_t at = reset_row(a.resets, a.steps[s], b) * width;
-        if (a.resets.c != nullptr) {
-          std::copy_n(static_cast<const acc*>(a.resets.c) + at, width, c);
-        } else {
-          std::fill_n(c, width, acc(0));
-        }
-      }
-      for (int64_t column = 0; column < a.hidden; column += kN) {
+      const bool anew = starts_anew(a.resets, a.steps[s], b);
+      const int64_t replaced = anew ? reset_row(a.resets, a.steps[s], b) : 0;
+      for (int64_t column = part.first_unit; column < part.last_unit; column += kN) {
         const int64_t n = std::min(kN, a.hidden - column);
         acc gates[kGates][kN] = {}, c[kCParts][kN] = {};
         for (int k = 0; k < kGates; ++k) {
           load_some<T>(a.gates, (row * kGates + k) * a.hidden + column, gates[k], n);
         }
         for (int p = 0; p < kCParts; ++p) {
-          load_some<acc>(a.c, b * width + p * a.hidden + column, c[p], n);
-          store_some<acc>(a.c_states, row * width + p * a.hidden + column, c[p], n);
+          const int64_t at = p * a.hidden + column;
+          if (!anew) {
+            load_some<acc>(a.c, b * width + at, c[p], n);
+          } else if (a.resets.c != nullptr) {
+            load_some<acc>(a.resets.c, replaced * width + at, c[p], n);
+          }
+          store_some<acc>(a.c_states, row * width + at, c[p], n);
         }
         next_c<Cell, acc>(gates, c);
         for (int p = 0; p < kCParts; ++p) {

@@ -12,7 +12,7 @@
 
 #include "kernels/math/c_parts.h"
 #include "kernels/recurrent/cpu/gemm.h"
-#include "kernels/recurrent/step_args.h"
+#include "kernels/recurrent/cpu/rows.h"
 
 namespace treadle::cpu::TREADLE_ISA {
 
@@ -43,25 +43,27 @@ int64_t groups_of(int64_t hidden) {
 // The backward product computes two groups at once.
 inline constexpr int kBackwardUnits = 2;
 
-// Packs weights [G_h H, H] into panels [group][H][gate][column], for h W^T.
+// Packs weights [G_h H, H] into panels [group][gate][H][column], for h W^T. Writes the panels of
+// units first to last, like pack_backward.
 template <class Cell, class T, class acc>
-void pack_forward(const MatrixView& weight, int64_t hidden, acc* panels) {
+void pack_forward(const MatrixView& weight, int64_t hidden, int64_t first, int64_t last,
+                  acc* panels) {
   constexpr int64_t kN = kColumns<acc>;
   constexpr int gates = Cell::kStateGates;
   const auto* data = static_cast<const char*>(weight.data);
-  for (int64_t group = 0; group < groups_of<acc>(hidden); ++group) {
-    const int64_t units = std::min(kN, hidden - group * kN);
-    acc* const panel = panels + group * hidden * gates * kN;
+  for (int64_t unit = first; unit < last; unit += kN) {
+    const int64_t units = std::min(kN, last - unit);
+    acc* const panel = panels + unit * hidden * gates;
     for (int gate = 0; gate < gates; ++gate) {
       const char* rows[kN];
       for (int64_t i = 0; i < kN; ++i) {
-        const int64_t u = group * kN + std::min(i, units - 1);
+        const int64_t u = unit + std::min(i, units - 1);
         const int64_t row = Cell::weight_block(gate) * hidden + u;
         rows[i] = data + row * weight.row_stride * int64_t{sizeof(T)};
       }
       for (int64_t k = 0; k < hidden; ++k) {
         const int64_t at = k * weight.column_stride * int64_t{sizeof(T)};
-        acc* const to = panel + (k * gates + gate) * kN;
+        acc* const to = panel + (gate * hidden + k) * kN;
         for (int64_t i = 0; i < kN; ++i) to[i] = from_stored<T, acc>(read<T>(rows[i] + at));
         for (int64_t i = units; i < kN; ++i) to[i] = 0;
       }
@@ -69,19 +71,25 @@ void pack_forward(const MatrixView& weight, int64_t hidden, acc* panels) {
   }
 }
 
-// Packs weights [G_h H, H] into panels [two groups][G_h H][column], for grad_gates W.
+// Packs weights [G_h H, H] into panels [group][G_h H][column], for grad_gates W.
 template <class Cell, class T, class acc>
-void pack_backward(const MatrixView& weight, int64_t hidden, acc* panels) {
-  constexpr int64_t kN = kBackwardUnits * kColumns<acc>;
+void pack_backward(const MatrixView& weight, int64_t hidden, int64_t first, int64_t last,
+                   acc* panels) {
+  constexpr int64_t kN = kColumns<acc>;
   const auto* data = static_cast<const char*>(weight.data);
-  for (int64_t first = 0; first < hidden; first += kN) {
-    const int64_t units = std::min(kN, hidden - first);
-    for (int64_t k = 0; k < Cell::kStateGates * hidden; ++k, panels += kN) {
-      const int64_t gate = k / hidden, row = Cell::weight_block(gate) * hidden + k % hidden;
-      const int64_t at = row * weight.row_stride + first * weight.column_stride;
-      load<T, acc>(data + at * int64_t{sizeof(T)}, weight.column_stride * int64_t{sizeof(T)},
-                   panels, units);
-      std::fill(panels + units, panels + kN, acc(0));
+  const int64_t depth = Cell::kStateGates * hidden;
+  // The backward product reads whole pairs of groups.
+  const int64_t end =
+      (last + kBackwardUnits * kN - 1) / (kBackwardUnits * kN) * kBackwardUnits * kN;
+  for (int64_t unit = first; unit < end; unit += kN) {
+    const int64_t units = std::clamp(last - unit, int64_t{0}, kN);
+    acc* to = panels + unit * depth;
+    for (int64_t k = 0; k < depth; ++k, to += kN) {
+      const int64_t row = Cell::weight_block(static_cast<int>(k / hidden)) * hidden + k % hidden;
+      const int64_t at = row * weight.row_stride + unit * weight.column_stride;
+      load<T, acc>(data + at * int64_t{sizeof(T)}, weight.column_stride * int64_t{sizeof(T)}, to,
+                   units);
+      std::fill(to + units, to + kN, acc(0));
     }
   }
 }
@@ -171,7 +179,7 @@ TREADLE_INLINE void store_some(void* base, int64_t at, const acc (&x)[kColumns<a
                      : store_contiguous<T, acc>(to, x, n);
 }
 
-// The forward pass of rows begin to end of the batch.
+// The forward pass of a part of the batch.
 template <template <class> class CellOf, class T, class acc = acc_t<T>>
 class ForwardRows {
   using Cell = CellOf<acc>;
@@ -181,27 +189,37 @@ class ForwardRows {
   static constexpr int64_t kN = kColumns<acc>;
 
  public:
-  ForwardRows(const RecurrenceForward& args, const acc* panels, int64_t begin, int64_t end)
+  ForwardRows(const RecurrenceForward& args, const acc* panels, const RowsPart& part)
       : a_(args),
         panels_(panels),
-        begin_(begin),
-        count_(end - begin),
+        part_(part),
+        begin_(part.begin),
+        count_(part.end - part.begin),
+        first_(part.first_unit),
+        width_(part.last_unit - part.first_unit),
         padded_(groups_of<acc>(args.hidden) * kN),
         c_(count_ * kCParts * padded_),
         bias_(kGates * padded_),
-        h_{Scratch<acc>(count_ * padded_), Scratch<acc>(count_ * padded_)} {}
+        own_h_(part.h == nullptr ? 2 * count_ * padded_ : 0) {
+    acc* const h = part.h == nullptr ? own_h_ + 0 : static_cast<acc*>(part.h);
+    h_[0] = h, h_[1] = h + count_ * padded_;
+  }
 
   void run() {
     load_state();
     int64_t active = 0;
     for (int64_t s = 0; s < a_.step_count; ++s) {
       const RecurrenceStep& step = a_.steps[s];
-      const int64_t rows = std::clamp(step.rows - begin_, int64_t{0}, count_);
+      const int64_t rows = rows_of(step);
       // Rows from `rows` to `active` have ended before this step.
       store_state(rows, active);
       active = rows;
       start_anew(step, rows);
-      for (int64_t group = 0; group * kN < a_.hidden; ++group) run_group(step, group, rows);
+      // The product reads h of all units. Other threads may write them.
+      if (part_.barrier != nullptr) part_.barrier->wait(part_.count);
+      for (int64_t column = first_; column < part_.last_unit; column += kN) {
+        run_group(step, column / kN, rows);
+      }
       std::swap(h_[0], h_[1]);
     }
     store_state(0, active);
@@ -210,9 +228,15 @@ class ForwardRows {
  private:
   const RecurrenceForward& a_;
   const acc* panels_;
-  int64_t begin_, count_, padded_;
-  Scratch<acc> c_, bias_;
-  Scratch<acc> h_[2];  // before and after this step; rows without this step have their h in both
+  const RowsPart& part_;
+  int64_t begin_, count_, first_, width_, padded_;
+  Scratch<acc> c_, bias_, own_h_;
+  // Before and after this step. Rows without this step have their h in both.
+  acc* h_[2];
+
+  int64_t rows_of(const RecurrenceStep& step) const {
+    return std::clamp(step.rows - begin_, int64_t{0}, count_);
+  }
 
   void load_state() {
     for (int gate = kFirstInput; gate < kGates; ++gate) {
@@ -222,18 +246,24 @@ class ForwardRows {
       add_bias(a_.bias_hh, Cell::weight_block(gate), gate);
     }
     for (int64_t r = 0; r < count_; ++r) {
-      const int64_t at = (begin_ + r) * a_.hidden;
-      const char* h = static_cast<const char*>(a_.h) + at * int64_t{sizeof(T)};
-      load_contiguous<T, acc>(h, h_[0] + r * padded_, a_.hidden);
-      std::copy_n(h_[0] + r * padded_, a_.hidden, h_[1] + r * padded_);
+      acc* const own = h_[0] + r * padded_ + first_;
+      load_h(a_.h, begin_ + r, own);
+      std::copy_n(own, width_, h_[1] + r * padded_ + first_);
       load_c(a_.c, begin_ + r, r);
     }
+  }
+
+  // Loads this part's units of row `row` of an array [..., H].
+  void load_h(const void* from, int64_t row, acc* to) const {
+    const int64_t at = row * a_.hidden + first_;
+    load_contiguous<T, acc>(static_cast<const char*>(from) + at * int64_t{sizeof(T)}, to, width_);
   }
 
   // Loads row r of c from `row` of an array [..., kCParts * H].
   void load_c(const void* from, int64_t row, int64_t r) {
     for (int64_t p = r * kCParts, of = row * kCParts; p < (r + 1) * kCParts; ++p, ++of) {
-      std::copy_n(static_cast<const acc*>(from) + of * a_.hidden, a_.hidden, c_ + p * padded_);
+      std::copy_n(static_cast<const acc*>(from) + of * a_.hidden + first_, width_,
+                  c_ + (p * padded_ + first_));
     }
   }
 
@@ -241,7 +271,7 @@ class ForwardRows {
     if (bias == nullptr) return;
     const int64_t element = block * a_.hidden;
     acc* const to = bias_ + gate * padded_;
-    for (int64_t column = 0; column < a_.hidden; column += kN) {
+    for (int64_t column = first_; column < part_.last_unit; column += kN) {
       acc own[kN] = {};
       const int64_t n = std::min(kN, a_.hidden - column);
       load_some<T>(bias, element + column, own, n);
@@ -252,11 +282,11 @@ class ForwardRows {
   void store_state(int64_t from, int64_t to) {
     for (int64_t r = from; r < to; ++r) {
       const int64_t at = (begin_ + r) * a_.hidden;
-      char* h = static_cast<char*>(a_.h) + at * int64_t{sizeof(T)};
-      store_contiguous<T, acc>(h, h_[0] + r * padded_, a_.hidden);
+      char* h = static_cast<char*>(a_.h) + (at + first_) * int64_t{sizeof(T)};
+      store_contiguous<T, acc>(h, h_[0] + r * padded_ + first_, width_);
       for (int64_t p = 0; p < kCParts; ++p) {
-        std::copy_n(c_ + (r * kCParts + p) * padded_, a_.hidden,
-                    static_cast<acc*>(a_.c) + at * kCParts + p * a_.hidden);
+        std::copy_n(c_ + ((r * kCParts + p) * padded_ + first_), width_,
+                    static_cast<acc*>(a_.c) + at * kCParts + p * a_.hidden + first_);
       }
     }
   }
@@ -266,13 +296,11 @@ class ForwardRows {
     for (int64_t r = 0; r < rows && resets.marks != nullptr; ++r) {
       if (!starts_anew(resets, step, begin_ + r)) continue;
       const int64_t row = reset_row(resets, step, begin_ + r);
-      acc* const h = h_[0] + r * padded_;
-      std::fill_n(h, a_.hidden, acc(0));
+      acc* const h = h_[0] + r * padded_ + first_;
+      std::fill_n(h, width_, acc(0));
       std::fill_n(c_ + r * kCParts * padded_, kCParts * padded_, acc(0));
       if (resets.h != nullptr) {
-        const char* from =
-            static_cast<const char*>(resets.h) + row * a_.hidden * int64_t{sizeof(T)};
-        load_contiguous<T, acc>(from, h, a_.hidden);
+        load_h(resets.h, row, h);
         load_c(resets.c, row, r);
       }
     }
@@ -283,7 +311,7 @@ class ForwardRows {
     if (a_.state_products.data != nullptr) return finish_group(first_row, group, rows);
     const acc* const panel = panels_ + group * a_.hidden * kStateGates * kN;
     multiply_rows<kStateGates>(
-        panel, h_[0] + 0, padded_, rows, a_.hidden,
+        panel, h_[0], padded_, rows, a_.hidden,
         [&](int64_t first, int64_t count) { fetch(first_row + first, count, group * kN); },
         [&](int64_t first, int64_t count, const acc* products) {
           finish(first_row, first, count, group, products);

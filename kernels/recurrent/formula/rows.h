@@ -13,23 +13,23 @@ struct FormulaRows {
   using acc = acc_t<T>;
 
   static void pack_forward(CellKind, Dtype, const MatrixView& weight, int64_t hidden,
-                           void* panels) {
-    TREADLE_ISA::pack_forward<CellOf<acc>, T>(weight, hidden, static_cast<acc*>(panels));
+                           int64_t first_unit, int64_t last_unit, void* panels) {
+    TREADLE_ISA::pack_forward<CellOf<acc>, T>(weight, hidden, first_unit, last_unit,
+                                              static_cast<acc*>(panels));
   }
   static void pack_backward(CellKind, Dtype, const MatrixView& weight, int64_t hidden,
-                            void* panels) {
-    TREADLE_ISA::pack_backward<CellOf<acc>, T>(weight, hidden, static_cast<acc*>(panels));
+                            int64_t first_unit, int64_t last_unit, void* panels) {
+    TREADLE_ISA::pack_backward<CellOf<acc>, T>(weight, hidden, first_unit, last_unit,
+                                               static_cast<acc*>(panels));
   }
-  static void forward(const RecurrenceForward& args, const void* panels, int64_t begin,
-                      int64_t end) {
-    ForwardRows<CellOf, T>(args, static_cast<const acc*>(panels), begin, end).run();
+  static void forward(const RecurrenceForward& args, const void* panels, const RowsPart& part) {
+    ForwardRows<CellOf, T>(args, static_cast<const acc*>(panels), part).run();
   }
-  static void backward(const RecurrenceBackward& args, const void* panels, int64_t begin,
-                       int64_t end) {
-    BackwardRows<CellOf, T>(args, static_cast<const acc*>(panels), begin, end).run();
+  static void backward(const RecurrenceBackward& args, const void* panels, const RowsPart& part) {
+    BackwardRows<CellOf, T>(args, static_cast<const acc*>(panels), part).run();
   }
-  static void c_states(const RecurrenceCStates& args, int64_t begin, int64_t end) {
-    recurrence_c_states<CellOf, T>(args, begin, end);
+  static void c_states(const RecurrenceCStates& args, const RowsPart& part) {
+    recurrence_c_states<CellOf, T>(args, part);
   }
 
   static constexpr RowsFunctions kFunctions{pack_forward, pack_backward, forward, backward,

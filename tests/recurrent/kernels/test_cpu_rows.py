@@ -1,10 +1,17 @@
-"""On the CPU, a row gives the same bits by itself and in any batch.
+"""On the CPU, a row gives the same bits by itself, in any batch, and with any number of threads.
 
 BLAS computes the products of the input in an order of summation that depends on the number of rows.
 So the input and its weights have few significant bits here, which makes these products exact.
 """
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +20,8 @@ from torch import Tensor
 import treadle
 
 STEPS, BATCH, INPUTS = 6, 13, 5
+# Enough work for several threads, which divide the units, because there are few blocks of rows.
+HIDDEN, FEW = 328, 9
 
 
 def few_digits(t: Tensor) -> Tensor:
@@ -42,3 +51,89 @@ def test_a_row_has_its_bits_in_any_batch(cell: str, hidden: int, dtype: torch.dt
         apart = zip(*(rows(layer, *part) for part in parts), strict=True)
         for whole, found in zip(together, apart, strict=True):
             assert torch.equal(torch.cat(found, 1), whole), count
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def module(cell: str, dtype: torch.dtype) -> Any:
+    torch.manual_seed(0)
+    layer = getattr(treadle.nn, cell)(INPUTS, HIDDEN, dtype=dtype)
+    layer.weight_ih_l0.data.copy_(few_digits(layer.weight_ih_l0.data))
+    return layer
+
+
+def results(layer: Any, batch: int, ragged: bool, resets: bool) -> list[Tensor]:
+    """The output, the last states, and the gradients of the first states, which ATen's products do
+    not change."""
+    torch.manual_seed(1)
+    dtype = layer.weight_ih_l0.dtype
+    x = few_digits(torch.randn(STEPS, batch, INPUTS, dtype=dtype))
+    states = [torch.randn(1, batch, HIDDEN, dtype=dtype, requires_grad=True)]
+    if isinstance(layer, (torch.nn.LSTM, treadle.nn.SLSTM)):
+        more = 1 if isinstance(layer, torch.nn.LSTM) else 3
+        states += [torch.rand(1, batch, HIDDEN, dtype=dtype, requires_grad=True)] * more
+    options: dict[str, Any] = {}
+    if resets:
+        reset = torch.rand(STEPS, batch) < 0.4
+        options = {"reset": reset, "reset_hx": states if len(states) > 1 else states[0]}
+    given: Any = x
+    if ragged:
+        lengths = torch.arange(batch) % STEPS + 1
+        given = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
+        if resets:
+            packed = torch.nn.utils.rnn.pack_padded_sequence(reset, lengths, enforce_sorted=False)
+            options["reset"] = packed
+    output, last = layer(given, tuple(states) if len(states) > 1 else states[0], **options)
+    data = output.data if ragged else output
+    last = last if isinstance(last, tuple) else (last,)
+    loss = (data * torch.linspace(0, 1, HIDDEN, dtype=dtype)).sum() + sum(t.sum() for t in last)
+    return [data, *last, *torch.autograd.grad(loss, states)]
+
+
+@pytest.mark.parametrize("resets", [False, True], ids=["", "resets"])
+@pytest.mark.parametrize("ragged", [False, True], ids=["dense", "packed"])
+@pytest.mark.parametrize("batch", [1, FEW])
+@pytest.mark.parametrize(
+    ("cell", "dtype"),
+    [
+        ("LSTM", torch.float32),
+        ("LSTM", torch.bfloat16),
+        ("GRU", torch.float64),
+        ("RNN", torch.float32),
+        ("SLSTM", torch.float32),
+    ],
+    ids=str,
+)
+def test_any_number_of_threads(
+    cell: str, dtype: torch.dtype, batch: int, ragged: bool, resets: bool
+) -> None:
+    layer = module(cell, dtype)
+    with threads(1):
+        expected = results(layer, batch, ragged, resets)
+    for count in (2, 3, 5, 16):
+        for _ in range(3):
+            with threads(count):
+                found = results(layer, batch, ragged, resets)
+            assert all(map(torch.equal, found, expected)), count
+
+
+def test_fewer_threads_than_parts() -> None:
+    """OpenMP may start fewer threads than it was asked for. A thread then computes several parts of
+    the same rows."""
+    code = (
+        "from tests.recurrent.kernels import test_cpu_rows as t\n"
+        "import torch\n"
+        "t.test_any_number_of_threads('LSTM', torch.float32, t.FEW, True, True)\n"
+        "t.test_any_number_of_threads('GRU', torch.float64, 1, False, False)\n"
+    )
+    for limit in ("1", "2", "3"):
+        env = {**os.environ, "OMP_THREAD_LIMIT": limit, "OMP_DYNAMIC": "false"}
+        subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=120)
