@@ -75,6 +75,11 @@ struct RecurrenceForward {
   // CUDA: the array that the first step reads in place of c, or null. If it is given, the first
   // step must have all rows.
   const void* first_c = nullptr;
+  // CPU: the input x [S, I] acc, with a column stride of 1, and W_ih in panels. If they are given,
+  // each step also computes its products with the input, and `products` is missing.
+  MatrixView input = {};
+  int64_t input_size = 0;
+  const void* input_panels = nullptr;
 };
 
 // Arguments of a backward pass over consecutive steps, in the order in which the backward pass runs

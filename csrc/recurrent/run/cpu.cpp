@@ -66,16 +66,51 @@ Tensor matrix_at(void* data, int64_t rows, int64_t columns, const at::TensorOpti
 // The compiled functions of a cell; null for a formula if there is no compiler.
 const cpu::RowsFunctions* rows_of(CellKind cell, Dtype dtype) {
   static constexpr cpu::RowsFunctions kCompiled{
-      cpu::recurrent_pack_forward, cpu::recurrent_pack_backward, cpu::recurrent_layer_forward,
-      cpu::recurrent_layer_backward, cpu::recurrent_layer_c_states};
+      cpu::recurrent_pack_forward,  cpu::recurrent_pack_backward,  cpu::recurrent_pack_input,
+      cpu::recurrent_layer_forward, cpu::recurrent_layer_backward, cpu::recurrent_layer_c_states};
   return is_formula(cell) ? formula_rows(cell, dtype) : &kCompiled;
+}
+
+CpuParts parts_of(const RecurrenceForward& args, const Tensor& weight_hh, int64_t input_work) {
+  const int64_t work = weight_hh.numel() + input_work;
+  return CpuParts(cpu_steps(args, acc_bytes(weight_hh), work, /*reads_all_units=*/true));
 }
 
 void packed_steps(const cpu::RowsFunctions& rows, const RecurrenceForward& args,
                   const Tensor& weight_hh) {
   const Tensor panels = packed(rows.pack_forward, args.cell, args.dtype, weight_hh);
-  over_parts(cpu_steps(args, acc_bytes(weight_hh), weight_hh.numel(), /*reads_all_units=*/true),
-             [&](const cpu::RowsPart& part) { rows.forward(args, panels.data_ptr(), part); });
+  parts_of(args, weight_hh, 0).run([&](const cpu::RowsPart& part) {
+    rows.forward(args, panels.data_ptr(), part);
+  });
+}
+
+// Steps that also compute their products with the input, which then need no memory. This pays off
+// if a thread has enough rows for the time of reading W_ih in every step, and enough rows of all
+// steps for the time of packing W_ih. Returns whether it ran.
+bool steps_with_input(const cpu::RowsFunctions& rows, const LayerRun& run,
+                      const ForwardDirection& direction) {
+  constexpr int64_t kRows = 12, kRowsOfAllSteps = 128;
+  RecurrenceForward args = direction.all;
+  const Tensor& weight_hh = direction.weight_hh;
+  const Tensor weight_ih = parameter_of(run.arguments, run.arguments.weight_ih, direction.d);
+  const int64_t inputs = weight_ih.size(1), bytes = acc_bytes(weight_hh);
+  const CpuParts parts = parts_of(args, weight_hh, weight_ih.numel());
+  if (inputs == 0 || run.sequence.rows < kRowsOfAllSteps) return false;
+  if (parts.rows_of_a_step() < kRows) return false;
+  Tensor x = direction.input.to(run.acc);
+  if (x.stride(1) != 1) x = x.contiguous();
+  const Tensor input_panels = at::empty(
+      {cpu::recurrent_panel_bytes(run.cell.input_gates * inputs, args.hidden, bytes)}, at::kByte);
+  over_units(args.hidden, bytes, weight_ih.numel(), [&](int64_t first, int64_t last) {
+    rows.pack_input(args.cell, args.dtype, matrix_view(weight_ih), inputs, args.hidden, first, last,
+                    input_panels.data_ptr());
+  });
+  args.input = matrix_view(x);
+  args.input_size = inputs;
+  args.input_panels = input_panels.data_ptr();
+  const Tensor panels = packed(rows.pack_forward, args.cell, args.dtype, weight_hh);
+  parts.run([&](const cpu::RowsPart& part) { rows.forward(args, panels.data_ptr(), part); });
+  return true;
 }
 
 void single_step(const cpu::RowsFunctions& rows, const LayerRun& run, const RecurrenceForward& args,
@@ -84,28 +119,35 @@ void single_step(const cpu::RowsFunctions& rows, const LayerRun& run, const Recu
   const Tensor products = product_cpu(run, h, weight_hh.t());
   RecurrenceForward step = args;
   step.state_products = matrix_view(products);
-  over_parts(pointwise_steps(step, weight_hh),
-             [&](const cpu::RowsPart& part) { rows.forward(step, nullptr, part); });
+  CpuParts(pointwise_steps(step, weight_hh)).run([&](const cpu::RowsPart& part) {
+    rows.forward(step, nullptr, part);
+  });
+}
+
+void forward_direction(const LayerRun& run, const ForwardDirection& direction) {
+  const RecurrenceForward& all = direction.all;
+  const Tensor& weight_hh = direction.weight_hh;
+  const cpu::RowsFunctions* const rows = rows_of(all.cell, all.dtype);
+  const bool own_products = rows != nullptr && packs(run, all);
+  if (own_products && steps_with_input(*rows, run, direction)) return;
+  in_chunks(run, direction, [&](const RecurrenceForward& args, bool) {
+    if (rows == nullptr) return formula_forward_cpu(args, weight_hh);
+    own_products ? packed_steps(*rows, args, weight_hh) : single_step(*rows, run, args, weight_hh);
+  });
 }
 
 LayerSaved forward_cpu(const LayerRun& run, bool save) {
-  return forward_by_steps(run, save, /*reads_h0=*/false, /*reads_c0=*/false,
-                          [&](const ForwardDirection& direction) {
-                            const Tensor& weight_hh = direction.weight_hh;
-                            in_chunks(run, direction, [&](const RecurrenceForward& args, bool) {
-                              const cpu::RowsFunctions* const rows = rows_of(args.cell, args.dtype);
-                              if (rows == nullptr) return formula_forward_cpu(args, weight_hh);
-                              packs(run, args) ? packed_steps(*rows, args, weight_hh)
-                                               : single_step(*rows, run, args, weight_hh);
-                            });
-                          });
+  return forward_by_steps(
+      run, save, /*reads_h0=*/false, /*reads_c0=*/false,
+      [&](const ForwardDirection& direction) { forward_direction(run, direction); });
 }
 
 void single_step_backward(const cpu::RowsFunctions& rows, const BackwardDirection& direction) {
   RecurrenceBackward args = direction.all;
   args.c_states = direction.c_states.c;  // c before the only step is c0
-  over_parts(pointwise_steps(args, direction.weight_hh),
-             [&](const cpu::RowsPart& part) { rows.backward(args, nullptr, part); });
+  CpuParts(pointwise_steps(args, direction.weight_hh)).run([&](const cpu::RowsPart& part) {
+    rows.backward(args, nullptr, part);
+  });
   const CellInfo& cell = cell_info(args.cell);
   const int64_t count = args.steps[0].rows, hidden = args.hidden;
   const Tensor weight = direction.weight_hh.to(direction.grad_h.scalar_type());
@@ -127,12 +169,12 @@ void steps_backward_cpu(const LayerRun& run, const BackwardDirection& direction)
     return formula_backward_cpu(args, direction.weight_hh);
   }
   if (!packs(run, args)) return single_step_backward(*rows, direction);
-  over_parts(pointwise_steps(direction.c_states, direction.weight_hh),
-             [&](const cpu::RowsPart& part) { rows->c_states(direction.c_states, part); });
+  CpuParts(pointwise_steps(direction.c_states, direction.weight_hh))
+      .run([&](const cpu::RowsPart& part) { rows->c_states(direction.c_states, part); });
   const Tensor panels = packed(rows->pack_backward, args.cell, args.dtype, direction.weight_hh);
-  over_parts(cpu_steps(args, acc_bytes(direction.weight_hh), direction.weight_hh.numel(),
-                       /*reads_all_units=*/true),
-             [&](const cpu::RowsPart& part) { rows->backward(args, panels.data_ptr(), part); });
+  CpuParts(cpu_steps(args, acc_bytes(direction.weight_hh), direction.weight_hh.numel(),
+                     /*reads_all_units=*/true))
+      .run([&](const cpu::RowsPart& part) { rows->backward(args, panels.data_ptr(), part); });
 }
 
 // The gradients of the input and, for each direction, of the parameters, in dtype `work`.

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "kernels/recurrent/cpu/rows.h"
 
@@ -22,9 +23,22 @@ CpuSteps cpu_steps(const Args& args, int64_t acc_bytes, int64_t step_work, bool 
           args.step_count, step_work,   reads_all_units};
 }
 
-// Calls f for parts that together have all rows and units. The parts are computed by at most as
-// many threads as there is work for.
-void over_parts(const CpuSteps& steps, const std::function<void(const cpu::RowsPart&)>& f);
+// The parts of a batch that threads compute: as many as there are threads, and work for them.
+class CpuParts {
+ public:
+  explicit CpuParts(const CpuSteps& steps);
+
+  // The mean number of rows of a part in a step.
+  double rows_of_a_step() const;
+
+  // Calls f for all parts.
+  void run(const std::function<void(const cpu::RowsPart&)>& f) const;
+
+ private:
+  CpuSteps steps_;
+  std::vector<int64_t> begins_;  // where each part of the rows begins, and the end of the last
+  int64_t units_;                // the number of parts of the units
+};
 
 // Calls f(first, last) for ranges of units that together are all units, to pack their weights.
 void over_units(int64_t hidden, int64_t acc_bytes, int64_t elements,

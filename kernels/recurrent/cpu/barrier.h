@@ -22,7 +22,7 @@ class StepBarrier {
       return;
     }
     // If there are more threads than cores, the others may need this core.
-    constexpr int kSpins = 4096;
+    constexpr int kSpins = 1024;
     for (int spins = 0; phase_.load(std::memory_order_acquire) == phase; ++spins) {
       if (failed_.load(std::memory_order_relaxed)) return;
       spins < kSpins ? pause() : std::this_thread::yield();

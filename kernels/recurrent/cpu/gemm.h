@@ -52,6 +52,57 @@ TREADLE_INLINE V fused(V a, V b, V c) {
 #endif
 }
 
+// Transposes a matrix of as many rows as a vector has elements, which is a power of two.
+template <class acc, int kLanes = kVectorBytes / sizeof(acc)>
+TREADLE_INLINE void transpose(VectorType<acc> (&rows)[kLanes]) {
+#if defined(__clang__)
+  VectorType<acc> columns[kLanes];
+  for (int i = 0; i < kLanes; ++i) {
+    for (int j = 0; j < kLanes; ++j) columns[j][i] = rows[i][j];
+  }
+  std::copy_n(columns, kLanes, rows);
+#else
+  using Index = std::conditional_t<sizeof(acc) == 4, int32_t, int64_t>;
+  typedef Index Indices __attribute__((vector_size(kVectorBytes)));
+  // Each stage exchanges blocks of `size` by `size` elements beside the diagonal.
+#pragma GCC unroll 4
+  for (int size = kLanes / 2; size > 0; size /= 2) {
+    Indices upper{}, lower{};
+#pragma GCC unroll 16
+    for (int j = 0; j < kLanes; ++j) {
+      const bool left = (j & size) == 0;
+      upper[j] = left ? j : kLanes + j - size, lower[j] = left ? j + size : kLanes + j;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) {
+      if ((i & size) != 0) continue;
+      const VectorType<acc> a = rows[i], b = rows[i + size];
+      rows[i] = __builtin_shuffle(a, b, upper), rows[i + size] = __builtin_shuffle(a, b, lower);
+    }
+  }
+#endif
+}
+
+// Writes to out [kColumns, kColumns] the transpose of the elements at byte `at` of kColumns rows.
+template <class T, class acc>
+TREADLE_NOINLINE void transpose_block(const char* const* rows, int64_t at, acc* out) {
+  constexpr int64_t kN = kColumns<acc>, kLanes = kVectorBytes / sizeof(acc);
+  for (int64_t first = 0; first < kN; first += kLanes) {
+    for (int64_t k = 0; k < kN; k += kLanes) {
+      VectorType<acc> tile[kLanes];
+      for (int64_t i = 0; i < kLanes; ++i) {
+        acc row[kLanes];
+        load_contiguous<T, acc>(rows[first + i] + at + k * int64_t{sizeof(T)}, row, kLanes);
+        std::memcpy(&tile[i], row, sizeof(tile[i]));
+      }
+      transpose<acc>(tile);
+      for (int64_t j = 0; j < kLanes; ++j) {
+        std::memcpy(out + (k + j) * kN + first, &tile[j], sizeof(tile[j]));
+      }
+    }
+  }
+}
+
 // The number of independent partial sums of a product, if each has this many vectors. With fewer
 // partial sums, an addition would have to wait for the previous addition to the same register.
 constexpr int sums_of(int vectors) { return vectors >= 8 ? 1 : vectors >= 4 ? 2 : 4; }
@@ -141,35 +192,48 @@ inline constexpr int kMostRows = kVectorBytes == 64   ? (units > 3 ? 6 : 8)
                                  : kVectorBytes == 32 ? 6
                                                       : 2;
 
-// Multiplies any number of rows, in calls of 8, 6, 4, 2 or 1 rows. Calls before(first row, count)
-// before each product and f(first row, count, results of these rows) after it. Every call reads the
-// whole panel, so calls with few rows are avoided: 8 rows are divided into 4 and 4, not 6 and 2.
-template <int units, class acc, class Before, class F>
+// How many of `left` rows to multiply in one call: 8, 6, 4, 2 or 1. Every call reads the whole
+// panel, so calls with few rows are avoided: 8 rows are divided into 4 and 4, not 6 and 2.
+template <int units>
+int rows_at_once(int64_t left) {
+  constexpr int kMost = kMostRows<units>;
+  if (kMost >= 8 && left >= 8) return 8;
+  if (kMost == 6 && left >= 6 && left != 8) return 6;
+  if (kMost >= 4 && left >= 4) return 4;
+  return left >= 2 ? 2 : 1;
+}
+
+// Multiplies rows_at_once() rows, which are x_stride apart.
+template <int units, class acc>
+TREADLE_NOINLINE void multiply_some(const acc* panel, const acc* x, int64_t x_stride, int rows,
+                                    int64_t k_size, acc* out) {
+  constexpr int kMost = kMostRows<units>;
+  const acc* at[8];
+  for (int i = 0; i < rows; ++i) at[i] = x + i * x_stride;
+  if constexpr (kMost >= 8) {
+    if (rows == 8) return multiply_units<8, units>(panel, at, k_size, out);
+  }
+  if constexpr (kMost >= 6) {
+    if (rows == 6) return multiply_units<6, units>(panel, at, k_size, out);
+  }
+  if constexpr (kMost >= 4) {
+    if (rows == 4) return multiply_units<4, units>(panel, at, k_size, out);
+  }
+  rows == 2 ? multiply_units<2, units>(panel, at, k_size, out)
+            : multiply_units<1, units>(panel, at, k_size, out);
+}
+
+// Multiplies any number of rows, in calls that suit panels of up to `most_units`. Calls
+// before(first row, count) before each product and f(first row, count, results of these rows) after
+// it.
+template <int units, int most_units = units, class acc, class Before, class F>
 inline void multiply_rows(const acc* panel, const acc* x, int64_t x_stride, int64_t rows,
                           int64_t k_size, const Before& before, const F& f) {
-  constexpr int kMost = kMostRows<units>;
-  alignas(64) acc out[kMost * units * kColumns<acc>];
+  alignas(64) acc out[kMostRows<most_units> * units * kColumns<acc>];
   for (int64_t r = 0; r < rows;) {
-    const acc* at[kMost];
-    for (int i = 0; i < kMost; ++i) at[i] = x + (r + i) * x_stride;
-    int count = 1;
-    const auto go = [&](auto n) {
-      count = decltype(n)::value;
-      before(r, count);
-      multiply_units<decltype(n)::value, units>(panel, at, k_size, out);
-    };
-    const int64_t left = rows - r;
-    if (kMost >= 8 && left >= 8) {
-      go(std::integral_constant < int, kMost >= 8 ? 8 : 1 > {});
-    } else if (kMost == 6 && left >= 6 && left != 8) {
-      go(std::integral_constant < int, kMost == 6 ? 6 : 1 > {});
-    } else if (kMost >= 4 && left >= 4) {
-      go(std::integral_constant < int, kMost >= 4 ? 4 : 1 > {});
-    } else if (kMost >= 2 && left >= 2) {
-      go(std::integral_constant < int, kMost >= 2 ? 2 : 1 > {});
-    } else {
-      go(std::integral_constant<int, 1>{});
-    }
+    const int count = rows_at_once<most_units>(rows - r);
+    before(r, count);
+    multiply_some<units>(panel, x + r * x_stride, x_stride, count, k_size, out);
     f(r, count, out);
     r += count;
   }

@@ -53,6 +53,16 @@ void recurrent_pack_backward(CellKind cell, Dtype dtype, const MatrixView& weigh
   });
 }
 
+void recurrent_pack_input(CellKind cell, Dtype dtype, const MatrixView& weight, int64_t inputs,
+                          int64_t hidden, int64_t first_unit, int64_t last_unit, void* panels) {
+  visit_kernel(cell, dtype, [&](auto kind, auto type) {
+    using T = typename decltype(type)::type;
+    using Cell = typename decltype(kind)::type::template Cell<acc_t<T>>;
+    pack_input<Cell, T>(weight, inputs, hidden, first_unit, last_unit,
+                        static_cast<acc_t<T>*>(panels));
+  });
+}
+
 void recurrent_layer_forward(const RecurrenceForward& args, const void* panels,
                              const RowsPart& part) {
   visit_kernel(args.cell, args.dtype, [&](auto cell, auto type) {

@@ -33,7 +33,8 @@ inline int64_t recurrent_h_bytes(int64_t rows, int64_t hidden, int64_t acc_bytes
   return 2 * rows * ((hidden + block - 1) / block * block) * acc_bytes;
 }
 
-// Enough bytes for either forward or backward panels, whose padding differs.
+// Enough bytes for either forward or backward panels, whose padding differs: of W_hh, whose blocks
+// have H rows in all `rows`.
 inline int64_t recurrent_panel_bytes(int64_t rows, int64_t hidden, int64_t acc_bytes) {
   const int64_t unit = unit_block(acc_bytes);
   return (hidden + unit - 1) / unit * unit * rows * acc_bytes;
@@ -47,6 +48,10 @@ TREADLE_CPU_FUNCTION(recurrent_pack_backward,
                      (CellKind cell, Dtype dtype, const MatrixView& weight, int64_t hidden,
                       int64_t first_unit, int64_t last_unit, void* panels),
                      (cell, dtype, weight, hidden, first_unit, last_unit, panels))
+TREADLE_CPU_FUNCTION(recurrent_pack_input,
+                     (CellKind cell, Dtype dtype, const MatrixView& weight, int64_t inputs,
+                      int64_t hidden, int64_t first_unit, int64_t last_unit, void* panels),
+                     (cell, dtype, weight, inputs, hidden, first_unit, last_unit, panels))
 TREADLE_CPU_FUNCTION(recurrent_layer_forward,
                      (const RecurrenceForward& args, const void* panels, const RowsPart& part),
                      (args, panels, part))
@@ -62,6 +67,8 @@ struct RowsFunctions {
                     int64_t first_unit, int64_t last_unit, void* panels);
 
   Pack *pack_forward, *pack_backward;
+  void (*pack_input)(CellKind cell, Dtype dtype, const MatrixView& weight, int64_t inputs,
+                     int64_t hidden, int64_t first_unit, int64_t last_unit, void* panels);
   void (*forward)(const RecurrenceForward& args, const void* panels, const RowsPart& part);
   void (*backward)(const RecurrenceBackward& args, const void* panels, const RowsPart& part);
   void (*c_states)(const RecurrenceCStates& args, const RowsPart& part);

@@ -43,32 +43,48 @@ int64_t groups_of(int64_t hidden) {
 // The backward product computes two groups at once.
 inline constexpr int kBackwardUnits = 2;
 
-// Packs weights [G_h H, H] into panels [group][gate][H][column], for h W^T. Writes the panels of
-// units first to last, like pack_backward.
-template <class Cell, class T, class acc>
-void pack_forward(const MatrixView& weight, int64_t hidden, int64_t first, int64_t last,
-                  acc* panels) {
+// Packs weights [gates * H, K] into panels [group][gate][K][column], for products with W^T. Writes
+// the panels of units first to last, like pack_backward. Gate g has the rows of block block_of(g).
+template <class T, class acc, class Block>
+void pack_gates(const MatrixView& weight, int gates, int64_t depth, int64_t hidden, int64_t first,
+                int64_t last, const Block& block_of, acc* panels) {
   constexpr int64_t kN = kColumns<acc>;
-  constexpr int gates = Cell::kStateGates;
   const auto* data = static_cast<const char*>(weight.data);
   for (int64_t unit = first; unit < last; unit += kN) {
     const int64_t units = std::min(kN, last - unit);
-    acc* const panel = panels + unit * hidden * gates;
     for (int gate = 0; gate < gates; ++gate) {
       const char* rows[kN];
       for (int64_t i = 0; i < kN; ++i) {
-        const int64_t u = unit + std::min(i, units - 1);
-        const int64_t row = Cell::weight_block(gate) * hidden + u;
+        const int64_t row = block_of(gate) * hidden + unit + std::min(i, units - 1);
         rows[i] = data + row * weight.row_stride * int64_t{sizeof(T)};
       }
-      for (int64_t k = 0; k < hidden; ++k) {
+      acc* to = panels + (unit * gates + gate * kN) * depth;
+      int64_t k = 0;
+      for (; k + kN <= depth && weight.column_stride == 1; k += kN, to += kN * kN) {
+        transpose_block<T, acc>(rows, k * int64_t{sizeof(T)}, to);
+      }
+      for (; k < depth; ++k, to += kN) {
         const int64_t at = k * weight.column_stride * int64_t{sizeof(T)};
-        acc* const to = panel + (gate * hidden + k) * kN;
         for (int64_t i = 0; i < kN; ++i) to[i] = from_stored<T, acc>(read<T>(rows[i] + at));
-        for (int64_t i = units; i < kN; ++i) to[i] = 0;
       }
     }
   }
+}
+
+// Packs W_hh [G_h H, H].
+template <class Cell, class T, class acc>
+void pack_forward(const MatrixView& weight, int64_t hidden, int64_t first, int64_t last,
+                  acc* panels) {
+  pack_gates<T>(weight, Cell::kStateGates, hidden, hidden, first, last, Cell::weight_block, panels);
+}
+
+// Packs W_ih [G_i H, I].
+template <class Cell, class T, class acc>
+void pack_input(const MatrixView& weight, int64_t inputs, int64_t hidden, int64_t first,
+                int64_t last, acc* panels) {
+  pack_gates<T>(
+      weight, Cell::kInputGates, inputs, hidden, first, last, [](int64_t gate) { return gate; },
+      panels);
 }
 
 // Packs weights [G_h H, H] into panels [group][G_h H][column], for grad_gates W.
@@ -184,7 +200,8 @@ template <template <class> class CellOf, class T, class acc = acc_t<T>>
 class ForwardRows {
   using Cell = CellOf<acc>;
   static constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
-  static constexpr int kFirstInput = kGates - Cell::kInputGates;
+  static constexpr int kInputGates = Cell::kInputGates, kFirstInput = kGates - kInputGates;
+  static constexpr int kMostGates = std::max(kStateGates, kInputGates);
   static constexpr int kCParts = Cell::kCParts;
   static constexpr int64_t kN = kColumns<acc>;
 
@@ -310,17 +327,31 @@ class ForwardRows {
     const int64_t first_row = step.start + begin_;
     if (a_.state_products.data != nullptr) return finish_group(first_row, group, rows);
     const acc* const panel = panels_ + group * a_.hidden * kStateGates * kN;
-    multiply_rows<kStateGates>(
+    const bool given = a_.input.data == nullptr;
+    alignas(64) acc of_input[kMostRows<kMostGates> * kInputGates * kN];
+    multiply_rows<kStateGates, kMostGates>(
         panel, h_[0], padded_, rows, a_.hidden,
-        [&](int64_t first, int64_t count) { fetch(first_row + first, count, group * kN); },
+        [&](int64_t first, int count) {
+          given ? fetch(first_row + first, count, group * kN)
+                : multiply_input(first_row + first, count, group, of_input);
+        },
         [&](int64_t first, int64_t count, const acc* products) {
-          finish(first_row, first, count, group, products);
+          finish(first_row, first, count, group, products, given ? nullptr : of_input);
         });
+  }
+
+  // Multiplies `count` rows of the input, from row `row` on.
+  TREADLE_INLINE void multiply_input(int64_t row, int count, int64_t group, acc* products) const {
+    const MatrixView& input = a_.input;
+    multiply_some<kInputGates>(
+        static_cast<const acc*>(a_.input_panels) + group * a_.input_size * kInputGates * kN,
+        static_cast<const acc*>(input.data) + row * input.row_stride, input.row_stride, count,
+        a_.input_size, products);
   }
 
   // Computes a group from the products with h that the caller has computed.
   void finish_group(int64_t first_row, int64_t group, int64_t rows) {
-    constexpr int kMost = kMostRows<kStateGates>;
+    constexpr int kMost = kMostRows<kMostGates>;
     acc products[kMost * kStateGates * kN] = {};
     const int64_t n = std::min(kN, a_.hidden - group * kN);
     for (int64_t first = 0; first < rows; first += kMost) {
@@ -333,7 +364,7 @@ class ForwardRows {
                        row * a_.state_products.row_stride + block * a_.hidden + group * kN, own, n);
         std::copy_n(own, kN, products + i * kN);
       }
-      finish(first_row, first, count, group, products);
+      finish(first_row, first, count, group, products, nullptr);
     }
   }
 
@@ -347,26 +378,31 @@ class ForwardRows {
 
   using Gates = GatesOf<Cell, acc>;
 
-  // Computes the gates and the new state of kN units of some rows.
+  // Computes the gates and the new state of kN units of some rows. If `of_input` is null, their
+  // products with the input are in the arguments.
   TREADLE_INLINE void finish(int64_t first_row, int64_t first, int64_t count, int64_t group,
-                             const acc* products) {
-    constexpr int kMost = kMostRows<kStateGates>;
+                             const acc* products, const acc* of_input) {
+    constexpr int kMost = kMostRows<kMostGates>;
     const int64_t column = group * kN;
     Gates gates[kMost];
     acc h[kMost][kN];
     for (int64_t r = 0; r < count; ++r) {
-      add_up(first_row + first + r, column, products + r * kStateGates * kN, gates[r]);
+      const acc* const own = of_input == nullptr ? nullptr : of_input + r * kInputGates * kN;
+      add_up(first_row + first + r, column, products + r * kStateGates * kN, own, gates[r]);
     }
     advance<Cell, acc>(gates, c_ + first * kCParts * padded_ + column, padded_, count, h);
     for (int64_t r = 0; r < count; ++r) store_h(first_row, first + r, column, h[r]);
   }
 
   // Adds a row's products with h, its products with the input, and the biases.
-  TREADLE_INLINE void add_up(int64_t row, int64_t column, const acc* products, Gates& gates) {
+  TREADLE_INLINE void add_up(int64_t row, int64_t column, const acc* products, const acc* of_input,
+                             Gates& gates) {
     const int64_t n = std::min(kN, a_.hidden - column);
     for (int k = 0; k < kGates; ++k) {
       acc sum[kN] = {};
-      if (k >= kFirstInput) {
+      if (k >= kFirstInput && of_input != nullptr) {
+        std::copy_n(of_input + (k - kFirstInput) * kN, kN, sum);
+      } else if (k >= kFirstInput) {
         load_some<acc>(a_.products.data,
                        row * a_.products.row_stride + (k - kFirstInput) * a_.hidden + column, sum,
                        n);

@@ -22,6 +22,11 @@ struct FormulaRows {
     TREADLE_ISA::pack_backward<CellOf<acc>, T>(weight, hidden, first_unit, last_unit,
                                                static_cast<acc*>(panels));
   }
+  static void pack_input(CellKind, Dtype, const MatrixView& weight, int64_t inputs, int64_t hidden,
+                         int64_t first_unit, int64_t last_unit, void* panels) {
+    TREADLE_ISA::pack_input<CellOf<acc>, T>(weight, inputs, hidden, first_unit, last_unit,
+                                            static_cast<acc*>(panels));
+  }
   static void forward(const RecurrenceForward& args, const void* panels, const RowsPart& part) {
     ForwardRows<CellOf, T>(args, static_cast<const acc*>(panels), part).run();
   }
@@ -32,8 +37,8 @@ struct FormulaRows {
     recurrence_c_states<CellOf, T>(args, part);
   }
 
-  static constexpr RowsFunctions kFunctions{pack_forward, pack_backward, forward, backward,
-                                            c_states};
+  static constexpr RowsFunctions kFunctions{pack_forward, pack_backward, pack_input,
+                                            forward,      backward,      c_states};
 };
 
 }  // namespace treadle::cpu::TREADLE_ISA
