@@ -30,7 +30,7 @@ CELLS: dict[str, tuple[type[nn.RNNCellBase], type[nn.RNNCellBase]]] = {
 COMPILED, OF_COMPILED = "torch.compile", (16, 512)
 DTYPES = {
     "cuda": (torch.float32, torch.bfloat16, torch.float16),
-    "cpu": (torch.float32, torch.bfloat16),
+    "cpu": (torch.float32, torch.bfloat16, torch.float16),
 }
 SIZES = {  # B, H
     "cuda": (*product((16,), (128, 256, 512, 1024)), (1, 512), (64, 512), (1024, 256)),

@@ -177,6 +177,28 @@ void steps_backward_cpu(const LayerRun& run, const BackwardDirection& direction)
       .run([&](const cpu::RowsPart& part) { rows->backward(args, panels.data_ptr(), part); });
 }
 
+// BLAS adds the terms of a small result one after another, so rounding errors grow with the number
+// of rows. So this adds up parts of the rows.
+bool in_parts(const Tensor& a, const Tensor& b) {
+  constexpr int64_t kSmall = 1 << 12, kRows = 512;
+  return a.size(0) >= kRows && a.size(1) * b.size(1) <= kSmall;
+}
+
+Tensor sum_of_parts(const Tensor& a, const Tensor& b) {
+  constexpr int64_t kRows = 128;
+  const int64_t parts = a.size(0) / kRows, whole = parts * kRows, rest = a.size(0) - whole;
+  const auto divided = [&](const Tensor& t) {
+    return t.narrow(0, 0, whole).reshape({parts, kRows, t.size(1)});
+  };
+  const Tensor sum = at::bmm(divided(a).transpose(1, 2), divided(b)).sum(0);
+  return rest == 0 ? sum : sum.addmm_(a.narrow(0, whole, rest).t(), b.narrow(0, whole, rest));
+}
+
+// a^T b, a sum over rows.
+Tensor sum_over_rows(const Tensor& a, const Tensor& b) {
+  return in_parts(a, b) ? sum_of_parts(a, b) : mm_few_columns(a.t(), b);
+}
+
 // The gradients of the input and, for each direction, of the parameters, in dtype `work`.
 struct ParametersCpu {
   const BackwardPass& pass;
@@ -194,7 +216,7 @@ struct ParametersCpu {
       input = input.defined() ? input.add_(own) : own;
     }
     if (mask[3]) {
-      weight_ih.push_back(mm_few_columns(of_input.t(), cast(run.rows(a.input), run.work)));
+      weight_ih.push_back(sum_over_rows(of_input, cast(run.rows(a.input), run.work)));
     }
     if (mask[4]) {
       const Tensor previous = known_h.defined() ? known_h : pass.previous_h(d);
@@ -216,7 +238,8 @@ struct ParametersCpu {
   Tensor of_weight_hh(const Tensor& of_state, const Tensor& h) const {
     const LayerRun& run = pass.run;
     const int64_t rows = of_state.size(1), moved = run.cell.torch_shift * run.sizes.hidden;
-    if (moved == 0) return of_state.t().mm(h);
+    if (moved == 0) return sum_over_rows(of_state, h);
+    if (in_parts(of_state, h)) return sum_of_parts(of_state.roll(-moved, 1), h);
     const Tensor found = at::empty({rows, h.size(1)}, h.options());
     Tensor first = found.narrow(0, 0, rows - moved), last = found.narrow(0, rows - moved, moved);
     at::mm_out(first, of_state.narrow(1, moved, rows - moved).t(), h);

@@ -26,7 +26,7 @@ struct Division {
 // weights of its units, which takes as long as the products of another row, and threads that share
 // rows wait for each other, which takes as long as kWait multiplications for each of them.
 Division divided(const CpuSteps& a, int64_t threads) {
-  constexpr int64_t kWait = 1 << 12;
+  constexpr int64_t kWait = 1 << 14;
   const int64_t row_blocks = divide_up(a.batch, cpu::kRowBlock);
   const int64_t unit_blocks = divide_up(a.hidden, cpu::unit_block(a.acc_bytes));
   // All threads of an OpenMP region run at the same time. Tasks of other thread pools may not.

@@ -14,8 +14,20 @@ from torch.autograd import forward_ad
 from ._check import HALVES
 from ._tracers import is_tracing
 
-# In half types on a CPU, treadle's kernels compute in float32. Up to this H, they are faster than
-# torch's.
+# The half types that oneDNN multiplies in this CPU's hardware. treadle's kernels convert them to
+# float32.
+IN_HARDWARE = frozenset(
+    dtype
+    for dtype, found in (
+        (
+            torch.bfloat16,
+            torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported(),
+        ),
+        (torch.float16, torch.ops.mkldnn._is_mkldnn_fp16_supported()),
+    )
+    if found
+)
+# On such a CPU, treadle's kernels are faster than torch's up to this H.
 _FEW_UNITS = 64
 # But if B * H is less than this, torch's RNN cell (two products and an activation) is faster.
 _SMALL_STEP = 1024
@@ -24,7 +36,7 @@ _SMALL_STEP = 1024
 _UNITS_OF_A_LAUNCH = 512
 _ROWS_OF_A_LAUNCH = 32
 
-_innermost_transform = torch._C._functorch.peek_interpreter_stack
+innermost_transform = torch._C._functorch.peek_interpreter_stack
 
 
 def torchs_is_faster(
@@ -33,24 +45,36 @@ def torchs_is_faster(
     """Whether torch's op runs this step faster. For a cell without c, ``c`` is h. ``parameters``
     has the weights, and biases or None."""
     if input.is_cpu:  # reading device.type takes five times as long
-        return _on_a_cpu(kind, hidden, input, c)
+        return _on_a_cpu(kind, hidden, input, c, records_gradients(input, h, c, parameters))
     return input.is_cuda and _on_a_gpu(hidden, input, h, c, parameters)
 
 
-def _on_a_cpu(kind: str, hidden: int, input: Tensor, state: Tensor) -> bool:
-    # oneDNN multiplies half types in hardware, but treadle's kernels convert them to float32.
+def _on_a_cpu(kind: str, hidden: int, input: Tensor, state: Tensor, training: bool) -> bool:
+    # Under autocast, the results have the dtypes that torch's op gives them.
     if torch.is_autocast_enabled("cpu"):
         return True
     rnn = kind.startswith("rnn")
     if input.dtype in HALVES:
         if state.dtype is not input.dtype:  # a float32 c stays float32
             return False
-        if hidden <= _FEW_UNITS and not (rnn and state.numel() < _SMALL_STEP):
+        if not _half_on_a_cpu(rnn, hidden, input.dtype, state.numel(), training):
             return False
     elif not rnn:
         return False
     # torch's op has no batching rule, so vmap would run it once for each element of the batch.
-    return torch.compiler.is_compiling() or _innermost_transform() is None
+    return torch.compiler.is_compiling() or innermost_transform() is None
+
+
+def _half_on_a_cpu(
+    rnn: bool, hidden: int, dtype: torch.dtype, elements: int, training: bool
+) -> bool:
+    """The choice for half types. ``elements`` is B * H."""
+    if rnn and elements < _SMALL_STEP:
+        return True
+    if hidden <= _FEW_UNITS:
+        return False
+    # Without such hardware, torch's products are slow, except those with a single row.
+    return dtype in IN_HARDWARE or (elements <= hidden and not training)
 
 
 def _on_a_gpu(hidden: int, input: Tensor, h: Tensor, c: Tensor, parameters: list[Any]) -> bool:
@@ -58,7 +82,7 @@ def _on_a_gpu(hidden: int, input: Tensor, h: Tensor, c: Tensor, parameters: list
     # not support vmap or DTensors. Compiled programs and exported graphs contain treadle's op.
     if torch.compiler.is_compiling() or type(input) is not Tensor:
         return False
-    if _innermost_transform() is not None or forward_ad._current_level >= 0:
+    if innermost_transform() is not None or forward_ad._current_level >= 0:
         return False
     if c.dtype is not input.dtype and not torch.is_autocast_enabled("cuda"):
         return False  # a float32 c stays float32

@@ -89,11 +89,11 @@ def run_torchs(
     net: tuple[Any, ...],
     rest: tuple[bool, ...],
 ) -> tuple[Tensor, ...]:
-    """Computes the same as run_projected, by torch's ops."""
+    """Runs a layer by torch's ops, with projections or without."""
     if states is None or len(states) == 1:
         x, count = input[0], layer.num_layers * (2 if layer.bidirectional else 1)
         batch = int(input[1][0]) if len(input) == 2 else x.size(0 if rest[0] else 1)
-        sizes = (layer.proj_size, layer.hidden_size)
+        sizes = (layer.proj_size or layer.hidden_size, layer.hidden_size)
         states = tuple(x.new_zeros(count, batch, size) for size in sizes)
     if input[0].is_cuda:
         return _single_step(input, states, net, rest)

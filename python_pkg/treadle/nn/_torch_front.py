@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from .._check.tensors import dtype_name
 from ..recurrent import gru, lstm, rnn_relu, rnn_tanh
+from . import _layer_choice
 from ._onnx_nodes import onnx_layers
 from ._projected_torch import run_torchs, torchs_is_faster
 from ._projections import run_projected
@@ -75,6 +76,8 @@ class TorchFront(Front):
         options: Options,
     ) -> tuple[Tensor, ...]:
         if not layer.proj_size:
+            if _layer_choice.torchs_is_faster(layer, input, states, net, rest, options):
+                return run_torchs(layer, input, states, net, rest)
             return self._run_op(layer, input, states, net, rest, options)
         if torchs_is_faster(layer, input, states, rest, options):
             return run_torchs(layer, input, states, net, rest)
