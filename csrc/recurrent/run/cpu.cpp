@@ -31,11 +31,12 @@ int64_t acc_bytes(const Tensor& t) {
   return static_cast<int64_t>(c10::elementSize(at::toOpMathType(t.scalar_type())));
 }
 
-Tensor packed(cpu::RowsFunctions::Pack pack, CellKind cell, Dtype dtype, const Tensor& weight_hh) {
-  const int64_t hidden = weight_hh.size(1), bytes = acc_bytes(weight_hh);
-  const Tensor panels =
-      at::empty({cpu::recurrent_panel_bytes(weight_hh.size(0), hidden, bytes)}, at::kByte);
-  over_units(hidden, bytes, weight_hh.numel(), [&](int64_t first, int64_t last) {
+Tensor packed(const CpuParts& parts, cpu::RowsFunctions::Pack pack, CellKind cell, Dtype dtype,
+              const Tensor& weight_hh) {
+  const int64_t hidden = weight_hh.size(1);
+  const Tensor panels = at::empty(
+      {cpu::recurrent_panel_bytes(weight_hh.size(0), hidden, acc_bytes(weight_hh))}, at::kByte);
+  parts.over_units(weight_hh.numel(), [&](int64_t first, int64_t last) {
     pack(cell, dtype, matrix_view(weight_hh), hidden, first, last, panels.data_ptr());
   });
   return panels;
@@ -78,10 +79,9 @@ CpuParts parts_of(const RecurrenceForward& args, const Tensor& weight_hh, int64_
 
 void packed_steps(const cpu::RowsFunctions& rows, const RecurrenceForward& args,
                   const Tensor& weight_hh) {
-  const Tensor panels = packed(rows.pack_forward, args.cell, args.dtype, weight_hh);
-  parts_of(args, weight_hh, 0).run([&](const cpu::RowsPart& part) {
-    rows.forward(args, panels.data_ptr(), part);
-  });
+  const CpuParts parts = parts_of(args, weight_hh, 0);
+  const Tensor panels = packed(parts, rows.pack_forward, args.cell, args.dtype, weight_hh);
+  parts.run([&](const cpu::RowsPart& part) { rows.forward(args, panels.data_ptr(), part); });
 }
 
 // Steps that also compute their products with the input, which then need no memory. This pays off
@@ -94,21 +94,21 @@ bool steps_with_input(const cpu::RowsFunctions& rows, const LayerRun& run,
   const Tensor& weight_hh = direction.weight_hh;
   const Tensor weight_ih = parameter_of(run.arguments, run.arguments.weight_ih, direction.d);
   const int64_t inputs = weight_ih.size(1), bytes = acc_bytes(weight_hh);
-  const CpuParts parts = parts_of(args, weight_hh, weight_ih.numel());
   if (inputs == 0 || run.sequence.rows < kRowsOfAllSteps) return false;
+  const CpuParts parts = parts_of(args, weight_hh, weight_ih.numel());
   if (parts.rows_of_a_step() < kRows) return false;
   Tensor x = direction.input.to(run.acc);
   if (x.stride(1) != 1) x = x.contiguous();
   const Tensor input_panels = at::empty(
       {cpu::recurrent_panel_bytes(run.cell.input_gates * inputs, args.hidden, bytes)}, at::kByte);
-  over_units(args.hidden, bytes, weight_ih.numel(), [&](int64_t first, int64_t last) {
+  parts.over_units(weight_ih.numel(), [&](int64_t first, int64_t last) {
     rows.pack_input(args.cell, args.dtype, matrix_view(weight_ih), inputs, args.hidden, first, last,
                     input_panels.data_ptr());
   });
   args.input = matrix_view(x);
   args.input_size = inputs;
   args.input_panels = input_panels.data_ptr();
-  const Tensor panels = packed(rows.pack_forward, args.cell, args.dtype, weight_hh);
+  const Tensor panels = packed(parts, rows.pack_forward, args.cell, args.dtype, weight_hh);
   parts.run([&](const cpu::RowsPart& part) { rows.forward(args, panels.data_ptr(), part); });
   return true;
 }
@@ -171,10 +171,11 @@ void steps_backward_cpu(const LayerRun& run, const BackwardDirection& direction)
   if (!packs(run, args)) return single_step_backward(*rows, direction);
   CpuParts(pointwise_steps(direction.c_states, direction.weight_hh))
       .run([&](const cpu::RowsPart& part) { rows->c_states(direction.c_states, part); });
-  const Tensor panels = packed(rows->pack_backward, args.cell, args.dtype, direction.weight_hh);
-  CpuParts(cpu_steps(args, acc_bytes(direction.weight_hh), direction.weight_hh.numel(),
-                     /*reads_all_units=*/true))
-      .run([&](const cpu::RowsPart& part) { rows->backward(args, panels.data_ptr(), part); });
+  const CpuParts parts(cpu_steps(args, acc_bytes(direction.weight_hh), direction.weight_hh.numel(),
+                                 /*reads_all_units=*/true));
+  const Tensor panels =
+      packed(parts, rows->pack_backward, args.cell, args.dtype, direction.weight_hh);
+  parts.run([&](const cpu::RowsPart& part) { rows->backward(args, panels.data_ptr(), part); });
 }
 
 // BLAS adds the terms of a small result one after another, so rounding errors grow with the number

@@ -121,13 +121,15 @@ void CpuParts::run(const std::function<void(const cpu::RowsPart&)>& f) const {
   });
 }
 
-void over_units(int64_t hidden, int64_t acc_bytes, int64_t elements,
-                const std::function<void(int64_t first, int64_t last)>& f) {
+void CpuParts::over_units(int64_t elements, const std::function<void(int64_t, int64_t)>& f) const {
+  // A thread that runs all steps would have to fetch what other threads packed from their caches.
+  if (single()) return f(0, steps_.hidden);
   constexpr int64_t kElements = int64_t{1} << 15;  // the least for a thread
-  const int64_t block = cpu::unit_block(acc_bytes), blocks = divide_up(hidden, block);
+  const int64_t block = cpu::unit_block(steps_.acc_bytes);
+  const int64_t blocks = divide_up(steps_.hidden, block);
   const int64_t grain = divide_up(kElements * blocks, std::max<int64_t>(elements, 1));
   at::parallel_for(0, blocks, grain, [&](int64_t begin, int64_t end) {
-    f(begin * block, std::min(end * block, hidden));
+    f(begin * block, std::min(end * block, steps_.hidden));
   });
 }
 

@@ -31,17 +31,20 @@ class CpuParts {
   // The mean number of rows of a part in a step.
   double rows_of_a_step() const;
 
+  // Whether one thread computes everything.
+  bool single() const { return begins_.size() == 2 && units_ == 1; }
+
   // Calls f for all parts.
   void run(const std::function<void(const cpu::RowsPart&)>& f) const;
+
+  // Calls f(first, last) for ranges of units that together are all units, to pack their weights,
+  // which have `elements` elements.
+  void over_units(int64_t elements, const std::function<void(int64_t, int64_t)>& f) const;
 
  private:
   CpuSteps steps_;
   std::vector<int64_t> begins_;  // where each part of the rows begins, and the end of the last
   int64_t units_;                // the number of parts of the units
 };
-
-// Calls f(first, last) for ranges of units that together are all units, to pack their weights.
-void over_units(int64_t hidden, int64_t acc_bytes, int64_t elements,
-                const std::function<void(int64_t first, int64_t last)>& f);
 
 }  // namespace treadle
