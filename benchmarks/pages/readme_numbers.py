@@ -9,9 +9,9 @@ docs/performance.md (performance_page.py), docs/dev/targets.md (targets_page.py,
 docs/recurrent.md (rl_page.py), docs/sine.md (sine_page.py), docs/sine_linear.md
 (sine_linear_page.py), docs/jets.md (jets_page.py), docs/interop.md (jax_page.py),
 docs/language_model.md (lm_page.py), docs/agent.md (agent_page.py), docs/dev/scaling.md
-(scale_page.py), docs/other_gpus.md (other_gpus_page.py) and docs/training_step.md
-(training_step_page.py). docs/dev/*_numbers.md have all numbers about jets, language models and the
-agent.
+(scale_page.py), docs/other_gpus.md (other_gpus_page.py), docs/training_step.md
+(training_step_page.py) and docs/recurrent_numbers.md (cpu_layers_page.py). docs/dev/*_numbers.md
+have all numbers about jets, language models and the agent.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.pages import (  # noqa: E402
     agent_page,
+    cpu_layers_page,
     jax_page,
     jets_page,
     lm_page,
@@ -151,6 +152,7 @@ PAGES: dict[Path, Callable[[str, list[Machine]], str]] = {
     scale_page.PAGE: scale_page.rewritten,
     other_gpus_page.PAGE: other_gpus_page.rewritten,
     training_step_page.PAGE: training_step_page.rewritten,
+    cpu_layers_page.PAGE: cpu_layers_page.rewritten,
 }
 
 

@@ -227,7 +227,7 @@ class ForwardRows {
     int64_t active = 0;
     for (int64_t s = 0; s < a_.step_count; ++s) {
       const RecurrenceStep& step = a_.steps[s];
-      const int64_t rows = rows_of(step);
+      const int64_t rows = std::clamp(step.rows - begin_, int64_t{0}, count_);
       // Rows from `rows` to `active` have ended before this step.
       store_state(rows, active);
       active = rows;
@@ -250,10 +250,6 @@ class ForwardRows {
   Scratch<acc> c_, bias_, own_h_;
   // Before and after this step. Rows without this step have their h in both.
   acc* h_[2];
-
-  int64_t rows_of(const RecurrenceStep& step) const {
-    return std::clamp(step.rows - begin_, int64_t{0}, count_);
-  }
 
   void load_state() {
     for (int gate = kFirstInput; gate < kGates; ++gate) {

@@ -96,8 +96,7 @@ inline const char* refuse_forced(const RecurrenceSizes& sizes, const RecurrenceD
 inline RecurrencePlan rows_plan(bool free) {
   RecurrencePlan plan;
   plan.kernel = KernelId::kRows;
-  plan.reason =
-      free ? "rows do not depend on each other, so threads need not synchronise" : "requested";
+  plan.reason = free ? "threads divide the rows, and the units if there are few rows" : "requested";
   return plan;
 }
 

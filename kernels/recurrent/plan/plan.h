@@ -1,9 +1,9 @@
 // The plan of a recurrent layer: a pure function of sizes, dtype and device. Algorithms:
-//   rows     CPU: each thread computes all steps of some rows of the batch
-//   step     CUDA: a matrix product and a pointwise kernel for each step
-//   tiles    CUDA: one launch for each step; tensor cores multiply tiles of many rows
-//   warp     CUDA: one launch for a single step of few rows, without tensor cores
-//   cluster  CUDA: one launch for all steps; a cluster of blocks (before sm_90, a single block)
+//   rows     CPU: each thread computes all steps of some rows of the batch, or of some of their
+//   units step     CUDA: a matrix product and a pointwise kernel for each step tiles    CUDA: one
+//   launch for each step; tensor cores multiply tiles of many rows warp     CUDA: one launch for a
+//   single step of few rows, without tensor cores cluster  CUDA: one launch for all steps; a
+//   cluster of blocks (before sm_90, a single block)
 //            keeps the weights on the chip
 //   grid     CUDA: like cluster, with more blocks than a cluster may have, for larger H
 #pragma once

@@ -63,7 +63,7 @@ layer(torch.zeros(7, 2, 3))[0].sum().backward()
 """
     forward = (
         "treadle: gru forward, float32, T 7, B 2, H 5, D 2: rows "
-        "(rows do not depend on each other, so threads need not synchronise)\n"
+        "(threads divide the rows, and the units if there are few rows)\n"
     )
     done = installed.python("-c", program, TREADLE_PRINT_PLANS="1")
     assert (done.returncode, done.stderr) == (0, forward + forward.replace("forward", "backward"))

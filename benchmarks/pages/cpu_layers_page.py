@@ -1,0 +1,70 @@
+"""Makes the generated block of docs/recurrent_numbers.md from results of the suite layer on a CPU.
+
+`make readme-numbers` writes the block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from benchmarks.pages.sweep_page import number
+from benchmarks.pages.tables import (
+    ROOT,
+    Machine,
+    Row,
+    bold,
+    commit,
+    filled,
+    line,
+    links,
+    runs,
+    table,
+)
+
+PAGE = ROOT / "docs" / "recurrent_numbers.md"
+NONE_YET = "It has not been measured yet: `benchmarks/run.py --device cpu --suite layer`."
+CELLS = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN"}
+KEYS = tuple(f"cpu/layer/{cell}/" for cell in CELLS)
+
+
+def entry(row: Row) -> str:
+    ours = row["times"]["treadle"]["median_us"] / 1000
+    ratio = row["times"][row["fastest_baseline"]]["median_us"] / 1000 / ours
+    return bold(row, f"{number(ours)} ({ratio:.2f})")
+
+
+def table_of(rows: list[Row]) -> Iterator[str]:
+    """A table of milliseconds per call, with the speed relative to torch's layer."""
+    threads = max(row["threads"] for row in rows)
+    found = {
+        (tuple(row["shape"]), row["op"], row["label"].split(", ")[0].split()[-1]): row
+        for row in rows
+        if row["threads"] == threads
+    }
+    shapes = list(dict.fromkeys(shape for shape, _, _ in found))
+    columns = [(cell, mode) for cell in CELLS for mode in ("inference", "training")]
+    yield from table("B,T,I,H", *(f"{CELLS[cell]}, {mode}" for cell, mode in columns))
+    for shape in shapes:
+        cells = (found.get((shape, *column)) for column in columns)
+        yield line(",".join(map(str, shape)), *("–" if r is None else entry(r) for r in cells))
+
+
+def figures(machines: Iterable[Machine]) -> Iterator[str]:
+    measured = runs(machines, KEYS)
+    if not measured:
+        yield NONE_YET
+    for files, rows in measured:
+        facts = files[-1][1]
+        paths = links([path for path, _ in files], PAGE.parent)
+        threads = max(row["threads"] for row in rows)
+        what = [f"{facts['cpu']} ({facts['cpu_capability']})", f"{threads} threads"]
+        what += [f"torch {facts['torch']}", commit(facts), facts["date"][:10], paths]
+        yield f"{', '.join(what)}:"
+        yield ""
+        yield from table_of(rows)
+        yield ""
+
+
+def rewritten(text: str, machines: Iterable[Machine]) -> str:
+    """The page with its generated block."""
+    return filled(PAGE, text, {"cpu_layers": lambda: figures(machines)})
