@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/common/cpu/subnormals.h"
+#include "recurrent/run/step_barrier.h"
 
 namespace treadle {
 namespace {
@@ -87,7 +88,7 @@ void CpuParts::run(const std::function<void(const cpu::RowsPart&)>& f) const {
   const int64_t count = static_cast<int64_t>(begins_.size()) - 1;
   const int64_t block = cpu::unit_block(a.acc_bytes), blocks = divide_up(a.hidden, block);
   const bool shares = a.reads_all_units && units_ > 1;
-  std::deque<cpu::StepBarrier> barriers;
+  std::deque<StepBarrier> barriers;
   std::vector<Tensor> h;
   for (int64_t r = 0; r < count && shares; ++r) {
     barriers.emplace_back(units_);

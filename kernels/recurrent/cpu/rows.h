@@ -8,7 +8,6 @@
 #include <cstdint>
 
 #include "kernels/common/cpu/isa.h"
-#include "kernels/recurrent/cpu/barrier.h"
 #include "kernels/recurrent/step_args.h"
 
 namespace treadle::cpu {
@@ -17,12 +16,22 @@ namespace treadle::cpu {
 inline constexpr int64_t kRowBlock = 8;
 constexpr int64_t unit_block(int64_t acc_bytes) { return 128 / acc_bytes; }
 
+// A barrier for threads that compute the same rows. They must run at the same time.
+class RowsBarrier {
+ public:
+  // Waits until all parts of the rows have arrived. The caller counts as `count` parts.
+  virtual void wait(int64_t count) = 0;
+
+ protected:
+  ~RowsBarrier() = default;
+};
+
 // Units first_unit to last_unit of rows begin to end of the batch. A step of a unit reads h of all
 // units. So threads that compute the same rows must run at the same time, and share a barrier and
 // memory for h.
 struct RowsPart {
   int64_t begin, end, first_unit, last_unit;
-  StepBarrier* barrier = nullptr;  // null: this part has all units
+  RowsBarrier* barrier = nullptr;  // null: this part has all units
   int64_t count = 1;               // for barrier->wait()
   void* h = nullptr;               // if there is a barrier, recurrent_h_bytes() bytes
 };
