@@ -42,11 +42,11 @@ inline int64_t recurrent_h_bytes(int64_t rows, int64_t hidden, int64_t acc_bytes
   return 2 * rows * ((hidden + block - 1) / block * block) * acc_bytes;
 }
 
-// Enough bytes for either forward or backward panels, whose padding differs: of W_hh, whose blocks
-// have H rows in all `rows`.
-inline int64_t recurrent_panel_bytes(int64_t rows, int64_t hidden, int64_t acc_bytes) {
-  const int64_t unit = unit_block(acc_bytes);
-  return (hidden + unit - 1) / unit * unit * rows * acc_bytes;
+// Enough bytes for the panels of a weight that has `per_unit` elements for each unit, forward or
+// backward, whose padding differs.
+inline int64_t recurrent_panel_bytes(int64_t per_unit, int64_t hidden, int64_t acc_bytes) {
+  const int64_t block = unit_block(acc_bytes);
+  return (hidden + block - 1) / block * block * per_unit * acc_bytes;
 }
 
 TREADLE_CPU_FUNCTION(recurrent_pack_forward,

@@ -62,7 +62,8 @@ class TorchFront(Front):
         steps = checked.size(1 if layer.batch_first and checked.dim() == 3 else 0)
         if isinstance(steps, int) and steps == 0:  # not a compiler's symbol or a tracer's tensor
             raise RuntimeError(
-                f"{self.name}: input must have at least one step, got {list(checked.shape)}"
+                f"{self.name}: Expected sequence length to be larger than 0 in RNN, got input "
+                f"{list(checked.shape)}"
             )
         return checked
 
