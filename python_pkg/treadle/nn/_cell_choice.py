@@ -29,7 +29,9 @@ IN_HARDWARE = frozenset(
 )
 # On such a CPU, treadle's kernels are faster than torch's up to this H.
 _FEW_UNITS = 64
-# But if B * H is less than this, torch's RNN cell (two products and an activation) is faster.
+# But if B * H is less than this, torch's RNN cell (two products and an activation) is faster. In
+# wider types, so are torch's RNN cell for every size and, without gradients, its GRU cell and
+# other cells with a single row.
 _SMALL_STEP = 1024
 # On a GPU, treadle runs a step of few rows in a single kernel. Up to this H and this number of
 # rows, that kernel is faster than torch's matrix products.
@@ -60,7 +62,12 @@ def _on_a_cpu(kind: str, hidden: int, input: Tensor, state: Tensor, training: bo
         if not _half_on_a_cpu(rnn, hidden, input.dtype, state.numel(), training):
             return False
     elif not rnn:
-        return False
+        # Compiled programs and traces contain treadle's op, because they run for other sizes, too.
+        # torch's op does not support DTensors.
+        if training or torch.compiler.is_compiling() or is_tracing() or type(input) is not Tensor:
+            return False
+        if kind != "gru" and state.numel() > hidden:
+            return False
     # torch's op has no batching rule, so vmap would run it once for each element of the batch.
     return torch.compiler.is_compiling() or innermost_transform() is None
 

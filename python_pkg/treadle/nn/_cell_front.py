@@ -203,11 +203,11 @@ class TorchCell(NotScripted):
             if ``c`` (or ``h`` of a GRU) is float32.
 
             Where torch's op is faster, it runs instead of treadle's. On a CPU, it is faster under
-            autocast, in half types with H > 64 if the CPU multiplies them in hardware, and for RNN
-            cells of most sizes. On a GPU, it is faster with H > 512, with B > 32, and in calls that
-            record gradients, which run torch's kernels in one autograd node. Under torch.compile,
-            vmap or forward-mode AD on a GPU, and for a float32 ``c`` with half-precision inputs,
-            treadle's op runs.
+            autocast, for RNN cells of most sizes, for GRU cells and single rows without gradients,
+            and in half types with H > 64 if the CPU multiplies them in hardware. On a GPU, it is
+            faster with H > 512, with B > 32, and in calls that record gradients, which run torch's
+            kernels in one autograd node. Under torch.compile, vmap or forward-mode AD on a GPU,
+            and for a float32 ``c`` with half-precision inputs, treadle's op runs.
 
         Raises:
             ValueError, RuntimeError, TypeError, AttributeError: the errors of torch's cell.

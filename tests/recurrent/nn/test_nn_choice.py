@@ -143,6 +143,30 @@ def test_cells_in_half_types(
     assert torchs_is_faster(kind, H, 1, dtype, grad=True) == kind.startswith("rnn")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_cells_in_wide_types(dtype: torch.dtype) -> None:
+    for kind, rows, grad, torchs in (
+        ("lstm", 1, False, True),
+        ("lstm", 1, True, False),
+        ("lstm", 2, False, False),
+        ("gru", 2, False, True),
+        ("gru", 2, True, False),
+        ("rnn_relu", 2, False, True),
+        ("rnn_relu", 2, True, True),
+    ):
+        assert torchs_is_faster(kind, H, rows, dtype, grad) == torchs, (kind, rows, grad)
+    found: list[bool] = []
+
+    def vmapped(x: Tensor) -> Tensor:
+        h = x.new_zeros(1, H)
+        found.append(_cell_choice.torchs_is_faster("gru", H, x, h, h, []))
+        return x
+
+    torch.func.vmap(vmapped)(torch.zeros(2, 1, FEATURES, dtype=dtype))
+    torch.jit.trace(vmapped, torch.zeros(1, FEATURES, dtype=dtype), check_trace=False)
+    assert found == [False, False]
+
+
 def tensors(result: Any) -> list[Tensor]:
     return list(result) if isinstance(result, tuple) else [result]
 
