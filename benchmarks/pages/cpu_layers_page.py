@@ -8,18 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from benchmarks.pages.sweep_page import number
-from benchmarks.pages.tables import (
-    ROOT,
-    Machine,
-    Row,
-    bold,
-    commit,
-    filled,
-    line,
-    links,
-    runs,
-    table,
-)
+from benchmarks.pages.tables import ROOT, Facts, Machine, Row, bold, filled, line, sections, table
 
 PAGE = ROOT / "docs" / "recurrent_numbers.md"
 NONE_YET = "It has not been measured yet: `benchmarks/run.py --device cpu --suite layer`."
@@ -50,19 +39,12 @@ def table_of(rows: list[Row]) -> Iterator[str]:
 
 
 def figures(machines: Iterable[Machine]) -> Iterator[str]:
-    measured = runs(machines, KEYS)
-    if not measured:
-        yield NONE_YET
-    for files, rows in measured:
-        facts = files[-1][1]
-        paths = links([path for path, _ in files], PAGE.parent)
+    def what(facts: Facts, rows: list[Row]) -> list[str]:
         threads = max(row["threads"] for row in rows)
-        what = [f"{facts['cpu']} ({facts['cpu_capability']})", f"{threads} threads"]
-        what += [f"torch {facts['torch']}", commit(facts), facts["date"][:10], paths]
-        yield f"{', '.join(what)}:"
-        yield ""
-        yield from table_of(rows)
-        yield ""
+        cpu = f"{facts['cpu']} ({facts['cpu_capability']})"
+        return [cpu, f"{threads} threads", f"torch {facts['torch']}"]
+
+    return sections(PAGE, machines, KEYS, NONE_YET, what, table_of)
 
 
 def rewritten(text: str, machines: Iterable[Machine]) -> str:

@@ -8,17 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from benchmarks.pages.sweep_page import number
-from benchmarks.pages.tables import (
-    ROOT,
-    Machine,
-    Row,
-    commit,
-    filled,
-    line,
-    links,
-    runs,
-    table,
-)
+from benchmarks.pages.tables import ROOT, Facts, Machine, Row, filled, line, sections, table
 
 PAGE = ROOT / "docs" / "interop.md"
 NONE_YET = "No results of a GPU have been committed yet."
@@ -40,20 +30,13 @@ def table_of(rows: list[Row]) -> Iterator[str]:
 
 
 def figures(machines: Iterable[Machine]) -> Iterator[str]:
-    measured = runs(machines, KEYS)
-    if not measured:
-        yield NONE_YET
-    for files, rows in measured:
-        facts = files[-1][1]
+    def what(facts: Facts, rows: list[Row]) -> list[str]:
         versions = {
             f"JAX {row['jax']}, flax {row['flax'] or 'missing'}" for row in rows if "jax" in row
         }
-        paths = links([path for path, _ in files], PAGE.parent)
-        what = [facts["gpu"], *sorted(versions), commit(facts), facts["date"][:10], paths]
-        yield f"{', '.join(what)}:"
-        yield ""
-        yield from table_of(rows)
-        yield ""
+        return [facts["gpu"], *sorted(versions)]
+
+    return sections(PAGE, machines, KEYS, NONE_YET, what, table_of)
 
 
 def rewritten(text: str, machines: Iterable[Machine]) -> str:

@@ -74,6 +74,28 @@ def runs(
     return found
 
 
+def sections(
+    page: Path,
+    machines: Iterable[Machine],
+    keys: str | tuple[str, ...],
+    none_yet: str,
+    what: Callable[[Facts, list[Row]], list[str]],
+    table_of: Callable[[list[Row]], Iterator[str]],
+) -> Iterator[str]:
+    """For each machine that has such rows: what was measured, when, links to the files, and the
+    table of the rows. ``none_yet`` if there is no such machine."""
+    measured = runs(machines, keys)
+    if not measured:
+        yield none_yet
+    for files, rows in measured:
+        facts = files[-1][1]
+        paths = links([path for path, _ in files], page.parent)
+        yield f"{', '.join([*what(facts, rows), commit(facts), facts['date'][:10], paths])}:"
+        yield ""
+        yield from table_of(rows)
+        yield ""
+
+
 def of(rows: list[Row], suite: str) -> list[Row]:
     return [row for row in rows if row.get("suite") == suite]
 

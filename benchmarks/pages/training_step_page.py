@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from benchmarks.pages.sweep_page import number
-from benchmarks.pages.tables import ROOT, Machine, Row, commit, filled, line, links, runs, table
+from benchmarks.pages.tables import ROOT, Facts, Machine, Row, filled, line, sections, table
 
 PAGE = ROOT / "docs" / "training_step.md"
 NONE_YET = "It has not been measured yet: `benchmarks/gpu.sh OUTDIR bench --suite training_step`."
@@ -40,17 +40,10 @@ def table_of(rows: list[Row]) -> Iterator[str]:
 
 
 def figures(machines: Iterable[Machine]) -> Iterator[str]:
-    measured = runs(machines, KEYS)
-    if not measured:
-        yield NONE_YET
-    for files, rows in measured:
-        facts = files[-1][1]
-        paths = links([path for path, _ in files], PAGE.parent)
-        what = [facts["gpu"], f"torch {facts['torch']}", commit(facts), facts["date"][:10], paths]
-        yield f"{', '.join(what)}:"
-        yield ""
-        yield from table_of(rows)
-        yield ""
+    def what(facts: Facts, _: list[Row]) -> list[str]:
+        return [facts["gpu"], f"torch {facts['torch']}"]
+
+    return sections(PAGE, machines, KEYS, NONE_YET, what, table_of)
 
 
 def rewritten(text: str, machines: Iterable[Machine]) -> str:

@@ -72,14 +72,14 @@ const cpu::RowsFunctions* rows_of(CellKind cell, Dtype dtype) {
   return is_formula(cell) ? formula_rows(cell, dtype) : &kCompiled;
 }
 
-CpuParts parts_of(const RecurrenceForward& args, const Tensor& weight_hh, int64_t input_work) {
-  const int64_t work = weight_hh.numel() + input_work;
+// `work`: the multiplications for a step of a row.
+template <class Args>
+CpuParts parts_of(const Args& args, const Tensor& weight_hh, int64_t work) {
   return CpuParts(cpu_steps(args, acc_bytes(weight_hh), work, /*reads_all_units=*/true));
 }
 
-void packed_steps(const cpu::RowsFunctions& rows, const RecurrenceForward& args,
-                  const Tensor& weight_hh) {
-  const CpuParts parts = parts_of(args, weight_hh, 0);
+void packed_steps(const cpu::RowsFunctions& rows, const CpuParts& parts,
+                  const RecurrenceForward& args, const Tensor& weight_hh) {
   const Tensor panels = packed(parts, rows.pack_forward, args.cell, args.dtype, weight_hh);
   parts.run([&](const cpu::RowsPart& part) { rows.forward(args, panels.data_ptr(), part); });
 }
@@ -95,7 +95,7 @@ bool steps_with_input(const cpu::RowsFunctions& rows, const LayerRun& run,
   const Tensor weight_ih = parameter_of(run.arguments, run.arguments.weight_ih, direction.d);
   const int64_t inputs = weight_ih.size(1), bytes = acc_bytes(weight_hh);
   if (inputs == 0 || run.sequence.rows < kRowsOfAllSteps) return false;
-  const CpuParts parts = parts_of(args, weight_hh, weight_ih.numel());
+  const CpuParts parts = parts_of(args, weight_hh, weight_hh.numel() + weight_ih.numel());
   if (parts.rows_of_a_step() < kRows) return false;
   Tensor x = direction.input.to(run.acc);
   if (x.stride(1) != 1) x = x.contiguous();
@@ -108,8 +108,7 @@ bool steps_with_input(const cpu::RowsFunctions& rows, const LayerRun& run,
   args.input = matrix_view(x);
   args.input_size = inputs;
   args.input_panels = input_panels.data_ptr();
-  const Tensor panels = packed(parts, rows.pack_forward, args.cell, args.dtype, weight_hh);
-  parts.run([&](const cpu::RowsPart& part) { rows.forward(args, panels.data_ptr(), part); });
+  packed_steps(rows, parts, args, weight_hh);
   return true;
 }
 
@@ -132,7 +131,8 @@ void forward_direction(const LayerRun& run, const ForwardDirection& direction) {
   if (own_products && steps_with_input(*rows, run, direction)) return;
   in_chunks(run, direction, [&](const RecurrenceForward& args, bool) {
     if (rows == nullptr) return formula_forward_cpu(args, weight_hh);
-    own_products ? packed_steps(*rows, args, weight_hh) : single_step(*rows, run, args, weight_hh);
+    if (!own_products) return single_step(*rows, run, args, weight_hh);
+    packed_steps(*rows, parts_of(args, weight_hh, weight_hh.numel()), args, weight_hh);
   });
 }
 
@@ -171,8 +171,7 @@ void steps_backward_cpu(const LayerRun& run, const BackwardDirection& direction)
   if (!packs(run, args)) return single_step_backward(*rows, direction);
   CpuParts(pointwise_steps(direction.c_states, direction.weight_hh))
       .run([&](const cpu::RowsPart& part) { rows->c_states(direction.c_states, part); });
-  const CpuParts parts(cpu_steps(args, acc_bytes(direction.weight_hh), direction.weight_hh.numel(),
-                                 /*reads_all_units=*/true));
+  const CpuParts parts = parts_of(args, direction.weight_hh, direction.weight_hh.numel());
   const Tensor panels =
       packed(parts, rows->pack_backward, args.cell, args.dtype, direction.weight_hh);
   parts.run([&](const cpu::RowsPart& part) { rows->backward(args, panels.data_ptr(), part); });

@@ -38,7 +38,7 @@ _SMALL_STEP = 1024
 _UNITS_OF_A_LAUNCH = 512
 _ROWS_OF_A_LAUNCH = 32
 
-innermost_transform = torch._C._functorch.peek_interpreter_stack
+_innermost_transform = torch._C._functorch.peek_interpreter_stack
 
 
 def torchs_is_faster(
@@ -69,7 +69,7 @@ def _on_a_cpu(kind: str, hidden: int, input: Tensor, state: Tensor, training: bo
         if kind != "gru" and state.numel() > hidden:
             return False
     # torch's op has no batching rule, so vmap would run it once for each element of the batch.
-    return torch.compiler.is_compiling() or innermost_transform() is None
+    return torch.compiler.is_compiling() or _innermost_transform() is None
 
 
 def _half_on_a_cpu(
@@ -89,7 +89,7 @@ def _on_a_gpu(hidden: int, input: Tensor, h: Tensor, c: Tensor, parameters: list
     # not support vmap or DTensors. Compiled programs and exported graphs contain treadle's op.
     if torch.compiler.is_compiling() or type(input) is not Tensor:
         return False
-    if innermost_transform() is not None or forward_ad._current_level >= 0:
+    if _innermost_transform() is not None or forward_ad._current_level >= 0:
         return False
     if c.dtype is not input.dtype and not torch.is_autocast_enabled("cuda"):
         return False  # a float32 c stays float32

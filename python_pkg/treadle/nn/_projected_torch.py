@@ -22,7 +22,7 @@ from torch.autograd import forward_ad
 from ._sequence import Options, States
 from ._tracers import is_tracing
 
-__all__ = ["run_torchs", "torchs_is_faster"]
+__all__ = ["run_torchs", "steps_of", "torchs_is_faster", "torchs_may_run"]
 
 
 class _Costs(NamedTuple):
@@ -48,6 +48,21 @@ fused_cell: Any = torch.ops.aten._thnn_fused_lstm_cell.default
 _functorch_level: Callable[[], int | None] = torch._C._functorch.maybe_current_level
 
 
+def torchs_may_run(x: Tensor, states: States | None, options: Options) -> bool:
+    """Whether torch's ops support this call of a layer. They may lack some derivatives."""
+    if type(x) is not Tensor or torch.compiler.is_compiling() or is_tracing():
+        return False
+    if options.reset is not None or options.lengths is not None or options.return_cells:
+        return False
+    if x.numel() == 0 or _functorch_level() is not None:
+        return False
+    return states is None or all(state.dtype is x.dtype for state in states)
+
+
+def steps_of(input: tuple[Tensor, ...], rest: tuple[bool, ...]) -> int:
+    return len(input[1]) if len(input) == 2 else input[0].size(1 if rest[0] else 0)
+
+
 def torchs_is_faster(
     layer: Any,
     input: tuple[Tensor, ...],
@@ -57,18 +72,12 @@ def torchs_is_faster(
 ) -> bool:
     """Whether torch's ops support this call and are faster than run_projected."""
     x = input[0]
-    if type(x) is not Tensor or torch.compiler.is_compiling() or is_tracing():
-        return False
-    if options.reset is not None or options.lengths is not None or options.return_cells:
-        return False
-    if getattr(layer, "recompute", False) or _functorch_level() is not None or x.numel() == 0:
+    if not torchs_may_run(x, states, options) or getattr(layer, "recompute", False):
         return False
     given = states is not None and len(states) == 2
-    if states is not None and not all(state.dtype is x.dtype for state in states):
-        return False
     if x.dtype not in _COSTS:
         return False
-    steps = len(input[1]) if len(input) == 2 else x.size(1 if rest[0] else 0)
+    steps = steps_of(input, rest)
     if not x.is_cpu:
         # torch's fused cell has no forward-mode derivative, and autocast would not cast its inputs.
         single = x.is_cuda and steps == 1 and forward_ad._current_level < 0

@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -18,6 +16,7 @@ import torch
 from torch import Tensor
 
 import treadle
+from tests.support.threads import threads
 
 STEPS, BATCH, INPUTS = 6, 13, 5
 # Enough work for several threads, which divide the units, because there are few blocks of rows.
@@ -51,16 +50,6 @@ def test_a_row_has_its_bits_in_any_batch(cell: str, hidden: int, dtype: torch.dt
         apart = zip(*(rows(layer, *part) for part in parts), strict=True)
         for whole, found in zip(together, apart, strict=True):
             assert torch.equal(torch.cat(found, 1), whole), count
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def module(cell: str, dtype: torch.dtype) -> Any:

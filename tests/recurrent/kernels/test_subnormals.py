@@ -8,8 +8,7 @@ about 150 cycles, and a call would take 10 to 40 times as long.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 
 import treadle
 from tests.support.inputs import FLOATING, Make
+from tests.support.threads import threads
 from treadle import reference
 
 T, B, I, H = 8, 32, 64, 160  # noqa: E741
@@ -26,16 +26,6 @@ ROUNDS = 50
 SINGLE = [(42.0, 0.0), (-30.0, 0.0), (60.0, 0.0), (0.0, -41.0), (0.0, -87.5), (0.0, 80.0)]
 DOUBLE = [(355.0, 0.0), (-340.0, 0.0), (0.0, -355.0), (0.0, -708.6), (0.0, 700.0)]
 Step = Callable[[], None]
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def module(make: Make, kind: type[torch.nn.Module], gates: float, **more: bool) -> torch.nn.Module:
