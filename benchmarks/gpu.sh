@@ -156,8 +156,9 @@ run_sanitize() {
 
 run_bench() {
   local start=$SECONDS status=0
-  # Baselines that compile extensions get a new cache folder, so that they load no stale code.
-  TORCH_EXTENSIONS_DIR=$(mktemp -d)
+  # Baselines that compile extensions get a new cache folder, so that they load no stale code. A
+  # caller that has compiled them gives its folder.
+  TORCH_EXTENSIONS_DIR=${TORCH_EXTENSIONS_DIR:-$(mktemp -d)}
   export TORCH_EXTENSIONS_DIR
   limited 560 "$PYTHON" benchmarks/run.py --output "$OUTDIR" "$@" 2>&1 | tee "$OUTDIR/bench.log" ||
     status=$?

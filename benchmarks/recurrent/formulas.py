@@ -3,11 +3,13 @@
 A row is the wall time of a call of treadle.nn.Recurrent with one layer and I = H. LSTM and GRU
 written as formulas are compared with treadle.nn.LSTM and GRU of the same sizes. Light GRU and sLSTM
 are compared with loops over time, eager and as TorchScript. The loop of Light GRU is SpeechBrain's,
-and its sizes are those of a layer in SpeechBrain's recipes for speech.
+and its sizes are those of a layer in SpeechBrain's recipes for speech. sLSTM in bfloat16 is also
+compared with FlashRNN, if that package is installed.
 
-The rows `compile` measure compilation: the time of a process's first call, forward and backward,
-minus the time of a later call. The folder of compiled cells is empty in one measurement, and in the
-other it already contains the cell.
+The rows `compile` measure compilation: the time of a cell's first call in a process, forward and
+backward, minus the time of a later call. Another cell with weights of the same shapes runs before,
+because the first matrix product of each shape loads a kernel of cuBLAS. The folder of compiled
+cells is empty in one measurement, and in the other it already contains both cells.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from benchmarks.elementwise.dense import dtype_name
 from benchmarks.harness.cases import OURS, Case, Plan, Row, Settings, Target
 from benchmarks.harness.timing import summary
 from benchmarks.harness.verify import verify, verify_baseline
+from benchmarks.recurrent import flashrnn
 from benchmarks.recurrent.layer_calls import set_tf32
 from treadle import reference
 from treadle.nn.formulas import CELLS
@@ -55,6 +58,10 @@ def ligru(a: Any, z: Any, h: Any) -> Any:
     return z * h + (1 - z) * torch.relu(a)
 
 
+def warm(a: Any, z: Any, h: Any) -> Any:
+    return ligru(torch.tanh(a), z, h)
+
+
 TIMED = {
     "lstm": treadle.Cell("lstm", gates=("i", "f", "g", "o"), states=("c",), forward=lstm),
     "gru": treadle.Cell(
@@ -63,6 +70,7 @@ TIMED = {
     "ligru": treadle.Cell("ligru", gates=("a", "z"), forward=ligru),
     "slstm": CELLS["SLSTM"],
 }
+WARM = treadle.Cell("warm", gates=("a", "z"), forward=warm)  # runs before ligru is compiled
 HEADS = 4  # of slstm
 OWN = {"lstm": treadle.nn.LSTM, "gru": treadle.nn.GRU}
 SIZES = {  # B, T, H
@@ -122,6 +130,8 @@ def case(settings: Settings, kind: Kind) -> Case:
         other = LOOP if kind.cell == "ligru" else SCRIPT
         share = share if settings.device == "cuda" else 1.0
         target = Target(f"at most {share:g} × the {other}", lambda medians: share * medians[other])
+        if kind.cell == "slstm" and kind.dtype is torch.bfloat16 and settings.device == "cuda":
+            functions |= flashrnn.rivals(args)
     else:
         # The parameters of this module have another order, so it gets its own arguments.
         module = OWN[kind.cell](hidden, hidden, **device)
@@ -217,9 +227,7 @@ def stepwise(cell: treadle.Cell, x: Tensor, *parameters: Tensor) -> Tensor:
     """Evaluates the formula on tensors, one step at a time."""
     weights = [p.unsqueeze(0) for p in parameters]
     hidden = weights[1].shape[1] // cell.state_gates
-    h, c = (
-        x.new_zeros(1, x.shape[1], width) for width in (hidden, max(len(cell.states), 1) * hidden)
-    )
+    h, c = (x.new_zeros(1, x.shape[1], width) for width in (hidden, len(cell.parts) * hidden))
     return reference.recurrent_layer(x, None, h, c, *weights, cell=cell)[0]
 
 
@@ -228,10 +236,12 @@ def stepwise(cell: treadle.Cell, x: Tensor, *parameters: Tensor) -> Tensor:
 PROGRAM = """
 import json, sys, time
 import torch, treadle
-from benchmarks.recurrent.formulas import TIMED
+from benchmarks.recurrent.formulas import TIMED, WARM
 device, dtype, hidden = sys.argv[1], getattr(torch, sys.argv[2]), int(sys.argv[3])
-layer = treadle.nn.Recurrent(TIMED["ligru"], hidden, hidden, device=device, dtype=dtype)
-own = treadle.nn.GRU(hidden, hidden, device=device, dtype=dtype)
+layer, other = (
+    treadle.nn.Recurrent(cell, hidden, hidden, device=device, dtype=dtype)
+    for cell in (TIMED["ligru"], WARM)
+)
 x = torch.randn(64, 8, hidden, device=device, dtype=dtype, requires_grad=True)
 def seconds(module):
     start = time.perf_counter()
@@ -239,7 +249,7 @@ def seconds(module):
     if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - start
-seconds(own)  # initializes CUDA and cuBLAS
+seconds(other)
 first = seconds(layer)
 print(json.dumps(first - min(seconds(layer) for _ in range(5))))
 """

@@ -16,7 +16,7 @@ namespace treadle {
 enum class CellKind { kLltm, kLstm, kGru, kRnnTanh, kRnnRelu, kFormula };
 
 // The most numbers that c can have for each unit (c_parts).
-inline constexpr int kMostCParts = 3;
+inline constexpr int kMostCParts = 4;
 
 // The kernels have `gates` gates per unit. x W_ih^T and its bias are added to `input_gates` of
 // them, from `input_first` on; h W_hh^T and its bias to `state_gates`, from `state_first` on.

@@ -18,9 +18,11 @@ from tests.recurrent.formula.test_formula_functions import CALLS, POINTS, cell_o
 from treadle import Cell
 
 # In GRU, some gates use only one of the two products. The others have one, three and no states
-# besides h.
+# besides h, and the last one has learned values.
 EACH_CELL = pytest.mark.parametrize(
-    "cell", [cells.GRU, cells.COUPLED, cells.SLSTM, cells.LIGRU], ids=lambda cell: cell.name
+    "cell",
+    [cells.GRU, cells.COUPLED, cells.SLSTM, cells.LIGRU, cells.PEEPHOLE],
+    ids=lambda cell: cell.name,
 )
 
 

@@ -1,25 +1,24 @@
-// cell_step: one step of a cell by the ops of torch's own cells. The modules call it on a GPU while
-// gradients are recorded. There, the host limits the speed of a cell, and most of its time goes
-// into autograd. torch records a Node for each product and activation, but cell_step only one.
+// cell_step: one step of torch's cells. The modules call it on a GPU, where the host limits the
+// speed of a cell, and most of its time goes into autograd and launches. torch records a Node for
+// each product and activation, but cell_step only one. For few rows, it calls treadle's kernels,
+// which need one launch in the forward pass and two in the backward pass; otherwise torch's.
+#include "recurrent/layer/cell_step.h"
+
 #include <ATen/functorch/DynamicLayer.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "common/autograd.h"
 #include "recurrent/layer/layer.h"
 
 namespace treadle {
 
+const CellStepKernels*& cell_step_kernels() {
+  static const CellStepKernels* kernels = nullptr;
+  return kernels;
+}
+
 namespace {
 
 constexpr const char* kStepOp = "cell_step";
-
-// The arguments that can require grad. c is undefined if the cell has none, and so are the biases
-// if there are none.
-struct StepArguments {
-  Tensor input, h, c, weight_ih, weight_hh, bias_ih, bias_hh;
-
-  variable_list list() const { return {input, h, c, weight_ih, weight_hh, bias_ih, bias_hh}; }
-};
 
 std::vector<Tensor> torchs_step(CellKind cell, const StepArguments& a) {
   const auto bias_ih = optional(a.bias_ih), bias_hh = optional(a.bias_hh);
@@ -34,11 +33,6 @@ std::vector<Tensor> torchs_step(CellKind cell, const StepArguments& a) {
 }
 
 // ---- values and gradients by torch's fused kernels
-
-struct StepValues {
-  std::vector<Tensor> states;
-  Tensor result, workspace;  // saved for the backward pass; result is one of the states
-};
 
 StepValues fused_step(CellKind cell, const StepArguments& a) {
   const auto bias_ih = optional(a.bias_ih), bias_hh = optional(a.bias_hh);
@@ -55,6 +49,10 @@ StepValues fused_step(CellKind cell, const StepArguments& a) {
   Tensor h = at::linear(a.input, a.weight_ih, bias_ih).add_(at::linear(a.h, a.weight_hh, bias_hh));
   cell == CellKind::kRnnTanh ? h.tanh_() : h.relu_();
   return {{h}, h, {}};
+}
+
+bool kernels_take(CellKind cell, const StepArguments& a) {
+  return cell_step_kernels() != nullptr && cell_step_kernels()->take(cell, a);
 }
 
 struct GateGrads {
@@ -121,14 +119,17 @@ struct CellStepBackward : OpNode<CellStepBackward, Tensor, Tensor, Tensor, Tenso
                                 const Tensor& bias_hh, const Tensor& state, const Tensor& workspace,
                                 const std::string& name) {
     const CellKind cell = find_cell(kStepOp, name);
+    const StepArguments arguments{input, h, c, weight_ih, weight_hh, bias_ih, bias_hh};
     // If the backward pass runs under autocast, a product below autograd would put a copy of a
     // weight without history into autocast's cache.
     c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     if (at::GradMode::is_enabled()) {
-      return differentiable_gradients(cell, grads, need,
-                                      {input, h, c, weight_ih, weight_hh, bias_ih, bias_hh});
+      return differentiable_gradients(cell, grads, need, arguments);
     }
     at::AutoDispatchBelowADInplaceOrView guard;
+    if (kernels_take(cell, arguments)) {
+      return cell_step_kernels()->backward(cell, arguments, workspace, grads, need);
+    }
     const GateGrads of =
         fused_gradients(cell, grads, c, state, workspace, /*has_biases=*/need[5] || need[6]);
     variable_list result(need.size());
@@ -152,8 +153,6 @@ struct CellStepBackward : OpNode<CellStepBackward, Tensor, Tensor, Tensor, Tenso
 bool fits(CellKind cell, const StepArguments& a) {
   const bool lstm = cell == CellKind::kLstm;
   if (lstm != a.c.defined() || a.bias_ih.defined() != a.bias_hh.defined()) return false;
-  // If weights are frozen, torch's op does not save input and h, so they may be written over.
-  if (!a.weight_ih.requires_grad() || !a.weight_hh.requires_grad()) return false;
   if (!a.input.is_floating_point()) return false;
   for (const Tensor& t : a.list()) {
     if (!t.defined()) continue;
@@ -174,6 +173,12 @@ bool fits(CellKind cell, const StepArguments& a) {
          has_size(a.bias_ih, {of_x}) && has_size(a.bias_hh, {of_h});
 }
 
+// A step below autograd.
+std::vector<Tensor> cell_step_cuda(const StepArguments& a, CellKind cell) {
+  if (!fits(cell, a) || !kernels_take(cell, a)) return torchs_step(cell, a);
+  return cell_step_kernels()->forward(cell, a, /*training=*/false).states;
+}
+
 std::vector<Tensor> cell_step_autograd(const StepArguments& a, CellKind cell) {
   const bool plain =
       !has_tangent(a.input, a.h, a.c, a.weight_ih, a.weight_hh, a.bias_ih, a.bias_hh) &&
@@ -181,11 +186,17 @@ std::vector<Tensor> cell_step_autograd(const StepArguments& a, CellKind cell) {
   if (!plain) return torchs_step(cell, a);
   auto node =
       CellStepBackward::record(a.input, a.h, a.c, a.weight_ih, a.weight_hh, a.bias_ih, a.bias_hh);
-  if (!node) return torchs_step(cell, a);
   StepValues found;
+  if (!node) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    return cell_step_cuda(a, cell);
+  }
+  // If weights are frozen, torch's op does not save input and h, so they may be written over.
+  if (!a.weight_ih.requires_grad() || !a.weight_hh.requires_grad()) return torchs_step(cell, a);
   {
     at::AutoDispatchBelowADInplaceOrView guard;
-    found = fused_step(cell, a);
+    found = kernels_take(cell, a) ? cell_step_kernels()->forward(cell, a, /*training=*/true)
+                                  : fused_step(cell, a);
   }
   set_history(found.states, node);
   node->save(a.input, a.h, a.c, a.weight_ih, a.weight_hh, a.bias_ih, a.bias_hh, found.result,
@@ -218,6 +229,7 @@ std::vector<Tensor> composed_step(const StepArguments& a, CellKind cell) {
 TORCH_LIBRARY_IMPL(treadle, CompositeImplicitAutograd, m) {
   m.impl("cell_step", cell_step<composed_step>);
 }
+TORCH_LIBRARY_IMPL(treadle, CUDA, m) { m.impl("cell_step", cell_step<cell_step_cuda>); }
 TORCH_LIBRARY_IMPL(treadle, AutogradCUDA, m) { m.impl("cell_step", cell_step<cell_step_autograd>); }
 TORCH_LIBRARY_IMPL(treadle, AutocastCUDA, m) {
   m.impl("cell_step", TREADLE_RULE(autocast_rule<c10::DeviceType::CUDA, kNoneKept>));

@@ -135,8 +135,8 @@ void check_layer(const char* op, const LayerArguments& a) {
   if (!a.batch_sizes.defined()) {
     check_shape(op, "h0", "[D, B, H]", a.h0, {directions, a.input.sym_size(1), hidden});
   }
-  static_assert(kMostCParts == 3);
-  const char* const letters[] = {"[D, B, H]", "[D, B, 2H]", "[D, B, 3H]"};
+  static_assert(kMostCParts == 4);
+  const char* const letters[] = {"[D, B, H]", "[D, B, 2H]", "[D, B, 3H]", "[D, B, 4H]"};
   const char* const of_c = letters[cell.c_parts - 1];
   check_shape(op, "c0", of_c, a.c0, {directions, rows, hidden * cell.c_parts});
   const bool one = a.one_direction() && directions == 1;

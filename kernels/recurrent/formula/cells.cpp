@@ -59,7 +59,7 @@ const char* add_formula(const char* name, int gates, int input_gates, int state_
     return "gates must be 1 to 4, with input_gates and state_gates equal to gates; or 3 or 4, with "
            "input_gates and state_gates equal to gates - 1";
   }
-  if (c_parts < 0 || c_parts > kMostCParts) return "c_parts (states besides h) must be 0 to 3";
+  if (c_parts < 0 || c_parts > kMostCParts) return "c_parts (states besides h) must be 0 to 4";
   const std::lock_guard<std::mutex> lock(mutex);
   if (cell_named(name) != nullptr) return "name must be new, got that of a registered cell";
   const int index = count.load(std::memory_order_relaxed);

@@ -41,7 +41,8 @@ namespace treadle {
 TREADLE_ALL_GATES(1)
 TREADLE_ALL_GATES(2)
 TREADLE_ALL_GATES(3)
+TREADLE_ALL_GATES(4)
 #endif
-static_assert(kMostCParts == 3);
+static_assert(kMostCParts == 4);
 
 }  // namespace treadle

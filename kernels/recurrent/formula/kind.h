@@ -57,7 +57,7 @@ auto visit_formula_gates(const CellInfo& info, const F& f) {
 
 template <class F>
 auto visit_formula(const CellInfo& info, const F& f) {
-  static_assert(kMostCParts == 3);
+  static_assert(kMostCParts == 4);
   switch (info.c_parts) {
     case 1:
       return visit_formula_gates<1>(info, f);
@@ -65,6 +65,8 @@ auto visit_formula(const CellInfo& info, const F& f) {
       return visit_formula_gates<2>(info, f);
     case 3:
       return visit_formula_gates<3>(info, f);
+    case 4:
+      return visit_formula_gates<4>(info, f);
   }
   std::abort();
 }

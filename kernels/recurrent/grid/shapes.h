@@ -330,7 +330,8 @@ const CellShapes& cell_shapes(int gates, int state_gates) {
 inline const CellShapes& cell_shapes(int gates, int state_gates, int c_parts) {
   return c_parts == 1   ? cell_shapes<1>(gates, state_gates)
          : c_parts == 2 ? cell_shapes<2>(gates, state_gates)
-                        : cell_shapes<3>(gates, state_gates);
+         : c_parts == 3 ? cell_shapes<3>(gates, state_gates)
+                        : cell_shapes<4>(gates, state_gates);
 }
 
 }  // namespace treadle

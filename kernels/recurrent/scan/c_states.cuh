@@ -254,8 +254,10 @@ cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream) 
       return launch(kernel, shape, stream, args, units);
     };
     constexpr int kWide = kTurnWide<T>, kSteps = kTurnSteps<T>;
-    // Only affine steps can be composed before c is known.
-    if (!is_affine(sizes.cell)) return in_turn(Constant<int, 1>{}, Constant<int, kSteps>{});
+    // Only affine steps can be composed before c is known. Those of the cells in the library are.
+    if constexpr (kFromFormula<Cell>) {
+      if (!is_affine(sizes.cell)) return in_turn(Constant<int, 1>{}, Constant<int, kSteps>{});
+    }
     if (takes(2 * kWide, kMoreUnits)) {
       return in_turn(Constant<int, 2 * kWide>{}, Constant<int, kSteps / 2>{});
     }

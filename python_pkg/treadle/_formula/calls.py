@@ -135,9 +135,11 @@ def lift(graph: Graph, value: Any) -> Node:
             raise TypeError("a formula must use only its own values, got another formula's")
         return value.node
     if not _is_number(value):
+        hint = (
+            ": name learned values in Cell's argument values" if isinstance(value, Tensor) else ""
+        )
         raise TypeError(
-            f"a formula may use only its arguments and numbers, got {_kind(value)}"
-            + (": pass learned values through a gate" if isinstance(value, Tensor) else "")
+            f"a formula may use only its arguments and numbers, got {_kind(value)}{hint}"
         )
     if not abs(value) <= sys.float_info.max:
         raise ValueError(f"a formula's numbers must be finite, got {value}")

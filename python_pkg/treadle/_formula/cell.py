@@ -44,13 +44,16 @@ class Cell:
             this order, except that the block of ``only_state`` is the first and the block of
             ``only_input`` the last. The attribute ``gates`` has the names in the blocks' order.
         forward: the formula, a function composed of torch's pointwise operations. Its arguments
-            have the names of the gates and of the old state: ``h``, or ``c`` for a cell with
-            ``states=("c",)``. It returns the new ``h``, or ``(h, c)``. It runs once, on symbols,
-            when the cell is created, so it must use ``torch.where`` instead of branches.
+            have the names of the gates, of the values, and of the old state: ``h``, or ``c`` for a
+            cell with ``states=("c",)``. It returns the new ``h``, or ``(h, c)``. It runs once, on
+            symbols, when the cell is created, so it must use ``torch.where`` instead of branches.
             Alternatively, ``forward`` is a string of statements that assign ``h`` (and ``c``).
-        states: the names of up to three states besides h, such as an LSTM's ``c``; none by default.
-            No matrix product reads them. The formula of a cell with states cannot read the old
-            ``h``.
+        states: the names of states besides h, such as an LSTM's ``c``; none by default. No matrix
+            product reads them. The formula of a cell with states cannot read the old ``h``.
+        values: the names of learned values, one number per hidden unit each; none by default. A
+            layer has a parameter [H] for each, such as ``decay_l0`` for ``values=("decay",)``.
+            There may be at most four states and values together, where h counts as a state if
+            there are no others.
         only_input: the name of a gate that does not depend on h; ``weight_hh`` has no rows for it.
         only_state: the name of a gate that does not depend on x; ``weight_ih`` has no rows for it.
             Give both names or neither. A GRU's candidate state, for example, needs two such gates.
@@ -76,6 +79,7 @@ class Cell:
         gates: Sequence[str],
         forward: Callable[..., Any] | str,
         states: Sequence[str] = (),
+        values: Sequence[str] = (),
         only_input: str | None = None,
         only_state: str | None = None,
     ) -> None:
@@ -87,26 +91,17 @@ class Cell:
             raise ValueError(
                 "Cell: states must not name h, which every cell has, got " + str(list(self.states))
             )
-        if len(self.states) > 3:
-            raise ValueError(
-                f"Cell: states must name at most three states besides h, got {list(self.states)}"
-            )
-        if (only_input is None) != (only_state is None) or (
-            only_input is not None and (only_input == only_state)
-        ):
-            raise ValueError(
-                "Cell: only_input and only_state must be two different gates or both None, got "
-                f"{only_input!r} and {only_state!r}"
-            )
-        for label, gate in (("only_input", only_input), ("only_state", only_state)):
-            if gate is not None and gate not in given:
-                raise ValueError(f"Cell: {label} must be one of the gates {given}, got {gate!r}")
+        self.values = _names("values", values)
+        #: What the op's c consists of: h or the other states, and the values, which never change.
+        self.parts = (*(self.states or ("h",)), *self.values)
+        _check_parts(self.parts, self.values)
+        _check_single(given, only_input, only_state)
         both = tuple(gate for gate in given if gate not in (only_input, only_state))
-        states = self.states or ("h",)
-        if len({*given, *self.states, "h"}) != len(given) + len(self.states) + 1:
+        names = (*given, *self.states, *self.values)
+        if len({*names, "h"}) != len(names) + 1:
             raise ValueError(
-                "Cell: names of gates and states must differ from each other and from h, got "
-                f"{given} and {self.states}"
+                "Cell: names of gates, states and values must differ from each other and from h, "
+                f"got {', '.join(names)}"
             )
         if only_input is not None and only_state is not None:
             #: The gates, in the order of their blocks of H rows in the weights: first
@@ -122,16 +117,19 @@ class Cell:
         #: How many gates are computed from the input, and how many from h.
         self.input_gates = self.state_gates = len(both) + (only_input is not None)
         graph = Graph()
-        inputs = [graph.input() for _ in (*given, *states)]
+        inputs = [graph.input() for _ in (*given, *self.parts)]
         if isinstance(forward, str):
             forward = _compiled(name, forward, self.states)
         #: The formula, a function that takes tensors or symbols as keyword arguments.
         self.forward = forward
-        nodes = dict(zip((*self.gates, *states), inputs, strict=True))
-        self._register(graph, inputs, _traced(self, graph, forward, nodes))
+        nodes = dict(zip((*self.gates, *self.parts), inputs, strict=True))
+        results = _traced(self, graph, forward, nodes)
+        self._register(graph, inputs, (*results, *(nodes[value] for value in self.values)))
 
     def _register(self, graph: Graph, inputs: list[Node], results: tuple[Node, ...]) -> None:
-        counts = (len(self.gates), self.input_gates, self.state_gates, max(len(self.states), 1))
+        counts = (len(self.gates), self.input_gates, self.state_gates, len(self.parts))
+        # A cell whose c is only h gets no c from the caller.
+        of_c = 0 if self.parts == ("h",) else len(self.parts)
         affine = False
         if len(results) == 2:
             of_gates = [graph.const(0)] * (len(inputs) - 1)
@@ -153,7 +151,7 @@ class Cell:
             own = Graph(nodes=graph.nodes)
             tangents = [own.input() for _ in read]
             programs.append(program([*read, *tangents], own.tangents(values, read, tangents)))
-        flags = (*counts[:3], len(self.states), affine)
+        flags = (*counts[:3], of_c, affine)
         digest = hashlib.sha256("\0".join([repr(flags), *programs, functors]).encode())
         #: The ops look this cell up by its key. Cells with the same name and formula share a key.
         self.key = f"{self.name}_{digest.hexdigest()[:8]}"
@@ -169,7 +167,8 @@ class Cell:
 
     def __repr__(self) -> str:
         states = f", states={self.states}" if self.states else ""
-        return f"Cell({self.name!r}, gates={self.gates}{states})"
+        values = f", values={self.values}" if self.values else ""
+        return f"Cell({self.name!r}, gates={self.gates}{states}{values})"
 
     def __reduce__(self) -> Any:
         for name, value in vars(sys.modules.get(self._module, object)).items():
@@ -215,6 +214,33 @@ def _names(label: str, names: object) -> tuple[str, ...]:
     if isinstance(names, (str, bytes)) or not isinstance(names, Sequence):
         raise TypeError(f"Cell: {label} must be a sequence of names, got {names!r}")
     return tuple(_identifier(label, name) for name in names)
+
+
+def _check_parts(parts: Sequence[str], values: Sequence[str]) -> None:
+    if len(parts) > 4:
+        raise ValueError(
+            "Cell: states and values must be at most four names together, counting h if there "
+            f"are no other states, got {list(parts)}"
+        )
+    for value in values:
+        if value in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+            raise ValueError(
+                f"Cell: values must not have the name of another parameter, got {value!r}"
+            )
+
+
+def _check_single(gates: Sequence[str], only_input: str | None, only_state: str | None) -> None:
+    """Checks the names of the gates that have only one product."""
+    if (only_input is None) != (only_state is None) or (
+        only_input is not None and (only_input == only_state)
+    ):
+        raise ValueError(
+            "Cell: only_input and only_state must be two different gates or both None, got "
+            f"{only_input!r} and {only_state!r}"
+        )
+    for label, gate in (("only_input", only_input), ("only_state", only_state)):
+        if gate is not None and gate not in gates:
+            raise ValueError(f"Cell: {label} must be one of the gates {gates}, got {gate!r}")
 
 
 def _stored(tree: ast.AST) -> set[str]:

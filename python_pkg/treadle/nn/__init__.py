@@ -1,6 +1,6 @@
 """Modules that run on treadle's kernels and follow the conventions of torch.nn."""
 
-from .formulas import MGU, SLSTM, LiGRU
+from .formulas import MGU, SLSTM, LiGRU, PeepholeLSTM
 from .lltm import LLTM
 from .lltm_cell import LLTMCell
 from .recurrent import Recurrent
@@ -22,6 +22,7 @@ __all__ = [
     "LSTMCell",
     "LiGRU",
     "MGU",
+    "PeepholeLSTM",
     "RNN",
     "RNNCell",
     "Recurrent",

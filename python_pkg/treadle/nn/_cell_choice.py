@@ -1,6 +1,6 @@
-"""Decides whether torch's op runs a cell faster than treadle's kernels.
+"""Decides whether torch's op, or on a GPU ``cell_step``, runs a cell faster than the op of layers.
 
-torch's op is chosen only for calls whose derivatives it supports.
+They are chosen only for calls whose derivatives they support.
 """
 
 from __future__ import annotations
@@ -33,10 +33,8 @@ _FEW_UNITS = 64
 # wider types, so are torch's RNN cell for every size and, without gradients, its GRU cell and
 # other cells with a single row.
 _SMALL_STEP = 1024
-# On a GPU, treadle runs a step of few rows in a single kernel. Up to this H and this number of
-# rows, that kernel is faster than torch's matrix products.
-_UNITS_OF_A_LAUNCH = 512
-_ROWS_OF_A_LAUNCH = 32
+# A trace of torch.jit contains an op for all batch sizes. Up to this H, it is treadle's.
+_UNITS_OF_A_TRACE = 512
 
 _innermost_transform = torch._C._functorch.peek_interpreter_stack
 
@@ -44,8 +42,8 @@ _innermost_transform = torch._C._functorch.peek_interpreter_stack
 def torchs_is_faster(
     kind: str, hidden: int, input: Tensor, h: Tensor, c: Tensor, parameters: list[Any]
 ) -> bool:
-    """Whether torch's op runs this step faster. For a cell without c, ``c`` is h. ``parameters``
-    has the weights, and biases or None."""
+    """Whether torch's op, or on a GPU cell_step, runs this step faster. For a cell without c, ``c``
+    is h. ``parameters`` has the weights, and biases or None."""
     if input.is_cpu:  # reading device.type takes five times as long
         return _on_a_cpu(kind, hidden, input, c, records_gradients(input, h, c, parameters))
     return input.is_cuda and _on_a_gpu(hidden, input, h, c, parameters)
@@ -85,25 +83,21 @@ def _half_on_a_cpu(
 
 
 def _on_a_gpu(hidden: int, input: Tensor, h: Tensor, c: Tensor, parameters: list[Any]) -> bool:
-    # torch's fused op is differentiable twice in reverse mode, but not in forward mode, and does
-    # not support vmap or DTensors. Compiled programs and exported graphs contain treadle's op.
+    # cell_step has no forward mode and no rule for vmap, and does not support DTensors. Compiled
+    # programs and exported graphs contain the op of layers.
     if torch.compiler.is_compiling() or type(input) is not Tensor:
         return False
     if _innermost_transform() is not None or forward_ad._current_level >= 0:
         return False
     if c.dtype is not input.dtype and not torch.is_autocast_enabled("cuda"):
         return False  # a float32 c stays float32
-    if hidden > _UNITS_OF_A_LAUNCH:
+    if not is_tracing():
         return True
-    # A trace would have to choose for all batch sizes.
-    if not is_tracing() and h.numel() > hidden * _ROWS_OF_A_LAUNCH:
-        return True
-    return records_gradients(input, h, c, parameters)
+    return hidden > _UNITS_OF_A_TRACE or records_gradients(input, h, c, parameters)
 
 
 def records_gradients(input: Tensor, h: Tensor, c: Tensor, parameters: list[Any]) -> bool:
-    """Whether autograd records this step. On a GPU, such a step should run as one autograd Node
-    (csrc/recurrent/layer/cell_step.cpp), in torch's kernels."""
+    """Whether autograd records this step."""
     return torch.is_grad_enabled() and any(
         t is not None and t.requires_grad for t in (*parameters, input, h, c)
     )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .._check.tensors import check_dense
-from ._cell_choice import records_gradients, torchs_is_faster
+from ._cell_choice import torchs_is_faster
 from ._check import check_dtype, check_same_dtype
 from ._tracers import NotScripted, fx_leaf, is_tracing
 
@@ -19,8 +19,8 @@ __all__ = ["GRU_CELL", "LSTM_CELL", "RNN_CELL", "CellFront", "TorchCell"]
 # check and unpack lists of parameters at every call.
 _layer = torch.ops.treadle.recurrent_layer.default
 
-# A step of torch's cells, with fewer autograd nodes on a GPU.
-_step_of_one_node: Callable[..., list[Tensor]] = torch.ops.treadle.cell_step.default
+# A step of torch's cells on a GPU: one autograd node, and for few rows treadle's kernels.
+_cell_step: Callable[..., list[Tensor]] = torch.ops.treadle.cell_step.default
 
 # With this algorithm, float32 products follow torch's TF32 setting for matrix products, as in
 # torch's cells. The products of layers follow torch's setting for cuDNN.
@@ -116,8 +116,8 @@ def _torchs_lstm_rows(
     input: Tensor, h: Tensor, c: Tensor, *parameters: Tensor
 ) -> tuple[Tensor, Tensor]:
     _check_rows(input, h, c)
-    if input.is_cuda and not is_tracing() and records_gradients(input, h, c, [*parameters]):
-        new_h, new_c = _step_of_one_node(input, h, c, *parameters, cell="lstm")
+    if input.is_cuda and not is_tracing():
+        new_h, new_c = _cell_step(input, h, c, *parameters, cell="lstm")
         return new_h, new_c
     return torch.lstm_cell(input, (h, c), *parameters)
 
@@ -143,8 +143,8 @@ def _step_of_h(
         input, h = input.unsqueeze(0), h.unsqueeze(0)
     if torchs_is_faster(kind, cell.hidden_size, input, h, h, parameters):
         _check_rows(input, h, h)
-        if input.is_cuda and not is_tracing() and records_gradients(input, h, h, parameters):
-            (new_h,) = _step_of_one_node(input, h, None, *parameters, cell=kind)
+        if input.is_cuda and not is_tracing():
+            (new_h,) = _cell_step(input, h, None, *parameters, cell=kind)
         else:
             new_h = torchs(input, h, *parameters)
     else:
@@ -204,10 +204,9 @@ class TorchCell(NotScripted):
 
             Where torch's op is faster, it runs instead of treadle's. On a CPU, it is faster under
             autocast, for RNN cells of most sizes, for GRU cells and single rows without gradients,
-            and in half types with H > 64 if the CPU multiplies them in hardware. On a GPU, it is
-            faster with H > 512, with B > 32, and in calls that record gradients, which run torch's
-            kernels in one autograd node. Under torch.compile, vmap or forward-mode AD on a GPU,
-            and for a float32 ``c`` with half-precision inputs, treadle's op runs.
+            and in half types with H > 64 if the CPU multiplies them in hardware. On a GPU, torch's
+            kernels run with B > 32. There, under torch.compile, vmap or forward-mode
+            AD, and for a float32 ``c`` with half-precision inputs, treadle's op of layers runs.
 
         Raises:
             ValueError, RuntimeError, TypeError, AttributeError: the errors of torch's cell.

@@ -10,7 +10,14 @@ from torch import Tensor, nn
 
 from .._check.tensors import dtype_name
 from .._formula.cell import Cell
-from ._check import check_bool, check_count, check_dtype, check_groups, check_probability
+from ._check import (
+    HALVES,
+    check_bool,
+    check_count,
+    check_dtype,
+    check_groups,
+    check_probability,
+)
 from ._sequence import Front, Options, SequenceLayers, States
 from ._tracers import differs
 
@@ -41,23 +48,56 @@ class CellFront(Front):
                 "support this argument"
             )
         data, batch_sizes = input if len(input) == 2 else (*input, None)
+        parameters, values = self._divided(layer, net[0])
+        starts = _joined(self.name, self.states, states or ())
+        others = _joined(self.name, self.reset_states, options.reset_hx)
+        if values is not None:
+            if options.reset is not None and not others:
+                others = [torch.zeros_like(start) for start in starts]
+            starts, others = _with_values(starts, values), _with_values(others, values)
         found = self.op(
             data,
             batch_sizes,
-            _joined(self.name, self.states, states or ()),
-            *net,
+            starts,
+            parameters,
+            *net[1:],
             *(rest or (False,)),
             cell=self.cell.key,
             recompute=layer.recompute,
             reset=options.reset,
-            reset_hx=_joined(self.name, self.reset_states, options.reset_hx) or None,
+            reset_hx=others or None,
             lengths=options.lengths,
         )
-        if len(self.cell.states) < 2:
+        if len(self.cell.parts) < 2:
             return found
         output, h, c = found
+        states = c.chunk(len(self.cell.parts), -1)[: len(self.cell.states)]
         # Copies, because torch does not let a caller change the results of chunk in place.
-        return (output, h, *(part.clone() for part in c.chunk(len(self.cell.states), -1)))
+        return (output, h, *(state.clone() for state in states))
+
+    def _divided(self, layer: Any, parameters: list[Tensor]) -> tuple[list[Tensor], Tensor | None]:
+        """The op's parameters, and the cell's V values [num_layers * D, V * H], or None."""
+        if not self.cell.values:
+            return parameters, None
+        own = 4 if layer.bias else 2
+        each = own + len(self.cell.values)
+        at = range(0, len(parameters), each)
+        values = torch.stack([torch.cat(parameters[i + own : i + each]) for i in at])
+        return [p for i in at for p in parameters[i : i + own]], values
+
+    def op_makes_zeros(self, input: Tensor) -> bool:
+        return not self.cell.values and super().op_makes_zeros(input)
+
+
+def _with_values(states: list[Tensor], values: Tensor) -> list[Tensor]:
+    """h and c for the op, where c also has the values. If h is the only state, c begins with h."""
+    if not states:
+        return []
+    h = states[0]
+    # Between steps, h of half types is in float32.
+    c = states[1] if len(states) > 1 else h.float() if h.dtype in HALVES else h
+    wide = values.to(c.dtype).view(len(values), *[1] * (c.dim() - 2), -1)
+    return [h, torch.cat([c, wide.expand(*c.shape[:-1], -1)], -1)]
 
 
 def _joined(name: str, names: tuple[str, ...], states: States) -> list[Tensor]:
@@ -95,7 +135,8 @@ class Recurrent(SequenceLayers, nn.Module):
     [G_i H, I] and ``bias_ih_l0`` [G_i H] have a block of H rows for each of the G_i gates that are
     computed from the input. ``weight_hh_l0`` [G_h H, H / groups] and ``bias_hh_l0`` [G_h H] have a
     block for each of the G_h gates that are computed from h. Blocks are in the order of
-    ``cell.gates``. Initial values are drawn from the uniform distribution over ±1/sqrt(H).
+    ``cell.gates``. Each of the cell's learned values is a parameter [H], such as ``decay_l0`` for
+    ``values=("decay",)``. All are drawn from the uniform distribution over ±1/sqrt(H).
 
     A call takes and returns ``h`` or, if the cell has other states, a tuple of h and these states.
     Each is [num_layers * D, B, H], where D is 2 if bidirectional, else 1.
@@ -148,10 +189,11 @@ class Recurrent(SequenceLayers, nn.Module):
                     "weight_hh": (cell.state_gates * hidden_size, hidden_size // groups),
                     "bias_ih": (cell.input_gates * hidden_size,),
                     "bias_hh": (cell.state_gates * hidden_size,),
+                    **{value: (hidden_size,) for value in cell.values},
                 }
                 names = []
                 for name, shape in shapes.items():
-                    if name.startswith("bias") and not bias:
+                    if name in ("bias_ih", "bias_hh") and not bias:
                         continue
                     names.append(f"{name}_l{layer}{suffix}")
                     value = torch.empty(shape, device=device, dtype=dtype)

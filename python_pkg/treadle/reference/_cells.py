@@ -189,9 +189,9 @@ def formula_cell(
         weight_ih: [G_i H, I]; weight_hh: [G_h H, H]; bias_ih: [G_i H] or None; bias_hh: [G_h H] or
             None. G_i gates have a product with the input, and G_h gates have a product with h.
         old_h: [B, H].
-        old_cell: [B, K H], the cell's K states besides h, side by side. For a cell without such
-            states it is [B, H], ``old_h`` before it was rounded. It has the dtype of ``input`` or a
-            wider one, in which the formula is computed.
+        old_cell: [B, K H], the K parts of the cell's c side by side (``cell.parts``): its states
+            besides h, or ``old_h`` before it was rounded, and then its values. It has the dtype of
+            ``input`` or a wider one, in which the formula is computed.
 
     Returns:
         ``new_h`` [B, H] in the dtype of ``input`` (under autocast: of the matrix product), and
@@ -204,9 +204,9 @@ def formula_cell(
     # Gates without a product with the input come first; gates without a product with h come last.
     sums = F.pad(of_input.to(wide), (before, 0)) + F.pad(of_h.to(wide), (0, after))
     given = dict(zip(cell.gates, sums.chunk(gates, dim=-1), strict=True))
-    states = cell.states or ("h",)
-    given |= zip(states, old_cell.to(wide).chunk(len(states), -1), strict=True)
+    given |= zip(cell.parts, old_cell.to(wide).chunk(len(cell.parts), -1), strict=True)
     found = cell.forward(**given)
     new_h, *rest = found if cell.states else (found, found)
+    rest += [given[value] for value in cell.values]
     new_cell = torch.cat([value.expand_as(new_h) for value in rest], -1)
     return new_h.to(of_input.dtype), new_cell.to(old_cell.dtype)

@@ -64,7 +64,8 @@ def recurrent_layer(
         batch_sizes: [T], int64 on the CPU, the number of rows of each step of a packed batch; or
             None.
         h0, c0: [D, B, H]. For a GRU, an RNN, or a Cell whose only state is h, c0 is the unrounded
-            h0, in float32 with half types. For a Cell with K states besides h, c0 is [D, B, K H].
+            h0, in float32 with half types. For a Cell, c0 is [D, B, K H]: its K states besides h
+            (or the unrounded h0) and values.
         weight_ih: [D, GH, I], where G is 4 for LSTM, 3 for GRU and LLTM, and 1 for RNN. The blocks
             of H rows are in the order of the cell's gates. The weights and biases of a Cell are
             those of :class:`treadle.nn.Recurrent`, with the leading dimension D.

@@ -39,13 +39,21 @@ def coupled(f: Any, g: Any, o: Any, c: Any) -> Any:
     return torch.sigmoid(o + 0.2 * c) * c, c
 
 
+def decaying(a: Any, h: Any, decay: Any) -> Any:
+    """A cell without states besides h, but with a learned value."""
+    keep = torch.sigmoid(decay)
+    return keep * h + (1 - keep) * torch.tanh(a)
+
+
 LSTM = Cell("lstm", gates=("i", "f", "g", "o"), states=("c",), forward=lstm)
 GRU = Cell("gru", gates=("n_h", "r", "z", "n_x"), only_state="n_h", only_input="n_x", forward=gru)
 LIGRU = Cell("ligru", gates=("a", "z"), forward=ligru)
 FAST = Cell("fast", gates=("a",), forward=fast)
 SLSTM = CELLS["SLSTM"]
 COUPLED = Cell("coupled", gates=("f", "g", "o"), states=("c",), forward=coupled)
-EACH = (LSTM, GRU, LIGRU, FAST, COUPLED, SLSTM)
+DECAYING = Cell("decaying", gates=("a",), values=("decay",), forward=decaying)
+PEEPHOLE = CELLS["PeepholeLSTM"]
+EACH = (LSTM, GRU, LIGRU, FAST, COUPLED, SLSTM, DECAYING, PEEPHOLE)
 
 
 def with_weights_of(layer: Any, cell: Cell) -> treadle.nn.Recurrent:

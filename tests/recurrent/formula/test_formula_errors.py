@@ -39,8 +39,7 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a state like a gate": (
         {"states": ("a",), "forward": lambda a: (a, a)},
         ValueError,
-        "Cell: names of gates and states must differ from each other and from h, got ('a',) and "
-        "('a',)",
+        "Cell: names of gates, states and values must differ from each other and from h, got a, a",
     ),
     "gates as bytes": (
         {"gates": b"ab"},
@@ -81,18 +80,35 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "equal gates": (
         {"gates": ("a", "a")},
         ValueError,
-        "Cell: names of gates and states must differ from each other and from h, got ('a', 'a') "
-        "and ()",
+        "Cell: names of gates, states and values must differ from each other and from h, got a, a",
     ),
     "a gate called h": (
         {"gates": ("h",)},
         ValueError,
-        "Cell: names of gates and states must differ from each other and from h, got ('h',) and ()",
+        "Cell: names of gates, states and values must differ from each other and from h, got h",
     ),
-    "four states": (
-        {"states": ("c", "n", "m", "k")},
+    "a value with the name of a state": (
+        {"states": ("c",), "values": ("c",)},
         ValueError,
-        "Cell: states must name at most three states besides h, got ['c', 'n', 'm', 'k']",
+        "Cell: names of gates, states and values must differ from each other and from h, got a, c, "
+        "c",
+    ),
+    "a value with the name of a weight": (
+        {"values": ("weight_hh",)},
+        ValueError,
+        "Cell: values must not have the name of another parameter, got 'weight_hh'",
+    ),
+    "five states": (
+        {"states": ("c", "n", "m", "k", "l")},
+        ValueError,
+        "Cell: states and values must be at most four names together, counting h if there are no "
+        "other states, got ['c', 'n', 'm', 'k', 'l']",
+    ),
+    "four values besides h": (
+        {"values": ("p", "q", "r", "s")},
+        ValueError,
+        "Cell: states and values must be at most four names together, counting h if there are no "
+        "other states, got ['h', 'p', 'q', 'r', 's']",
     ),
     "half of the pair": (
         {"gates": ("a", "b"), "only_input": "a"},
@@ -166,8 +182,8 @@ FORMULAS: dict[str, tuple[Callable[[Any, Any], Any], type[Exception], str]] = {
     "tensor": (
         lambda a, h: a * torch.ones(3),
         TypeError,
-        "a formula may use only its arguments and numbers, got Tensor: pass learned values through "
-        "a gate",
+        "a formula may use only its arguments and numbers, got Tensor: name learned values in "
+        "Cell's argument values",
     ),
     "math": (
         lambda a, h: math.exp(a),

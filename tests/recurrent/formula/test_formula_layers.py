@@ -26,18 +26,37 @@ EACH_DEVICE = pytest.mark.parametrize("device", DEVICES)
 DOUBLE: dict[str, Any] = {"dtype": torch.float64}
 
 
-def loop(layer: treadle.nn.Recurrent, x: Tensor, *states: Tensor, **options: Any) -> Any:
-    """Output, h_n and c_n of one layer, computed by treadle.reference."""
+def loop(
+    layer: treadle.nn.Recurrent, x: Tensor, *states: Tensor, starts: Any = None, **options: Any
+) -> Any:
+    """Output, h_n and c_n of one layer, computed by treadle.reference. ``starts`` are the states
+    after a reset."""
     suffixes = ("", "_reverse")[: 2 if layer.bidirectional else 1]
-    weights = [
-        torch.stack([getattr(layer, f"{name}_l0{suffix}") for suffix in suffixes])
-        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-    ]
-    zeros = x.new_zeros(len(suffixes), x.shape[1], layer.hidden_size)
-    h0, *rest = states or [zeros] * (1 + len(layer.cell.states))
-    c0 = torch.cat(rest or [h0], -1)
-    found = reference.recurrent_layer(x, None, h0, c0, *weights, cell=layer.cell, **options)
-    return (*found[:2], *found[2].chunk(max(len(rest), 1), -1))
+
+    def both(name: str) -> Tensor:
+        return torch.stack([getattr(layer, f"{name}_l0{suffix}") for suffix in suffixes])
+
+    def parts(h: Tensor, *rest: Tensor) -> Tensor:
+        values = [both(name).unsqueeze(1).expand_as(h) for name in layer.cell.values]
+        return torch.cat([*(rest or [h]), *values], -1)
+
+    weights = [both(name) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+    zeros = [x.new_zeros(len(suffixes), x.shape[1], layer.hidden_size)] * (
+        1 + len(layer.cell.states)
+    )
+    given, starts = states or zeros, starts or zeros
+    found = reference.recurrent_layer(
+        x,
+        None,
+        given[0],
+        parts(*given),
+        *weights,
+        cell=layer.cell,
+        reset_h=starts[0],
+        reset_c=parts(*starts),
+        **options,
+    )
+    return (*found[:2], *found[2].chunk(len(layer.cell.parts), -1))
 
 
 def gradients(results: Any, leaves: list[Tensor]) -> list[Tensor]:
@@ -123,11 +142,10 @@ def test_resets(cell: Cell, device: str, learned: bool) -> None:
         for _ in ("h", *cell.states)
     ]
     given = {"reset": reset}
-    expected = {"reset": reset.unsqueeze(-1)}
+    expected: dict[str, Any] = {"reset": reset.unsqueeze(-1)}
     if learned:
         given["reset_hx"] = tuple(starts) if cell.states else starts[0]
-        rest = starts[1:] or starts
-        expected |= {"reset_h": starts[0], "reset_c": torch.cat(rest, -1)}
+        expected["starts"] = starts
     leaves = [x, *layer.parameters(), *(starts if learned else [])]
     output, theirs = layer(x, **given)[0], loop(layer, x, **expected)[0]
     agree(output, theirs)

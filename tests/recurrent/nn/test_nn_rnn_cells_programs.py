@@ -156,10 +156,13 @@ def test_the_op_of_a_cell_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         given = [weight, weight, None, None]
         return _cell_choice.torchs_is_faster("lstm", hidden, x, h, state, given)
 
-    assert torchs(512) and torchs(1024, grad=False) and torchs(8, grad=False, rows=33)
-    assert not torchs(512, grad=False) and not torchs(1024, c=torch.float32)
-    with torch.no_grad():
-        assert not torchs(512) and torchs(1024)
+    assert torchs(512) and torchs(512, grad=False) and torchs(8, grad=False, rows=33)
+    assert not torchs(1024, c=torch.float32)
+    with monkeypatch.context() as patch:
+        patch.setattr(_cell_choice, "is_tracing", lambda: True)
+        assert torchs(512) and not torchs(512, grad=False) and torchs(513, grad=False)
+        with torch.no_grad():
+            assert not torchs(512)
     with forward_ad.dual_level():
         assert not torchs(512) and not torchs(1024)
     seen = []

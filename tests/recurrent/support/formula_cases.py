@@ -51,7 +51,7 @@ CELLS = (*formulas.CELLS.values(), SQUASHED, LEAKY)
 ARGUMENTS = (*layer_cases.TENSORS, 7)
 for _cell in CELLS:
     GATES[_cell.key], BLOCKS[_cell.key] = len(_cell.gates), _cell.state_gates
-    C_PARTS[_cell.key] = max(len(_cell.states), 1)
+    C_PARTS[_cell.key] = len(_cell.parts)
     layer_cases.ARGUMENTS[_cell.key], layer_cases.FORMULAS[_cell.key] = ARGUMENTS, _cell
 layer_cases.WITH_RELU.add(formulas.CELLS["LiGRU"].key)
 layer_cases.CHANGES[formulas.CELLS["SLSTM"].key] = away_from_ties

@@ -2,11 +2,13 @@
 
 from .ligru import LIGRU_CELL, LiGRU
 from .mgu import MGU, MGU_CELL
+from .peephole_lstm import PEEPHOLE_LSTM_CELL, PeepholeLSTM
 from .slstm import SLSTM, SLSTM_CELL
 
 CELLS = {
     "LiGRU": LIGRU_CELL,
     "MGU": MGU_CELL,
+    "PeepholeLSTM": PEEPHOLE_LSTM_CELL,
     "SLSTM": SLSTM_CELL,
 }
 
@@ -14,5 +16,6 @@ __all__ = [
     "CELLS",
     "LiGRU",
     "MGU",
+    "PeepholeLSTM",
     "SLSTM",
 ]

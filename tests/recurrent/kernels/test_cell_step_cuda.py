@@ -1,0 +1,173 @@
+"""treadle's kernels for cell_step, which run on a GPU for few rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.recurrent.kernels.persistent_calls import launches
+from tests.recurrent.layer.test_cell_step import (
+    EACH,
+    GATES,
+    TORCHS,
+    Arguments,
+    gradients,
+    leaves_of,
+    step,
+    torchs,
+    with_grad,
+)
+from tests.support.inputs import FLOATING, GPU
+from tests.support.rule import within_rule
+
+Sizes = tuple[int, int, int]  # B, I, H
+# The first sizes are multiples of 4, so the kernels read vectors. The other sizes have
+# parts of a block of rows, units or columns.
+SIZES = (
+    (1, 12, 64),
+    (9, 8, 36),
+    (32, 64, 128),
+    (16, 132, 260),
+    (16, 5, 7),
+    (3, 1, 4),
+    (11, 33, 6),
+)
+
+
+def made(cell: str, sizes: Sizes, dtype: torch.dtype, bias: bool = True) -> Arguments:
+    b, i, h = sizes
+    torch.manual_seed(0)
+    gates = GATES[cell] * h
+    shapes = [(b, i), (b, h), (b, h), (gates, i), (gates, h), (gates,), (gates,)]
+    # Weights are as large as in a trained net.
+    scales = [1.0, 1.0, 1.0, (i + h) ** -0.5, (i + h) ** -0.5, 1.0, 1.0]
+    found: Arguments = [
+        (torch.randn(shape, device="cuda") * scale).to(dtype)
+        for shape, scale in zip(shapes, scales, strict=True)
+    ]
+    if cell != "lstm":
+        found[2] = None
+    return found if bias else [*found[:5], None, None]
+
+
+def ran(given: Arguments, cell: str, which: tuple[int, ...] = tuple(range(7))) -> list[Tensor]:
+    arguments = with_grad(given, which)
+    out = step(cell, arguments)
+    return [*(t.detach() for t in out), *gradients(out, leaves_of(arguments))]
+
+
+@GPU
+@EACH
+@pytest.mark.parametrize("dtype", FLOATING)
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+def test_by_the_rule(cell: str, sizes: Sizes, dtype: torch.dtype, bias: bool) -> None:
+    given = made(cell, sizes, dtype, bias)
+    wide = [None if t is None else t.double() for t in given]
+    runs = [ran(given, cell)]
+    for arguments in (with_grad(wide), with_grad(given)):
+        out = torchs(cell, arguments)
+        runs.append([*(t.detach() for t in out), *gradients(out, leaves_of(arguments))])
+    states = 2 if cell == "lstm" else 1
+    for n, each in enumerate(zip(*runs, strict=True)):
+        within_rule(*each, gradient=n >= states, what=f"result {n}")
+    with torch.no_grad():
+        alone = step(cell, given)
+    assert all(torch.equal(a, b) for a, b in zip(alone, runs[0], strict=False))
+
+
+@GPU
+@EACH
+def test_launches(cell: str) -> None:
+    """A step is one launch, its backward pass two. With more rows, torch's kernels run."""
+    for rows, forward, both in ((32, 1, 3), (33, 0, 0)):
+        given = made(cell, (rows, 8, 12), torch.float32)
+        with torch.no_grad():
+            assert len(launches(lambda given=given: step(cell, given))) == forward
+        assert len(launches(lambda given=given: ran(given, cell))) == both
+
+
+@GPU
+@EACH
+@pytest.mark.parametrize("sizes", [(9, 8, 36), (11, 33, 6)], ids=str)
+def test_layouts_do_not_change_the_bits(cell: str, sizes: Sizes) -> None:
+    """Arguments that are not aligned, or whose rows or columns are strided."""
+    given = made(cell, sizes, torch.float32)
+    expected = ran(given, cell)
+
+    def misaligned(t: Tensor) -> Tensor:
+        wide = t.new_empty(t.numel() + 1)[1:].view(t.shape)
+        return wide.copy_(t)
+
+    def apart(t: Tensor) -> Tensor:
+        return t.new_empty(*t.shape[:-1], t.shape[-1] + 3)[..., : t.shape[-1]].copy_(t)
+
+    def transposed(t: Tensor) -> Tensor:
+        return t.t().contiguous().t()
+
+    for layout in (misaligned, apart, transposed):
+        found = ran([None if t is None else layout(t) for t in given], cell)
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True)), layout
+
+
+@GPU
+@EACH
+@pytest.mark.parametrize("sizes", [(9, 8, 36), (11, 33, 6)], ids=str)
+def test_each_gradient_alone(cell: str, sizes: Sizes) -> None:
+    given = made(cell, sizes, torch.float64)
+    every = ran(given, cell)
+    states = 2 if cell == "lstm" else 1
+    places = [n for n, t in enumerate(given) if t is not None]
+    # The weights always require grad: otherwise torch's op runs.
+    for n in places:
+        which = tuple(sorted({n, 3, 4}))
+        found = ran(given, cell, which)[states:]
+        for at, grad in zip(which, found, strict=True):
+            assert torch.equal(grad, every[states + places.index(at)]), (n, at)
+
+
+@GPU
+@EACH
+def test_memory_full_of_nan(cell: str) -> None:
+    """The kernels write every element of their results."""
+    given = made(cell, (9, 8, 36), torch.bfloat16)
+    expected = ran(given, cell)
+    with torch.utils.deterministic.fill_uninitialized_memory_as_nan():
+        found = ran(given, cell)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@GPU
+@EACH
+def test_a_step_in_a_graph(cell: str) -> None:
+    given = made(cell, (16, 8, 36), torch.float32)
+    arguments = with_grad(given)
+    ran(given, cell)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = step(cell, arguments)
+        found = [*out, *gradients(out, leaves_of(arguments))]
+    x = arguments[0]
+    assert x is not None
+    with torch.no_grad():
+        x.add_(1)
+    graph.replay()
+    given[0] = x.detach()
+    assert all(torch.equal(a, b) for a, b in zip(found, ran(given, cell), strict=True))
+
+
+@GPU
+@EACH
+def test_modules_use_them(cell: str) -> None:
+    import treadle
+
+    assert cell in TORCHS
+    modules = {"lstm": treadle.nn.LSTMCell, "gru": treadle.nn.GRUCell}
+    if cell in modules:
+        module = modules[cell](8, 12, device="cuda")
+    else:
+        module = treadle.nn.RNNCell(8, 12, nonlinearity=cell[4:], device="cuda")
+    x = torch.randn(5, 8, device="cuda")
+    names = [launch.kernel for launch in launches(lambda: module(x))]
+    assert len(names) == 1 and "cell_step_forward" in names[0], names
