@@ -33,8 +33,8 @@ _FEW_UNITS = 64
 # wider types, so are torch's RNN cell for every size and, without gradients, its GRU cell and
 # other cells with a single row.
 _SMALL_STEP = 1024
-# A trace of torch.jit contains an op for all batch sizes. Up to this H, it is treadle's.
-_UNITS_OF_A_TRACE = 512
+# Up to this number of rows, cell_step runs treadle's kernels, which are faster than torch's.
+_FEW_ROWS = 32
 
 _innermost_transform = torch._C._functorch.peek_interpreter_stack
 
@@ -46,7 +46,7 @@ def torchs_is_faster(
     is h. ``parameters`` has the weights, and biases or None."""
     if input.is_cpu:  # reading device.type takes five times as long
         return _on_a_cpu(kind, hidden, input, c, records_gradients(input, h, c, parameters))
-    return input.is_cuda and _on_a_gpu(hidden, input, h, c, parameters)
+    return input.is_cuda and _on_a_gpu(input, c)
 
 
 def _on_a_cpu(kind: str, hidden: int, input: Tensor, state: Tensor, training: bool) -> bool:
@@ -82,18 +82,22 @@ def _half_on_a_cpu(
     return dtype in IN_HARDWARE or (elements <= hidden and not training)
 
 
-def _on_a_gpu(hidden: int, input: Tensor, h: Tensor, c: Tensor, parameters: list[Any]) -> bool:
+def _on_a_gpu(input: Tensor, c: Tensor) -> bool:
     # cell_step has no forward mode and no rule for vmap, and does not support DTensors. Compiled
     # programs and exported graphs contain the op of layers.
     if torch.compiler.is_compiling() or type(input) is not Tensor:
         return False
     if _innermost_transform() is not None or forward_ad._current_level >= 0:
         return False
-    if c.dtype is not input.dtype and not torch.is_autocast_enabled("cuda"):
-        return False  # a float32 c stays float32
-    if not is_tracing():
-        return True
-    return hidden > _UNITS_OF_A_TRACE or records_gradients(input, h, c, parameters)
+    # A float32 c stays float32.
+    return c.dtype is input.dtype or torch.is_autocast_enabled("cuda")
+
+
+def takes_cell_step(input: Tensor, h: Tensor, c: Tensor, parameters: list[Any]) -> bool:
+    """Whether cell_step runs this step [B, I] faster than torch's op."""
+    if not input.is_cuda or is_tracing():  # a trace consists of torch's ops
+        return False
+    return h.size(0) <= _FEW_ROWS or records_gradients(input, h, c, parameters)
 
 
 def records_gradients(input: Tensor, h: Tensor, c: Tensor, parameters: list[Any]) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .._check.tensors import check_dense
-from ._cell_choice import torchs_is_faster
+from ._cell_choice import takes_cell_step, torchs_is_faster
 from ._check import check_dtype, check_same_dtype
 from ._tracers import NotScripted, fx_leaf, is_tracing
 
@@ -116,7 +116,7 @@ def _torchs_lstm_rows(
     input: Tensor, h: Tensor, c: Tensor, *parameters: Tensor
 ) -> tuple[Tensor, Tensor]:
     _check_rows(input, h, c)
-    if input.is_cuda and not is_tracing():
+    if takes_cell_step(input, h, c, [*parameters]):
         new_h, new_c = _cell_step(input, h, c, *parameters, cell="lstm")
         return new_h, new_c
     return torch.lstm_cell(input, (h, c), *parameters)
@@ -143,7 +143,7 @@ def _step_of_h(
         input, h = input.unsqueeze(0), h.unsqueeze(0)
     if torchs_is_faster(kind, cell.hidden_size, input, h, h, parameters):
         _check_rows(input, h, h)
-        if input.is_cuda and not is_tracing():
+        if takes_cell_step(input, h, h, parameters):
             (new_h,) = _cell_step(input, h, None, *parameters, cell=kind)
         else:
             new_h = torchs(input, h, *parameters)

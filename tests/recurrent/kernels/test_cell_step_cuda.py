@@ -129,12 +129,17 @@ def test_each_gradient_alone(cell: str, sizes: Sizes) -> None:
 
 @GPU
 @EACH
-def test_memory_full_of_nan(cell: str) -> None:
+def test_memory_full_of_nan(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels write every element of their results."""
     given = made(cell, (9, 8, 36), torch.bfloat16)
     expected = ran(given, cell)
-    with torch.utils.deterministic.fill_uninitialized_memory_as_nan():
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert bool(torch.empty(8, device="cuda").isnan().all())
         found = ran(given, cell)
+    finally:
+        torch.use_deterministic_algorithms(False)
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 

@@ -158,7 +158,7 @@ def test_autocast_is_torchs(cell: str, lower: torch.dtype, device: str) -> None:
         found = gradients(out, leaves_of(arguments))
         assert {t.dtype for t in found} == {torch.float32}
         runs.append([*(t.detach() for t in out), *found])
-    torch.testing.assert_close(*runs, rtol=0.03, atol=0.03)
+    torch.testing.assert_close(*runs, rtol=0.05, atol=0.05)
 
 
 @EACH

@@ -75,14 +75,21 @@ def test_sizes_and_dtypes_that_are_faster(calls: list[Any]) -> None:
             calls.clear()
             ours(x)
             assert len(calls) == int(torchs), (hidden, rows, dtype)
-        ours, theirs, x = made(dtype=torch.float32)
-        with torch.autocast("cpu", BF16):
-            calls.clear()
-            found, expected = flat(ours(x)), flat(theirs(x))
-        assert len(calls) == 1 and all(map(torch.equal, found, expected))
         gru, _ = pair("GRU", FEATURES, H, dtype=BF16)
+        calls.clear()
         gru(x.bfloat16())
-        assert len(calls) == 1
+        assert calls == []
+
+
+@pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() != "AVX512",
+    reason="torch.lstm under autocast raises on this CPU",
+)
+def test_autocast(calls: list[Any]) -> None:
+    ours, theirs, x = made(dtype=torch.float32)
+    with torch.no_grad(), torch.autocast("cpu", BF16):
+        found, expected = flat(ours(x)), flat(theirs(x))
+    assert len(calls) == 1 and all(map(torch.equal, found, expected))
 
 
 def test_a_cpu_without_such_hardware(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

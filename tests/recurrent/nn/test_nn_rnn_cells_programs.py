@@ -133,43 +133,48 @@ def test_mapped_over_the_input_alone(kind: str, dtype: torch.dtype, hidden: int)
 
 
 class SaysCuda:
-    """Stands for a GPU tensor. Has only the attributes that decide whether a cell runs torch's
-    op."""
+    """Stands for a GPU tensor [B, H]. Has only the attributes that decide which op runs a cell."""
 
     is_cpu, is_cuda = False, True
 
-    def __init__(self, dtype: torch.dtype, requires_grad: bool, size: int = 0) -> None:
-        self.dtype, self.requires_grad, self.size = dtype, requires_grad, size
+    def __init__(self, dtype: torch.dtype, requires_grad: bool = False, rows: int = 32) -> None:
+        self.dtype, self.requires_grad, self.rows = dtype, requires_grad, rows
 
-    def numel(self) -> int:
-        return self.size
+    def size(self, dim: int) -> int:
+        return (self.rows, 8)[dim]
 
 
 def test_the_op_of_a_cell_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_cell_choice, "Tensor", SaysCuda)
 
-    def torchs(
-        hidden: int, grad: bool = True, c: torch.dtype = torch.bfloat16, rows: int = 32
-    ) -> bool:
-        x, weight = (SaysCuda(torch.bfloat16, g) for g in (False, grad))
-        h, state = (SaysCuda(dtype, False, rows * hidden) for dtype in (torch.bfloat16, c))
-        given = [weight, weight, None, None]
-        return _cell_choice.torchs_is_faster("lstm", hidden, x, h, state, given)
+    def torchs(c: torch.dtype = torch.bfloat16) -> bool:
+        x: Any = SaysCuda(torch.bfloat16)
+        state: Any = SaysCuda(c)
+        return _cell_choice.torchs_is_faster("lstm", 8, x, x, state, [])
 
-    assert torchs(512) and torchs(512, grad=False) and torchs(8, grad=False, rows=33)
-    assert not torchs(1024, c=torch.float32)
-    with monkeypatch.context() as patch:
-        patch.setattr(_cell_choice, "is_tracing", lambda: True)
-        assert torchs(512) and not torchs(512, grad=False) and torchs(513, grad=False)
-        with torch.no_grad():
-            assert not torchs(512)
+    assert torchs() and not torchs(torch.float32)
     with forward_ad.dual_level():
-        assert not torchs(512) and not torchs(1024)
+        assert not torchs()
     seen = []
-    vmap(lambda t: seen.append(torchs(1024)) or t)(torch.zeros(2))  # type: ignore[func-returns-value]
+    vmap(lambda t: seen.append(torchs()) or t)(torch.zeros(2))  # type: ignore[func-returns-value]
     assert seen == [False]
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    assert not torchs(1024)
+    assert not torchs()
+
+
+def test_steps_that_cell_step_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def takes(rows: int, grad: bool = False) -> bool:
+        h: Any = SaysCuda(torch.float32, rows=rows)
+        weight: Any = SaysCuda(torch.float32, grad)
+        return _cell_choice.takes_cell_step(h, h, h, [weight, None])
+
+    assert takes(32) and not takes(33) and takes(33, grad=True)
+    with torch.no_grad():
+        assert takes(32) and not takes(33, grad=True)
+    monkeypatch.setattr(_cell_choice, "is_tracing", lambda: True)
+    assert not takes(32)
+    h = torch.zeros(2, 3)
+    assert not _cell_choice.takes_cell_step(h, h, h, [])
 
 
 @EACH
