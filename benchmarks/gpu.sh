@@ -5,7 +5,8 @@
 #
 #   test [PYTEST ARGUMENTS]     the tests that run on CUDA (default: -n 8 -m cuda tests)
 #   sanitize [OPS]              compute-sanitizer's four tools, on benchmarks/sanitize.py; OPS may
-#                               include c_api (kernels.h), algorithms (of recurrent layers), jax
+#                               include c_api (kernels.h), algorithms (of recurrent layers),
+#                               cell_step, jax
 #   bench [RUN.PY ARGUMENTS]    benchmarks/run.py, which writes JSON, a plot and a table
 #   mutants [RUN.PY ARGUMENTS]  tests/mutants/run.py, which builds each mutant and runs its tests
 #                               (--since COMMIT: only those that changed or whose file changed;
@@ -17,7 +18,7 @@
 set -uo pipefail
 
 usage() {
-  sed -n '2,17s/^# \{0,1\}//p' "$0"
+  sed -n '2,18s/^# \{0,1\}//p' "$0"
   exit 2
 }
 

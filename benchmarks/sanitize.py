@@ -1,9 +1,10 @@
 """Runs every op, or the named ones, on the GPU under compute-sanitizer; see gpu.sh.
 
-Three other names are accepted: `c_api` runs every function of kernels.h; `algorithms` runs
-recurrent_layer with each algorithm, on wider layers than those of the tests; `jax` runs
-treadle.jax, if JAX is installed. Without names, all ops and `c_api` run. A last argument K/N, such
-as 0/4, runs only every Nth case, beginning with case K, so that N processes share the cases.
+Four other names are accepted: `c_api` runs every function of kernels.h; `algorithms` runs
+recurrent_layer with each algorithm, on wider layers than those of the tests; `cell_step` runs steps
+of torch's cells with few rows; `jax` runs treadle.jax, if JAX is installed. Without names, all ops
+and `c_api` run. A last argument K/N, such as 0/4, runs only every Nth case, beginning with case K,
+so that N processes share the cases.
 
 The inputs are those of the tests: many dtypes, odd sizes, and strided, misaligned, broadcast and
 empty tensors. Ops run forward, backward, in place and into `out`. The tests check values; this
@@ -185,7 +186,24 @@ def run_algorithms(part: Part) -> int:
     return count
 
 
-OTHERS = {"c_api": run_c_api, "jax": run_jax, "algorithms": run_algorithms}
+def run_cell_step(part: Part) -> int:
+    from tests.recurrent.kernels import test_cell_step_cuda as steps
+    from tests.recurrent.layer.test_cell_step import TORCHS
+
+    count, floats = 0, [dtype for dtype in DTYPES if dtype.is_floating_point]
+    for cell, sizes, dtype in part.of_all(product(TORCHS, steps.SIZES, floats)):
+        steps.ran(steps.made(cell, sizes, dtype), cell)
+        count += 1
+    torch.cuda.synchronize()
+    return count
+
+
+OTHERS = {
+    "c_api": run_c_api,
+    "jax": run_jax,
+    "algorithms": run_algorithms,
+    "cell_step": run_cell_step,
+}
 
 
 def main() -> None:

@@ -22,7 +22,10 @@ def why_maybe_slower(module: nn.RNNBase | nn.RNNCellBase) -> str | None:
     weight = next(module.parameters())
     if isinstance(module, nn.RNNCellBase):
         slower = weight.device.type == "cuda"  # benchmarks/results/h200/h200-single-steps.json
-        reason = "on a GPU, inference with treadle's cells may be slower than with torch's"
+        reason = (
+            "on a GPU, inference of more than 32 rows may be slower with treadle's cells than with "
+            "torch's"
+        )
         return reason if slower else None
     if weight.device.type != "cuda" or weight.dtype not in DTYPES:
         return None

@@ -305,5 +305,8 @@ def test_cells_stay_on_a_gpu_where_only_what_is_faster_is_wanted(
     weight = torch.empty(0).as_subclass(OnGpu)
     found = replace(nn.Sequential(cell), only_if_faster=True)
     assert found.replaced == []
-    why = "on a GPU, inference with treadle's cells may be slower than with torch's"
+    why = (
+        "on a GPU, inference of more than 32 rows may be slower with treadle's cells than with "
+        "torch's"
+    )
     assert found.left == {"0": why}
