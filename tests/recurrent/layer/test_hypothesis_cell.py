@@ -3,7 +3,7 @@
 The error against float64 is at most twice that of the composition in the same dtype, plus 8 eps
 times the largest value. For gradients, it is at most three times that of the composition or the
 effect of rounding all arguments, whichever is larger, plus the same. In float64 the error is at
-most 1e-11 times the largest value.
+most 1e-11 times the largest value, plus 16 eps.
 """
 
 from __future__ import annotations
@@ -98,7 +98,11 @@ def close(
     largest = float(exact[finite].abs().max())
     found = (ours, plain) if near is None else (ours, plain, near)
     error, *others = (float((t - exact)[finite].abs().max()) for t in found)
-    allowed = 1e-11 * largest if fp64 else factor * max(others) + 8 * eps * largest
+    if fp64:
+        # The slope 1 - h^2 of a saturated tanh has an error of about eps in the reference, too.
+        allowed = 1e-11 * largest + 16 * eps
+    else:
+        allowed = factor * max(others) + 8 * eps * largest
     assert error <= allowed, f"{what}: error {error}, allowed {allowed}"
 
 
