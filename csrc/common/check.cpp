@@ -162,6 +162,15 @@ void check_composite_storage(const char* op, const char* argument, const Tensor&
   if (!is_fake(value) && value.has_storage()) check_storage(op, argument, value);
 }
 
+bool are_dense_keys(const c10::DispatchKeySet& keys) {
+  using c10::DispatchKey;
+  static const c10::DispatchKeySet dense(
+      {DispatchKey::CPU, DispatchKey::CUDA, DispatchKey::AutogradCPU, DispatchKey::AutogradCUDA,
+       DispatchKey::ADInplaceOrView, DispatchKey::BackendSelect});
+  // Compares bits: `keys - dense` would keep the backend bits.
+  return (keys.raw_repr() & ~dense.raw_repr()) == 0;
+}
+
 Tensor known_values(const Tensor& t) {
   const Tensor value = innermost(t);
   return is_fake(value) || value.is_meta() ? Tensor() : value;

@@ -51,6 +51,10 @@ void check_storage(const char* op, const char* argument, const Tensor& t);
 // A fake tensor is not checked, because it has no data.
 void check_composite_storage(const char* op, const char* argument, const Tensor& t);
 
+// Whether dispatch keys are those of plain CPU or CUDA tensors outside of modes and transforms, so
+// that a composite op may run below the dispatcher.
+bool are_dense_keys(const c10::DispatchKeySet& keys);
+
 // A tensor whose values a composite op may read: t without the wrappers of vmap and torch.func, and
 // therefore with all samples of a batch. Undefined if t is a fake or meta tensor, which has no
 // values.

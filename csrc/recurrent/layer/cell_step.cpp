@@ -4,6 +4,7 @@
 // which need one launch in the forward pass and two in the backward pass; otherwise torch's.
 #include "recurrent/layer/cell_step.h"
 
+#include <ATen/OpMathType.h>
 #include <ATen/functorch/DynamicLayer.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -79,6 +80,51 @@ GateGrads fused_gradients(CellKind cell, const variable_list& grads, const Tenso
   return {gate, gate, {}, {}, bias, bias};
 }
 
+// The same from the gates that treadle's kernels save, by ATen ops, which a mode or a tracer sees.
+GateGrads traced_gradients(CellKind cell, const variable_list& grads, const StepArguments& a,
+                           const Tensor& saved, bool has_biases) {
+  const auto dtype = saved.scalar_type(), wide = at::toOpMathType(dtype);
+  const auto widened = [&](const Tensor& t) { return t.defined() ? t.to(wide) : t; };
+  const auto slope = [](const Tensor& sigmoid) { return sigmoid * (1 - sigmoid); };
+  const Tensor all = saved.to(wide), grad_h = widened(grads[0]);
+  const std::vector<Tensor> g = all.chunk(cell_info(cell).gates, -1);
+  Tensor of_x, of_h, h, c;
+  if (cell == CellKind::kLstm) {
+    const Tensor i = g[0].sigmoid(), f = g[1].sigmoid(), n = g[2].tanh(), o = g[3].sigmoid();
+    const Tensor old_c = a.c.to(wide), t = (f * old_c + i * n).tanh();
+    const Tensor of_output = grad_h.defined() ? grad_h : at::zeros_like(i);
+    const Tensor through = of_output * o * (1 - t * t);
+    const Tensor of_c = grads[1].defined() ? through + grads[1].to(wide) : through;
+    of_x = of_h = at::cat({of_c * n * slope(i), of_c * old_c * slope(f), of_c * i * (1 - n * n),
+                           of_output * t * slope(o)},
+                          -1);
+    c = of_c * f;
+  } else if (cell == CellKind::kGru) {
+    const Tensor r = g[1].sigmoid(), z = g[2].sigmoid(), n = (g[3] + r * g[0]).tanh();
+    const Tensor of_n = grad_h * (1 - z) * (1 - n * n);
+    const Tensor of_r = of_n * g[0] * slope(r), of_z = grad_h * (a.h.to(wide) - n) * slope(z);
+    of_x = at::cat({of_r, of_z, of_n}, -1);
+    of_h = at::cat({of_r, of_z, of_n * r}, -1);
+    h = grad_h * z;
+  } else {
+    of_x = of_h = cell == CellKind::kRnnTanh ? at::tanh_backward(grad_h, all.tanh())
+                                             : at::threshold_backward(grad_h, all, 0);
+  }
+  const auto narrowed = [&](const Tensor& t) { return t.defined() ? t.to(dtype) : t; };
+  const auto sum = [&](const Tensor& t) { return has_biases ? t.sum(0).to(dtype) : Tensor(); };
+  return {narrowed(of_x), narrowed(of_h), narrowed(h), narrowed(c), sum(of_x), sum(of_h)};
+}
+
+// Whether no mode and no tracer must see the ops of this step.
+bool are_dense(const variable_list& tensors) {
+  const auto local = c10::impl::tls_local_dispatch_key_set();
+  c10::DispatchKeySet keys = local.included_;
+  for (const Tensor& t : tensors) {
+    if (t.defined()) keys = keys | t.key_set();
+  }
+  return are_dense_keys(keys - local.excluded_);
+}
+
 // ---- derivatives
 
 // Gradients that can be differentiated again.
@@ -110,14 +156,14 @@ variable_list differentiable_gradients(CellKind cell, const variable_list& grads
 }
 
 struct CellStepBackward : OpNode<CellStepBackward, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
-                                 Tensor, Output, Tensor, std::string> {
+                                 Tensor, Output, Tensor, std::string, bool> {
   static constexpr const char* kName = "CellStepBackward";
 
   static variable_list backward(const variable_list& grads, const Need& need, const Tensor& input,
                                 const Tensor& h, const Tensor& c, const Tensor& weight_ih,
                                 const Tensor& weight_hh, const Tensor& bias_ih,
                                 const Tensor& bias_hh, const Tensor& state, const Tensor& workspace,
-                                const std::string& name) {
+                                const std::string& name, bool by_kernels) {
     const CellKind cell = find_cell(kStepOp, name);
     const StepArguments arguments{input, h, c, weight_ih, weight_hh, bias_ih, bias_hh};
     // If the backward pass runs under autocast, a product below autograd would put a copy of a
@@ -127,11 +173,13 @@ struct CellStepBackward : OpNode<CellStepBackward, Tensor, Tensor, Tensor, Tenso
       return differentiable_gradients(cell, grads, need, arguments);
     }
     at::AutoDispatchBelowADInplaceOrView guard;
-    if (kernels_take(cell, arguments)) {
+    if (by_kernels && are_dense(arguments.list()) && are_dense(grads)) {
       return cell_step_kernels()->backward(cell, arguments, workspace, grads, need);
     }
-    const GateGrads of =
-        fused_gradients(cell, grads, c, state, workspace, /*has_biases=*/need[5] || need[6]);
+    const bool has_biases = need[5] || need[6];
+    const GateGrads of = by_kernels
+                             ? traced_gradients(cell, grads, arguments, workspace, has_biases)
+                             : fused_gradients(cell, grads, c, state, workspace, has_biases);
     variable_list result(need.size());
     if (need[0]) result[0] = at::mm(of.of_x, weight_ih);
     if (need[1]) {
@@ -161,6 +209,7 @@ bool fits(CellKind cell, const StepArguments& a) {
     const bool symbolic = t.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
     if (!t.is_cuda() || !same || symbolic || t.numel() == 0) return false;
   }
+  if (!are_dense(a.list())) return false;
   if (a.input.dim() != 2 || a.h.dim() != 2) return false;
   const int64_t rows = a.h.size(0), hidden = a.h.size(1);
   const int64_t of_x = cell_info(cell).input_gates * hidden;
@@ -193,14 +242,15 @@ std::vector<Tensor> cell_step_autograd(const StepArguments& a, CellKind cell) {
   }
   // If weights are frozen, torch's op does not save input and h, so they may be written over.
   if (!a.weight_ih.requires_grad() || !a.weight_hh.requires_grad()) return torchs_step(cell, a);
+  const bool by_kernels = kernels_take(cell, a);
   {
     at::AutoDispatchBelowADInplaceOrView guard;
-    found = kernels_take(cell, a) ? cell_step_kernels()->forward(cell, a, /*training=*/true)
-                                  : fused_step(cell, a);
+    found =
+        by_kernels ? cell_step_kernels()->forward(cell, a, /*training=*/true) : fused_step(cell, a);
   }
   set_history(found.states, node);
   node->save(a.input, a.h, a.c, a.weight_ih, a.weight_hh, a.bias_ih, a.bias_hh, found.result,
-             found.workspace, cell_info(cell).name);
+             found.workspace, cell_info(cell).name, by_kernels);
   return found.states;
 }
 

@@ -5,6 +5,8 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 
+#include "common/check.h"
+
 namespace treadle {
 
 LayerInference& layer_inference(c10::DeviceType device) {
@@ -13,15 +15,6 @@ LayerInference& layer_inference(c10::DeviceType device) {
 }
 
 // ---- which calls run as a stack
-
-static bool known(const c10::DispatchKeySet& keys) {
-  using c10::DispatchKey;
-  static const c10::DispatchKeySet dense(
-      {DispatchKey::CPU, DispatchKey::CUDA, DispatchKey::AutogradCPU, DispatchKey::AutogradCUDA,
-       DispatchKey::ADInplaceOrView, DispatchKey::BackendSelect});
-  // Compares bits: `keys - dense` would keep the backend bits.
-  return (keys.raw_repr() & ~dense.raw_repr()) == 0;
-}
 
 bool is_plain(const Tensor& input, const OptionalTensor& batch_sizes, const Layers& a) {
   if (a.cells || a.lengths || (a.dropout != 0 && a.train && a.num_layers > 1)) return false;
@@ -39,7 +32,7 @@ bool is_plain(const Tensor& input, const OptionalTensor& batch_sizes, const Laye
   for (const at::TensorList list : {a.hx, a.params, a.reset_hx}) {
     for (const Tensor& t : list) see(t);
   }
-  return !derivatives && known(keys - local.excluded_);
+  return !derivatives && are_dense_keys(keys - local.excluded_);
 }
 
 // ---- views of parts of tensors. as_strided is one call of the dispatcher; narrow() makes three.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from tests.recurrent.kernels.persistent_calls import launches
 from tests.recurrent.layer.test_cell_step import (
@@ -160,6 +161,20 @@ def test_a_step_in_a_graph(cell: str) -> None:
     graph.replay()
     given[0] = x.detach()
     assert all(torch.equal(a, b) for a, b in zip(found, ran(given, cell), strict=True))
+
+
+@GPU
+@EACH
+def test_a_mode_sees_the_backward_pass(cell: str) -> None:
+    """A step that ran in treadle's kernels has a backward pass of ATen ops under a mode."""
+    given = made(cell, (9, 8, 36), torch.float64)
+    expected = ran(given, cell)
+    arguments = with_grad(given)
+    out = step(cell, arguments)
+    with FlopCounterMode(display=False) as counter:
+        grads = gradients(out, leaves_of(arguments))
+    assert counter.get_total_flops() > 0
+    torch.testing.assert_close([*out, *grads], expected, rtol=1e-11, atol=1e-11)
 
 
 @GPU

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
 
 import treadle  # noqa: F401  # registers the ops
 from tests.support.inputs import DEVICES, FLOATING
@@ -266,6 +268,32 @@ def test_wrong_sizes_raise_torchs_error(cell: str, device: str) -> None:
                 run(cell, wrong)
             texts.append(repr(raised.value))
         assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("cell", [cell for cell in TORCHS if cell != "gru"])
+@pytest.mark.parametrize("grad", [True, False])
+def test_fake_tensors_of_a_gpu(cell: str, grad: bool) -> None:
+    """torch can compute the sizes of results on a machine without a GPU, except for a GRU cell."""
+    with FakeTensorMode(), torch.set_grad_enabled(grad):
+        given = [
+            None if t is None else torch.empty(t.shape, device="cuda") for t in made(cell, "cpu")
+        ]
+        arguments = with_grad(given)
+        out = step(cell, arguments)
+        assert [t.shape for t in out] == [(B, H)] * (2 if cell == "lstm" else 1)
+        assert all(t.device.type == "cuda" for t in out)
+
+
+@EACH
+@EACH_DEVICE
+def test_a_mode_sees_torchs_ops(cell: str, device: str) -> None:
+    found = []
+    for run in (step, torchs):
+        arguments = with_grad(made(cell, device))
+        with FlopCounterMode(display=False) as counter:
+            gradients(run(cell, arguments), leaves_of(arguments))
+        found.append(counter.get_total_flops())
+    assert found[0] == found[1] > 0
 
 
 def test_messages() -> None:

@@ -2,13 +2,13 @@
 
 from .ligru import LIGRU_CELL, LiGRU
 from .mgu import MGU, MGU_CELL
-from .peephole_lstm import PEEPHOLE_LSTM_CELL, PeepholeLSTM
+from .peepholelstm import PEEPHOLELSTM_CELL, PeepholeLSTM
 from .slstm import SLSTM, SLSTM_CELL
 
 CELLS = {
     "LiGRU": LIGRU_CELL,
     "MGU": MGU_CELL,
-    "PeepholeLSTM": PEEPHOLE_LSTM_CELL,
+    "PeepholeLSTM": PEEPHOLELSTM_CELL,
     "SLSTM": SLSTM_CELL,
 }
 

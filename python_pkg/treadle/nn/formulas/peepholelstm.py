@@ -9,7 +9,7 @@ import torch
 from ..._formula.cell import Cell
 from ..recurrent import Recurrent
 
-__all__ = ["PEEPHOLE_LSTM_CELL", "PeepholeLSTM"]
+__all__ = ["PEEPHOLELSTM_CELL", "PeepholeLSTM"]
 
 
 def _peephole_lstm(
@@ -20,7 +20,7 @@ def _peephole_lstm(
     return torch.sigmoid(o + weight_co * c) * torch.tanh(c), c
 
 
-PEEPHOLE_LSTM_CELL = Cell(
+PEEPHOLELSTM_CELL = Cell(
     "PeepholeLSTM",
     gates=("i", "f", "g", "o"),
     states=("c",),
@@ -55,4 +55,4 @@ class PeepholeLSTM(Recurrent):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(PEEPHOLE_LSTM_CELL, *args, **kwargs)
+        super().__init__(PEEPHOLELSTM_CELL, *args, **kwargs)
