@@ -10,7 +10,6 @@
 namespace treadle {
 namespace {
 
-constexpr const char* kStepOp = "cell_step";
 // Elements of a vector load, if the sizes are multiples of it.
 constexpr int64_t kVector = 4;
 
@@ -58,7 +57,7 @@ struct Readable {
   }
 };
 
-bool take(CellKind, const StepArguments& a) {
+bool take(const StepArguments& a) {
   const auto dtype = a.input.scalar_type();
   const bool known =
       dtype == at::kDouble || dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16;

@@ -19,8 +19,6 @@ const CellStepKernels*& cell_step_kernels() {
 
 namespace {
 
-constexpr const char* kStepOp = "cell_step";
-
 std::vector<Tensor> torchs_step(CellKind cell, const StepArguments& a) {
   const auto bias_ih = optional(a.bias_ih), bias_hh = optional(a.bias_hh);
   if (cell == CellKind::kLstm) {
@@ -52,8 +50,8 @@ StepValues fused_step(CellKind cell, const StepArguments& a) {
   return {{h}, h, {}};
 }
 
-bool kernels_take(CellKind cell, const StepArguments& a) {
-  return cell_step_kernels() != nullptr && cell_step_kernels()->take(cell, a);
+bool kernels_take(const StepArguments& a) {
+  return cell_step_kernels() != nullptr && cell_step_kernels()->take(a);
 }
 
 struct GateGrads {
@@ -224,7 +222,7 @@ bool fits(CellKind cell, const StepArguments& a) {
 
 // A step below autograd.
 std::vector<Tensor> cell_step_cuda(const StepArguments& a, CellKind cell) {
-  if (!fits(cell, a) || !kernels_take(cell, a)) return torchs_step(cell, a);
+  if (!fits(cell, a) || !kernels_take(a)) return torchs_step(cell, a);
   return cell_step_kernels()->forward(cell, a, /*training=*/false).states;
 }
 
@@ -242,7 +240,7 @@ std::vector<Tensor> cell_step_autograd(const StepArguments& a, CellKind cell) {
   }
   // If weights are frozen, torch's op does not save input and h, so they may be written over.
   if (!a.weight_ih.requires_grad() || !a.weight_hh.requires_grad()) return torchs_step(cell, a);
-  const bool by_kernels = kernels_take(cell, a);
+  const bool by_kernels = kernels_take(a);
   {
     at::AutoDispatchBelowADInplaceOrView guard;
     found =

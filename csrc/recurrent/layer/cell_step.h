@@ -6,6 +6,8 @@
 
 namespace treadle {
 
+inline constexpr const char* kStepOp = "cell_step";
+
 // The arguments that can require grad. c is undefined if the cell has none, and so are the biases
 // if there are none.
 struct StepArguments {
@@ -22,7 +24,7 @@ struct StepValues {
 // Kernels for steps of few rows. They are below autograd.
 struct CellStepKernels {
   // Whether there are kernels for arguments of this dtype and these sizes.
-  bool (*take)(CellKind cell, const StepArguments& arguments);
+  bool (*take)(const StepArguments& arguments);
   StepValues (*forward)(CellKind cell, const StepArguments& arguments, bool training);
   // The gradients of all arguments that are needed, given those of the states.
   variable_list (*backward)(CellKind cell, const StepArguments& arguments, const Tensor& workspace,

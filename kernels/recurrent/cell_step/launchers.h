@@ -14,7 +14,7 @@ cudaError_t launch_cell_step_forward(const CellStepForward& args, cudaStream_t s
 cudaError_t launch_cell_step_backward(const CellStepBackward& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_cell_step_backward);
 
-// For any cell.
+// This is for any cell.
 cudaError_t launch_cell_step_gradients(const CellStepGradients& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_cell_step_gradients);
 

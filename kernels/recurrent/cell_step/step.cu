@@ -134,7 +134,7 @@ cudaError_t launch_cell_step_forward(const CellStepForward& args, cudaStream_t s
   return visit_steps(of, [&](auto cell, auto type) {
     using Cell = typename decltype(cell)::type;
     using T = typename decltype(type)::type;
-    // In float64, vectors would need more registers than a thread has.
+    // Vectors of float64 would need more registers than a thread has.
     constexpr int n = sizeof(T) == 8 ? 1 : kWarpVector;
     const bool vectors = of.hidden % n == 0 && of.features % n == 0;
     const LaunchShape shape = {static_cast<unsigned>(blocks),

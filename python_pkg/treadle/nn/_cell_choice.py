@@ -33,7 +33,8 @@ _FEW_UNITS = 64
 # wider types, so are torch's RNN cell for every size and, without gradients, its GRU cell and
 # other cells with a single row.
 _SMALL_STEP = 1024
-# Up to this number of rows, cell_step runs treadle's kernels, which are faster than torch's.
+# cell_step runs treadle's kernels, which are faster than torch's, up to this number of rows
+# (kCellStepRows in kernels/recurrent/cell_step/args.h).
 _FEW_ROWS = 32
 
 _innermost_transform = torch._C._functorch.peek_interpreter_stack

@@ -205,8 +205,8 @@ class TorchCell(NotScripted):
             Where torch's op is faster, it runs instead of treadle's. On a CPU, it is faster under
             autocast, for RNN cells of most sizes, for GRU cells and single rows without gradients,
             and in half types with H > 64 if the CPU multiplies them in hardware. On a GPU, torch's
-            kernels run with B > 32. There, under torch.compile, vmap or forward-mode
-            AD, and for a float32 ``c`` with half-precision inputs, treadle's op of layers runs.
+            kernels run with B > 32. There, under torch.compile, vmap or forward-mode AD, and for a
+            float32 ``c`` with half-precision inputs, treadle's op of layers runs.
 
         Raises:
             ValueError, RuntimeError, TypeError, AttributeError: the errors of torch's cell.

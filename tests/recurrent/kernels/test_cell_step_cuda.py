@@ -8,21 +8,21 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.recurrent.kernels.persistent_calls import launches
+from tests.recurrent.layer import test_cell_step
 from tests.recurrent.layer.test_cell_step import (
     EACH,
-    GATES,
     TORCHS,
     Arguments,
+    Sizes,
+    as_exact_as_torchs,
     gradients,
     leaves_of,
+    results,
     step,
-    torchs,
     with_grad,
 )
 from tests.support.inputs import FLOATING, GPU
-from tests.support.rule import within_rule
 
-Sizes = tuple[int, int, int]  # B, I, H
 # The first sizes are multiples of 4, so the kernels read vectors. The other sizes have
 # parts of a block of rows, units or columns.
 SIZES = (
@@ -37,25 +37,18 @@ SIZES = (
 
 
 def made(cell: str, sizes: Sizes, dtype: torch.dtype, bias: bool = True) -> Arguments:
-    b, i, h = sizes
+    """Arguments of a step, with weights as large as in a trained net."""
     torch.manual_seed(0)
-    gates = GATES[cell] * h
-    shapes = [(b, i), (b, h), (b, h), (gates, i), (gates, h), (gates,), (gates,)]
-    # Weights are as large as in a trained net.
-    scales = [1.0, 1.0, 1.0, (i + h) ** -0.5, (i + h) ** -0.5, 1.0, 1.0]
-    found: Arguments = [
-        (torch.randn(shape, device="cuda") * scale).to(dtype)
-        for shape, scale in zip(shapes, scales, strict=True)
-    ]
-    if cell != "lstm":
-        found[2] = None
-    return found if bias else [*found[:5], None, None]
+    scale = (sizes[1] + sizes[2]) ** -0.5
+    return test_cell_step.made(cell, "cuda", dtype, bias, sizes=sizes, scale=scale)
 
 
 def ran(given: Arguments, cell: str, which: tuple[int, ...] = tuple(range(7))) -> list[Tensor]:
-    arguments = with_grad(given, which)
-    out = step(cell, arguments)
-    return [*(t.detach() for t in out), *gradients(out, leaves_of(arguments))]
+    return results(step, cell, given, which)
+
+
+def same(found: list[Tensor], expected: list[Tensor], what: object = "") -> None:
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True)), what
 
 
 @GPU
@@ -65,17 +58,10 @@ def ran(given: Arguments, cell: str, which: tuple[int, ...] = tuple(range(7))) -
 @pytest.mark.parametrize("bias", [True, False])
 def test_by_the_rule(cell: str, sizes: Sizes, dtype: torch.dtype, bias: bool) -> None:
     given = made(cell, sizes, dtype, bias)
-    wide = [None if t is None else t.double() for t in given]
-    runs = [ran(given, cell)]
-    for arguments in (with_grad(wide), with_grad(given)):
-        out = torchs(cell, arguments)
-        runs.append([*(t.detach() for t in out), *gradients(out, leaves_of(arguments))])
-    states = 2 if cell == "lstm" else 1
-    for n, each in enumerate(zip(*runs, strict=True)):
-        within_rule(*each, gradient=n >= states, what=f"result {n}")
+    found = as_exact_as_torchs(cell, given)
     with torch.no_grad():
         alone = step(cell, given)
-    assert all(torch.equal(a, b) for a, b in zip(alone, runs[0], strict=False))
+    same(alone, found[: len(alone)])
 
 
 @GPU
@@ -109,7 +95,7 @@ def test_layouts_do_not_change_the_bits(cell: str, sizes: Sizes) -> None:
 
     for layout in (misaligned, apart, transposed):
         found = ran([None if t is None else layout(t) for t in given], cell)
-        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True)), layout
+        same(found, expected, layout)
 
 
 @GPU
@@ -141,7 +127,7 @@ def test_memory_full_of_nan(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
         found = ran(given, cell)
     finally:
         torch.use_deterministic_algorithms(False)
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    same(found, expected)
 
 
 @GPU
@@ -160,7 +146,7 @@ def test_a_step_in_a_graph(cell: str) -> None:
         x.add_(1)
     graph.replay()
     given[0] = x.detach()
-    assert all(torch.equal(a, b) for a, b in zip(found, ran(given, cell), strict=True))
+    same(found, ran(given, cell))
 
 
 @GPU

@@ -29,15 +29,27 @@ EACH_DEVICE = pytest.mark.parametrize("device", DEVICES)
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 Arguments = list[Tensor | None]
+Sizes = tuple[int, int, int]  # B, I, H
 
 
 def made(
-    cell: str, device: str, dtype: torch.dtype = torch.float64, bias: bool = True
+    cell: str,
+    device: str,
+    dtype: torch.dtype = torch.float64,
+    bias: bool = True,
+    *,
+    sizes: Sizes = (B, I, H),
+    scale: float = 1.0,
 ) -> Arguments:
-    gates = GATES[cell] * H
-    sizes: list[tuple[int, ...]] = [(B, I), (B, H), (B, H), (gates, I), (gates, H)]
-    sizes += [(gates,), (gates,)]
-    found: Arguments = [torch.randn(size, device=device).to(dtype) for size in sizes]
+    """Arguments of a step. ``scale`` multiplies the weights."""
+    b, i, h = sizes
+    gates = GATES[cell] * h
+    states, weights = [(b, i), (b, h), (b, h)], [(gates, i), (gates, h)]
+    found: Arguments = [
+        (torch.randn(size, device=device) * by).to(dtype)
+        for group, by in ((states, 1.0), (weights, scale), ([(gates,), (gates,)], 1.0))
+        for size in group
+    ]
     if cell != "lstm":
         found[2] = None
     return found if bias else [*found[:5], None, None]
@@ -69,6 +81,29 @@ def gradients(out: list[Tensor], leaves: list[Tensor], **options: Any) -> list[T
     return list(torch.autograd.grad(loss, leaves, **options))
 
 
+def results(
+    run: Callable[..., list[Tensor]],
+    cell: str,
+    given: Arguments,
+    which: tuple[int, ...] = tuple(range(7)),
+) -> list[Tensor]:
+    """The states, and the gradients of these arguments."""
+    arguments = with_grad(given, which)
+    out = run(cell, arguments)
+    return [*(t.detach() for t in out), *gradients(out, leaves_of(arguments))]
+
+
+def as_exact_as_torchs(cell: str, given: Arguments) -> list[Tensor]:
+    """Checks the results of a step by the rule of all ops, and returns them."""
+    wide = [None if t is None else t.double() for t in given]
+    found = results(step, cell, given)
+    runs = found, results(torchs, cell, wide), results(torchs, cell, given)
+    states = 2 if cell == "lstm" else 1
+    for n, each in enumerate(zip(*runs, strict=True)):
+        within_rule(*each, gradient=n >= states, what=f"result {n}")
+    return found
+
+
 def close(found: Any, expected: Any) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
@@ -94,15 +129,7 @@ def test_values_and_gradients_are_torchs(cell: str, bias: bool, device: str) -> 
 @EACH_DEVICE
 def test_as_exact_as_torchs(cell: str, dtype: torch.dtype, device: str) -> None:
     torch.manual_seed(0)
-    given, runs = made(cell, device, dtype), []
-    wide = [None if t is None else t.double() for t in given]
-    for run, arguments in ((step, given), (torchs, wide), (torchs, given)):
-        arguments = with_grad(arguments)
-        out = run(cell, arguments)
-        runs.append([*(t.detach() for t in out), *gradients(out, leaves_of(arguments))])
-    states = 2 if cell == "lstm" else 1
-    for n, each in enumerate(zip(*runs, strict=True)):
-        within_rule(*each, gradient=n >= states, what=f"result {n}")
+    as_exact_as_torchs(cell, made(cell, device, dtype))
 
 
 @EACH
