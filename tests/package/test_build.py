@@ -87,10 +87,10 @@ def test_gencode() -> None:
     [
         ("elementwise/scale.cu", "75 80 90a 120 120+PTX"),
         ("recurrent/instances/step.cu", "75 80 90a 120 120+PTX"),
-        ("recurrent/instances/block.cu", "80 90a 120 120+PTX"),
-        ("recurrent/instances/cluster_dense_forward.cu", "90a 120 120+PTX"),
-        ("recurrent/instances/grid_half_forward.cu", "90a"),
-        ("recurrent/instances/grid_half_forward_sm80.cu", "80 120 120+PTX"),
+        ("recurrent/instances/block_and_fma.cu", "80 90a 120 120+PTX"),
+        ("recurrent/instances/cluster_dense.cu", "90a 120 120+PTX"),
+        ("recurrent/instances/grid_half.cu", "90a"),
+        ("recurrent/instances/grid_half_sm80.cu", "80 120 120+PTX"),
         ("recurrent/formula/instances.cu", "120"),
     ],
 )
@@ -110,17 +110,17 @@ def test_a_source_for_no_gpu_of_the_build_has_host_code() -> None:
 @pytest.mark.parametrize(
     ("archs", "left_out"),
     [
-        ("7.5", "block.cu cluster_forward.cu grid_half_forward.cu grid_half_forward_sm80.cu"),
-        ("8.9", "cluster_forward.cu grid_half_forward.cu"),
-        ("7.5 9.0", "grid_half_forward_sm80.cu"),
+        ("7.5", "block_and_fma.cu cluster_dense.cu grid_half.cu grid_half_sm80.cu"),
+        ("8.9", "cluster_dense.cu grid_half.cu"),
+        ("7.5 9.0", "grid_half_sm80.cu"),
         ("8.0 9.0", ""),
-        ("10.0+PTX", "grid_half_forward.cu"),
+        ("10.0+PTX", "grid_half.cu"),
     ],
 )
 def test_sources_of_kernels_for_other_gpus_are_left_out(archs: str, left_out: str) -> None:
     kit = cuda.Toolkit(Path("nvcc"), "13.0", tuple(archs.split()))
     instances = Path("kernels/recurrent/instances")
-    names = "block cluster_forward grid_half_forward grid_half_forward_sm80 launch step".split()
+    names = "block_and_fma cluster_dense grid_half grid_half_sm80 launch step".split()
     sources = [instances / f"{name}.cu" for name in names]
     assert " ".join(source.name for source in sources if not kit.needs(source)) == left_out
     assert kit.needs(Path("kernels/recurrent/formula/instances.cu"))

@@ -50,4 +50,4 @@ def test_a_build_of_all_sources_joins_those_with_the_same_flags(
             assert included.setdefault(Path(path), flags) is flags
     assert included == alone
     objects = {path.name for path in graph._kernel_objects(kit)}
-    assert "grid_half_forward.cu.gru.o" not in objects and "scale.cu.o" in objects
+    assert "grid_half.cu.gru.o" not in objects and "scale.cu.o" in objects

@@ -29,7 +29,7 @@ CODE: tuple[tuple[str, Callable[[int], bool]], ...] = (
     ("recurrent/instances/cluster_", lambda arch: arch >= 90),
     (r"recurrent/instances/grid_\w+_sm80", lambda arch: arch >= 80 and arch != 90),
     ("recurrent/instances/(grid_|tiles)", lambda arch: arch == 90),
-    ("recurrent/instances/(block|fma)", lambda arch: arch >= 80),
+    ("recurrent/instances/block_and_fma", lambda arch: arch >= 80),
     ("recurrent/formula/instances", lambda arch: False),
 )
 

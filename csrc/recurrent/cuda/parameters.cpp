@@ -28,6 +28,7 @@ struct ParameterGradients {
   Matrix input, weight_ih;  // [S, I], [K H, I], where K gates have a product of the input
   Matrix previous_h;        // [S, H], h before each step; if none, h0 and output are read
   Matrix h0, output;        // [B, H], [S, H], if every row takes every step
+  const bool* marks;        // [S], where rows reset to zeros; null: nowhere
   Matrix of_input;          // [S, I]
   bool adds;                // whether to add to of_input or to overwrite it
   Matrix of_weight_ih, of_weight_hh;
@@ -80,8 +81,9 @@ struct Products {
     if (args.previous_h.data != nullptr || gates.rows == 0) {
       return weight_hh(to, gates, gates.rows == 0 ? args.output : args.previous_h, /*add=*/false);
     }
-    if (!is_half(args.dtype)) return by_parts(to, /*wide=*/false);
-    if (gates.rows * args.hidden >= kManyStates) {
+    const bool copies = args.marks != nullptr;
+    if (!copies && !is_half(args.dtype)) return by_parts(to, /*wide=*/false);
+    if (!copies && gates.rows * args.hidden >= kManyStates) {
       const at::Tensor sum = at::empty({to.rows, to.columns}, options.dtype(at::kFloat));
       by_parts(matrix_of(sum), /*wide=*/true);
       at::from_blob(to.data, {to.rows, to.columns}, options).copy_(sum);
@@ -91,7 +93,7 @@ struct Products {
     check_launch(
         kOp, launch_previous_h({static_cast<int>(to.element_size), static_cast<int>(args.direction),
                                 gates.rows, args.batch, args.hidden, args.h0.data, args.output.data,
-                                args.output.row_stride, previous.mutable_data_ptr()},
+                                args.output.row_stride, args.marks, previous.mutable_data_ptr()},
                                stream));
     weight_hh(to, gates, matrix_of(previous), /*add=*/false);
   }
@@ -178,15 +180,16 @@ void add_parameters_cuda(const BackwardPass& pass, int64_t d, const Tensor& grad
   if (bias_sums.defined()) args.bias_sums = matrix_of(bias_sums);
   args.input = matrix_of(input);
   args.weight_ih = direction_of(weight, d, one);
-  // Only packed batches and resets need h before each step in a separate tensor. In other cases it
-  // is read from h0 and output.
-  const bool moved = a.batch_sizes.defined() || run.resets.marks.defined();
+  // Only packed batches, and rows that reset to given states, need h before each step in a separate
+  // tensor. In other cases it is read from h0 and output.
+  const bool moved = a.batch_sizes.defined() || run.resets.h.defined();
   const Tensor previous = mask[4] && moved && !known_h.defined() ? pass.previous_h(d) : known_h;
   if (previous.defined()) {
     args.previous_h = matrix_of(previous);
   } else {
     args.h0 = direction_of(h0, d, /*one_direction=*/false);
     args.output = matrix_of(states).columns_from(d * hidden, hidden);
+    args.marks = run.resets.from(d).marks;
   }
   if (mask[0]) args.of_input = matrix_of(found.input);
   args.adds = adds;

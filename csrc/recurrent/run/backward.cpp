@@ -120,7 +120,7 @@ Tensor BackwardPass::previous_h(int64_t d) const {
   const LayerResets& resets = run.resets;
   if (!resets.marks.defined()) return found;
   const Tensor mark = run.sequence.marks_before(run.rows(resets.marks), in_time);
-  if (!resets.h.defined()) return found.masked_fill(mark, 0);
+  if (!resets.h.defined()) return found.masked_fill_(mark, 0);
   Tensor by = run.rows_or_batch(resets.h[d]);
   if (!resets.per_step) by = run.sequence.each_step(by);
   return at::where(mark, by, found);

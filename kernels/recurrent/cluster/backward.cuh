@@ -57,15 +57,14 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
       }
       return uint2{x[0] | x[1] << 16, x[2] | x[3] << 16};
     };
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-#pragma unroll
-      for (int m = 0; m < kGroups; ++m) {
-        const int64_t u = first_unit + m * 16 + g;
-        const uint2 low = load(warp * kChunks + c, u), high = load(warp * kChunks + c, u + 8);
-        weights.set(c, m, low, high);
-      }
-    }
+    const auto fragment = [&](int f) {
+      const int64_t u = first_unit + f % kGroups * 16 + g;
+      const int chunk = warp * kChunks + f / kGroups;
+      const uint2 low = load(chunk, u), high = load(chunk, u + 8);
+      return uint4{low.x, high.x, low.y, high.y};
+    };
+    load_in_batches<kChunks * kGroups, 4>(
+        fragment, [&](int f, uint4 a) { weights.set(f / kGroups, f % kGroups, a); });
   }
 
   // ---- zero gradients before the first step, and barriers

@@ -43,14 +43,23 @@ __global__ void __launch_bounds__(
         static_cast<const uint16_t*>(args.weight_hh) + d * kStateGates * hidden * hidden;
     const int64_t u = first_unit + unit_group * 16 + g;
     const bool vector = reinterpret_cast<uintptr_t>(weight) % 8 == 0;
+    using Fragments = GateFragments<kStateGates>;
+    const auto load = [&](int c) {
+      const int64_t k = (split * kChunks + c) * 16 + 4 * q;
+      Fragments found;
 #pragma unroll
-    for (int f = 0; f < L::kFragments; ++f) {
-      const int64_t k = (split * kChunks + f / kStateGates) * 16 + 4 * q;
-      const auto* at = weight + (Cell::weight_block(f % kStateGates) * hidden + u) * hidden + k;
-      const uint2 low = load_four(at, u < hidden ? hidden - k : 0, vector);
-      const uint2 high = load_four(at + 8 * hidden, u + 8 < hidden ? hidden - k : 0, vector);
-      weights.set(f, {low.x, high.x, low.y, high.y});
-    }
+      for (int m = 0; m < kStateGates; ++m) {
+        const auto* at = weight + (Cell::weight_block(m) * hidden + u) * hidden + k;
+        const uint2 low = load_four(at, u < hidden ? hidden - k : 0, vector);
+        const uint2 high = load_four(at + 8 * hidden, u + 8 < hidden ? hidden - k : 0, vector);
+        found.gate[m] = {low.x, high.x, low.y, high.y};
+      }
+      return found;
+    };
+    load_in_batches<kChunks, Fragments::kBatch>(load, [&](int c, const Fragments& of) {
+#pragma unroll
+      for (int m = 0; m < kStateGates; ++m) weights.set(c * kStateGates + m, of.gate[m]);
+    });
   }
   const uint32_t bias = base + L::kBias;
   for (int e = thread; e < kGates * units; e += L::kThreads) {

@@ -51,17 +51,23 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
         static_cast<const uint16_t*>(args.weight_hh) + d * kStateGates * hidden * hidden;
     const int64_t u = first_unit + unit_group * 16 + g;
     const bool vector = hidden % 4 == 0 && reinterpret_cast<uintptr_t>(weight) % 8 == 0;
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
+    using Fragments = GateFragments<kStateGates>;
+    const auto load = [&](int c) {
+      const int64_t k = (split * kChunks + c) * 16 + 4 * q;
+      Fragments found;
 #pragma unroll
       for (int m = 0; m < kStateGates; ++m) {
-        const int64_t k = (split * kChunks + c) * 16 + 4 * q;
         const uint16_t* at = weight + (Cell::weight_block(m) * hidden + u) * hidden + k;
         const uint2 low = load_four(at, u < hidden ? hidden - k : 0, vector);
         const uint2 high = load_four(at + 8 * hidden, u + 8 < hidden ? hidden - k : 0, vector);
-        weights.set(c, m, low, high);
+        found.gate[m] = {low.x, high.x, low.y, high.y};
       }
-    }
+      return found;
+    };
+    load_in_batches<kChunks, Fragments::kBatch>(load, [&](int c, const Fragments& of) {
+#pragma unroll
+      for (int m = 0; m < kStateGates; ++m) weights.set(c, m, of.gate[m]);
+    });
   }
   const GroupResets<any_resets> resets{args.resets, args.sizes, group};
   PassMarks<any_resets, false, kRows, Layout::kCopyWarp> marks(resets);

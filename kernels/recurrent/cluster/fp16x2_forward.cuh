@@ -42,23 +42,37 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
   describe_rows<Cell, L>(args, d, memory, first_unit);
   uint32_t registers[L::kKept * 4];
   const SpreadWeights<L> weights(registers, base + L::kWeights, warp, lane);
+  struct Fragments {
+    uint4 highs[kStateGates], lows[kStateGates];
+  };
+  const auto load = [&](int c) {
+    const int in_block = unit_group * 16 + g;
+    const int64_t u = first_unit + in_block, k = (part * kChunks + c) * 16 + 4 * q;
+    Fragments found;
 #pragma unroll
-  for (int f = 0; f < L::kFragments; f += 2) {
-    const int m = f / 2 % kStateGates, in_block = unit_group * 16 + g;
-    const int64_t u = first_unit + in_block;
-    const int64_t k = (part * kChunks + f / 2 / kStateGates) * 16 + 4 * q;
-    const float* at = weight + (Cell::weight_block(m) * hidden + u) * hidden + k;
-    const uint32_t exact = ptx::load4(base + L::kExact + m * 4) >> in_block;
-    const auto split = [&](int more) {
-      const float scale = ptx::load_float(base + L::kBias + (m * units + in_block + more) * 8 + 4);
-      const bool any = u + more < hidden && !(exact >> more & 1);
-      const float4 x = load_four_floats(at + more * hidden, any ? hidden - k : 0, wide_loads);
-      return SplitFour(x, SplitRow::factor_of(scale));
-    };
-    const SplitFour x = split(0), y = split(8);
-    weights.set(f, {x.high.x, y.high.x, x.high.y, y.high.y});
-    weights.set(f + 1, {x.low.x, y.low.x, x.low.y, y.low.y});
-  }
+    for (int m = 0; m < kStateGates; ++m) {
+      const float* at = weight + (Cell::weight_block(m) * hidden + u) * hidden + k;
+      const uint32_t exact = ptx::load4(base + L::kExact + m * 4) >> in_block;
+      const auto split = [&](int more) {
+        const float scale =
+            ptx::load_float(base + L::kBias + (m * units + in_block + more) * 8 + 4);
+        const bool any = u + more < hidden && !(exact >> more & 1);
+        const float4 x = load_four_floats(at + more * hidden, any ? hidden - k : 0, wide_loads);
+        return SplitFour(x, SplitRow::factor_of(scale));
+      };
+      const SplitFour x = split(0), y = split(8);
+      found.highs[m] = {x.high.x, y.high.x, x.high.y, y.high.y};
+      found.lows[m] = {x.low.x, y.low.x, x.low.y, y.low.y};
+    }
+    return found;
+  };
+  load_in_batches<kChunks, kStateGates == 1 ? 4 : 1>(load, [&](int c, const Fragments& of) {
+#pragma unroll
+    for (int m = 0; m < kStateGates; ++m) {
+      weights.set((c * kStateGates + m) * 2, of.highs[m]);
+      weights.set((c * kStateGates + m) * 2 + 1, of.lows[m]);
+    }
+  });
 
   // ---- h0, and the rows that fma multiplies
   const int64_t state_row = d * args.sizes.batch + rows.first;

@@ -177,6 +177,39 @@ __device__ __forceinline__ float sum_in_pairs(float (&parts)[n]) {
 
 // ---- the product with W_hh on tensor cores
 
+// Calls put(i, load(i)) for each i below `count`. The loop is not unrolled, although put() needs a
+// constant i to store into registers: unrolled, the loads of all weights would be most of a
+// kernel's code, and of the time to compile it. `batch` loads are in flight at the same time.
+template <int count, int batch, class Load, class Put>
+__device__ __forceinline__ void load_in_batches(const Load& load, const Put& put) {
+  constexpr int kBatches = shapes::ceil_div(count, batch);
+#pragma unroll 1
+  for (int n = 0; n < kBatches; ++n) {
+    decltype(load(0)) loaded[batch];
+#pragma unroll
+    for (int i = 0; i < batch; ++i) {
+      const int at = n * batch + i;
+      loaded[i] = load(count % batch == 0 ? at : min(at, count - 1));
+    }
+#pragma unroll
+    for (int constant = 0; constant < kBatches; ++constant) {
+      if (n != constant) continue;
+#pragma unroll
+      for (int i = 0; i < batch; ++i) {
+        if (constant * batch + i < count) put(constant * batch + i, loaded[i]);
+      }
+    }
+  }
+}
+
+// One fragment of each gate that has a product with h.
+template <int state_gates>
+struct GateFragments {
+  uint4 gate[state_gates];
+  // How many of these to load at the same time.
+  static constexpr int kBatch = state_gates == 1 ? 8 : state_gates == 2 ? 4 : 2;
+};
+
 // A warp's part of W_hh as the A operand of mma.sync m16n8k16: [chunks of 16 elements of K, the
 // reduction dimension][tiles of 16 rows]. The first `in_registers` chunks stay in registers, and no
 // more would fit there. The others are in shared memory, 16 bytes per lane. The caller owns the
@@ -194,13 +227,14 @@ struct WarpWeights {
     return shared + at * 512 + lane * 16;
   }
 
-  // `low` and `high` are the lane's four elements of K in rows g = lane / 4 and g + 8 of the tile.
-  __device__ __forceinline__ void set(int chunk, int tile, uint2 low, uint2 high) const {
+  // `a` has this lane's elements of K in rows g = lane / 4 and g + 8 of the tile: the first two of
+  // both rows, then the last two.
+  __device__ __forceinline__ void set(int chunk, int tile, uint4 a) const {
     if (chunk < in_registers) {
       uint32_t* to = registers + (chunk < in_registers ? chunk : 0) * tiles * 4 + tile * 4;
-      to[0] = low.x, to[1] = high.x, to[2] = low.y, to[3] = high.y;
+      to[0] = a.x, to[1] = a.y, to[2] = a.z, to[3] = a.w;
     } else {
-      ptx::store16(address(chunk, tile), {low.x, high.x, low.y, high.y});
+      ptx::store16(address(chunk, tile), a);
     }
   }
 

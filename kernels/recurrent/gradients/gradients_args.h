@@ -9,13 +9,14 @@
 namespace treadle {
 
 // `to` [T * B, H] receives h before each step of one direction of a dense batch: h0 [B, H], then
-// the output [T * B, H] shifted by one step. `to` and h0 are contiguous; the output's rows are
-// output_row elements apart. Elements are copied as bytes.
+// the output [T * B, H] shifted by one step, or zeros if the row resets before the step. `to` and
+// h0 are contiguous; the output's rows are output_row elements apart. Elements are copied as bytes.
 struct PreviousH {
   int element_size, direction;
   int64_t rows, batch, hidden;  // T * B, B, H
   const void *h0, *output;
   int64_t output_row;
+  const bool* marks;  // [T * B] (RecurrenceResets); null: no resets
   void* to;
 };
 

@@ -59,39 +59,40 @@ struct GridSplitBackwardMultiplier : GridSplitWeights<Layout> {
     const float* const all =
         static_cast<const float*>(args.weight_hh) + d * kStateGates * hidden * hidden;
     const uint32_t exact = ptx::load4(base + Layout::kExact);
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-      const int in_block = t * 16 + 2 * g;
+    const auto split = [&](int in_block, int m, int span) {
       const int64_t u = rank * Layout::kUnits + in_block;
-      const auto split = [&](int m, int span, int more) {
-        const bool any = u + more < hidden && (exact >> (in_block + more) & 1) == 0;
-        const int64_t first = (warp * kSpans + span) * 16 + 4 * q;
-        float x[4];
+      const bool any = u < hidden && (exact >> in_block & 1) == 0;
+      const int64_t first = (warp * kSpans + span) * 16 + 4 * q;
+      float x[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int64_t row = Cell::weight_block(m) * hidden + first + i;
-          x[i] = any && first + i < hidden ? __ldg(all + row * hidden + u + more) : 0.0f;
-        }
-        const float scale = ptx::load_float(base + Layout::kColumns + (in_block + more) * 4);
-        return SplitFour({x[0], x[1], x[2], x[3]}, SplitRow::factor_of(scale));
-      };
-#pragma unroll
-      for (int n = 0; n < kChunks; ++n) {
-        const int m = n % kStateGates, f = (n * kTiles + t) * 2;
-        if constexpr (Layout::kWords == 2) {
-          const SplitFour even = split(m, n / kStateGates, 0), odd = split(m, n / kStateGates, 1);
-          put(f, {even.high.x, odd.high.x, even.high.y, odd.high.y});
-          put(f + 1, {even.low.x, odd.low.x, even.low.y, odd.low.y});
-        } else {
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const int span = n / kStateGates * 2 + i;
-            const SplitFour even = split(m, span, 0), odd = split(m, span, 1);
-            put(f + i, {even.high.x, odd.high.x, even.high.y, odd.high.y});
-          }
-        }
+      for (int i = 0; i < 4; ++i) {
+        const int64_t row = Cell::weight_block(m) * hidden + first + i;
+        x[i] = any && first + i < hidden ? __ldg(all + row * hidden + u) : 0.0f;
       }
-    }
+      const float scale = ptx::load_float(base + Layout::kColumns + in_block * 4);
+      return SplitFour({x[0], x[1], x[2], x[3]}, SplitRow::factor_of(scale));
+    };
+    struct Pair {
+      uint4 fragments[2];
+    };
+    // Chunk n has tile t's fragments (n * kTiles + t) * 2 and the next one: the highs and lows of
+    // one span or, with one float16 number for each float, the highs of two spans.
+    const auto load = [&](int f) {
+      const int n = f / kTiles, m = n % kStateGates, in_block = f % kTiles * 16 + 2 * g;
+      const int span = n / kStateGates * (2 / Layout::kWords);
+      const SplitFour even = split(in_block, m, span), odd = split(in_block + 1, m, span);
+      const uint4 highs{even.high.x, odd.high.x, even.high.y, odd.high.y};
+      if constexpr (Layout::kWords == 2) {
+        return Pair{{highs, {even.low.x, odd.low.x, even.low.y, odd.low.y}}};
+      } else {
+        const SplitFour x = split(in_block, m, span + 1), y = split(in_block + 1, m, span + 1);
+        return Pair{{highs, {x.high.x, y.high.x, x.high.y, y.high.y}}};
+      }
+    };
+    load_in_batches<kChunks * kTiles, 2>(load, [&](int f, const Pair& of) {
+      put(2 * f, of.fragments[0]);
+      put(2 * f + 1, of.fragments[1]);
+    });
   }
 
   // The offset of the tile that the visit's step has sent.

@@ -27,10 +27,15 @@ struct GridSplitProducts : GridSplitWeights<Layout> {
     const auto* all =
         static_cast<const float*>(args.weight_hh) + group.direction * kStateGates * hidden * hidden;
     const bool vector = hidden % 4 == 0 && reinterpret_cast<uintptr_t>(all) % 16 == 0;
-#pragma unroll
-    for (int n = 0; n < Layout::kFragments / 2; ++n) {
-      const int m = n / (2 * kHighs * kTogether) * kTogether + n % kTogether;
-      const int c = n / kTogether % (2 * kHighs);
+    struct Pair {
+      uint4 highs, lows;
+    };
+    const auto gate = [](int n) {
+      return n / (2 * kHighs * kTogether) * kTogether + n % kTogether;
+    };
+    const auto half_chunk = [](int n) { return n / kTogether % (2 * kHighs); };
+    const auto load = [&](int n) {
+      const int m = gate(n), c = half_chunk(n);
       const int64_t k = (warp * kHighs + c / 2) * 32 + 8 * q + c % 2 * 4;
       const auto split = [&](int more) {
         const bool exact = ptx::load4(base + Layout::kExact + m * 4) >> (2 * g + more) & 1;
@@ -42,9 +47,13 @@ struct GridSplitProducts : GridSplitWeights<Layout> {
                          SplitRow::factor_of(scale));
       };
       const SplitFour even = split(0), odd = split(1);
-      put(place(m, c, 0), {even.high.x, odd.high.x, even.high.y, odd.high.y});
-      put(place(m, c, 1), {even.low.x, odd.low.x, even.low.y, odd.low.y});
-    }
+      return Pair{{even.high.x, odd.high.x, even.high.y, odd.high.y},
+                  {even.low.x, odd.low.x, even.low.y, odd.low.y}};
+    };
+    load_in_batches<Layout::kFragments / 2, 1>(load, [&](int n, const Pair& of) {
+      put(place(gate(n), half_chunk(n), 0), of.highs);
+      put(place(gate(n), half_chunk(n), 1), of.lows);
+    });
     Weights::ask_first();
   }
 

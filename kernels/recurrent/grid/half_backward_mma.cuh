@@ -73,21 +73,21 @@ struct GridBackwardMultiplier {
       }
       return uint2{x[0] | x[1] << 16, x[2] | x[3] << 16};
     };
-#pragma unroll
-    for (int c = 0; c < 2 * kChunks; ++c) {
-#pragma unroll
-      for (int m = 0; m < kTiles; ++m) {
-        const int64_t u = rank * Layout::kUnits + m * 16 + 2 * g;
-        const uint2 even = load(c, u), odd = load(c, u + 1);
-        if (shared(c)) {
-          ptx::store16(in_shared + (shared_before(c) * kTiles + m) * 512,
-                       {even.x, odd.x, even.y, odd.y});
-        } else {
-          uint32_t* const to = weights + ((c - shared_before(c)) * kTiles + m) * 4;
-          to[0] = even.x, to[1] = odd.x, to[2] = even.y, to[3] = odd.y;
-        }
+    const auto fragment = [&](int f) {
+      const int c = f / kTiles;
+      const int64_t u = rank * Layout::kUnits + f % kTiles * 16 + 2 * g;
+      const uint2 even = load(c, u), odd = load(c, u + 1);
+      return uint4{even.x, odd.x, even.y, odd.y};
+    };
+    load_in_batches<2 * kChunks * kTiles, 4>(fragment, [&](int f, const uint4& of) {
+      const int c = f / kTiles, m = f % kTiles;
+      if (shared(c)) {
+        ptx::store16(in_shared + (shared_before(c) * kTiles + m) * 512, of);
+      } else {
+        uint32_t* const to = weights + ((c - shared_before(c)) * kTiles + m) * 4;
+        to[0] = of.x, to[1] = of.y, to[2] = of.z, to[3] = of.w;
       }
-    }
+    });
   }
 
   // The offset of the tile that the visit's step has sent.

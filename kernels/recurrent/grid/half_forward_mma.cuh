@@ -18,17 +18,23 @@ __device__ __forceinline__ void load_forward_weights(const PersistentForward& ar
   const auto* all =
       static_cast<const uint16_t*>(args.weight_hh) + d * kStateGates * hidden * hidden;
   const bool aligned = hidden % 4 == 0 && reinterpret_cast<uintptr_t>(all) % 8 == 0;
-#pragma unroll
-  for (int c = 0; c < 2 * kChunks; ++c) {
+  using Fragments = GateFragments<kStateGates>;
+  const auto load = [&](int c) {
+    const int64_t k = (warp * kChunks + c / 2) * 32 + 8 * q + c % 2 * 4;
+    Fragments found;
 #pragma unroll
     for (int m = 0; m < kStateGates; ++m) {
-      const int64_t k = (warp * kChunks + c / 2) * 32 + 8 * q + c % 2 * 4;
       const uint16_t* at = all + (Cell::weight_block(m) * hidden + u) * hidden + k;
       const uint2 even = load_four(at, u < hidden ? hidden - k : 0, aligned);
       const uint2 odd = load_four(at + hidden, u + 1 < hidden ? hidden - k : 0, aligned);
-      put(c, m, {even.x, odd.x, even.y, odd.y});
+      found.gate[m] = {even.x, odd.x, even.y, odd.y};
     }
-  }
+    return found;
+  };
+  load_in_batches<2 * kChunks, Fragments::kBatch>(load, [&](int c, const Fragments& of) {
+#pragma unroll
+    for (int m = 0; m < kStateGates; ++m) put(c, m, of.gate[m]);
+  });
 }
 
 // An MMA warp computes the products of all units of the block over an eighth of K. `late` says when

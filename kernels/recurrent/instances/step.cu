@@ -1,6 +1,7 @@
-// Instances of kernels/recurrent/step/step.cuh and warp/forward.cuh. Twin:
-// kernels/recurrent/cpu/rows.cpp.
+// Instances of the kernels that every GPU can run: step/step.cuh, warp/forward.cuh and
+// scan/c_states.cuh. Twin: kernels/recurrent/cpu/rows.cpp.
 #include "kernels/recurrent/instances/cell.h"
+#include "kernels/recurrent/scan/c_states.cuh"
 #include "kernels/recurrent/step/step.cuh"
 #include "kernels/recurrent/warp/forward.cuh"
 
@@ -13,5 +14,6 @@ template cudaError_t launch_grouped_forward<Cell>(const RecurrenceForward&, cons
 template cudaError_t launch_grouped_backward<Cell>(const RecurrenceBackward&, const StepGroup&,
                                                    cudaStream_t);
 template cudaError_t launch_warp_forward<Cell>(const FusedForward&, cudaStream_t);
+template cudaError_t launch_c_states<Cell>(const PersistentCStates&, cudaStream_t);
 
 }  // namespace treadle

@@ -1,9 +1,11 @@
-// Instances of kernels/recurrent/grid/fp16x2_backward.cuh for sm_90.
+// Instances of the grid kernels in float32 for sm_90.
 #include "kernels/recurrent/grid/fp16x2_backward_launch.cuh"
+#include "kernels/recurrent/grid/fp16x2_launch.cuh"
 #include "kernels/recurrent/instances/cell.h"
 
 namespace treadle {
 
+template cudaError_t run_grid_split<Cell, true>(const PersistentForward*, const GridCall&);
 template cudaError_t run_grid_split<Cell, true>(const PersistentBackward*, const GridCall&);
 
 }  // namespace treadle

@@ -1,9 +1,0 @@
-// Instances of kernels/recurrent/grid/half_backward.cuh for sm_90.
-#include "kernels/recurrent/grid/half_launch.cuh"
-#include "kernels/recurrent/instances/cell.h"
-
-namespace treadle {
-
-template cudaError_t run_grid_half<Cell, true>(const PersistentBackward*, const GridCall&);
-
-}  // namespace treadle
