@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThrea
 
   // ---- weights transposed: column u of W_hh, k = (gate, unit v)
   using Weights = WarpWeights<kChunks, kGroups, Layout::kInRegisters>;
-  uint32_t in_registers[Weights::kRegisters];
+  uint32_t in_registers[Weights::kRegisters] = {};
   const Weights weights{in_registers, base + Layout::kWeights, warp, lane};
   if (computes) {
     const auto* weight =

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(
   const bool save = args.gates != nullptr;
 
   // ---- weights: k permuted as in cluster/cluster.cuh
-  uint32_t registers[L::kKept * 4];
+  uint32_t registers[L::kKept * 4] = {};
   const SpreadWeights<L> weights(registers, base + L::kWeights, warp, lane);
   {
     const auto* weight =

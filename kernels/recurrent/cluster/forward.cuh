@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::
 
   // ---- weights, in the order of the A operand: k permuted as in cluster/cluster.cuh
   using Weights = WarpWeights<kChunks, kStateGates, Layout::kInRegisters>;
-  uint32_t in_registers[Weights::kRegisters];
+  uint32_t in_registers[Weights::kRegisters] = {};
   const Weights weights{in_registers, base + Layout::kWeights, warp, lane};
   if (computes) {
     const auto* weight =

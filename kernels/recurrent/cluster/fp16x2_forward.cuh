@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
   // as in cluster/cluster.cuh
   const bool wide_loads = in_fours(weight, hidden);
   describe_rows<Cell, L>(args, d, memory, first_unit);
-  uint32_t registers[L::kKept * 4];
+  uint32_t registers[L::kKept * 4] = {};
   const SpreadWeights<L> weights(registers, base + L::kWeights, warp, lane);
   struct Fragments {
     uint4 highs[kStateGates], lows[kStateGates];

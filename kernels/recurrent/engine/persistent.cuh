@@ -180,6 +180,8 @@ __device__ __forceinline__ float sum_in_pairs(float (&parts)[n]) {
 // Calls put(i, load(i)) for each i below `count`. The loop is not unrolled, although put() needs a
 // constant i to store into registers: unrolled, the loads of all weights would be most of a
 // kernel's code, and of the time to compile it. `batch` loads are in flight at the same time.
+// The registers must have values before the loop. Without them, ptxas 13.0 gave the fragments of
+// different iterations the same registers in one kernel.
 template <int count, int batch, class Load, class Put>
 __device__ __forceinline__ void load_in_batches(const Load& load, const Put& put) {
   constexpr int kBatches = shapes::ceil_div(count, batch);

@@ -13,7 +13,7 @@ struct GridSplitWeights {
   static constexpr int kAhead = 2;
   static_assert(Layout::kInShared % kAhead == 0);
 
-  uint32_t weights[Layout::kInRegisters * 4];
+  uint32_t weights[Layout::kInRegisters * 4] = {};
   uint4 ahead[kAhead];  // the next fragments from shared memory
   uint32_t in_shared;
 

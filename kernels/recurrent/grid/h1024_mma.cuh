@@ -13,7 +13,7 @@ template <class Cell, class T, class Layout>
 struct GridWideProducts {
   static constexpr int kStateGates = Cell::kStateGates, kChunks = Layout::kChunks;
 
-  uint32_t weights[Layout::kInRegisters * kStateGates * 4];
+  uint32_t weights[Layout::kInRegisters * kStateGates * 4] = {};
   uint32_t in_shared;
 
   __device__ __forceinline__ GridWideProducts(const PersistentForward& args, const Group& group,

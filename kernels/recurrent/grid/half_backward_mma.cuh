@@ -20,7 +20,7 @@ struct GridBackwardMultiplier {
   static constexpr bool kAlone = late == 2;
   using Words = uint4[kChunks];
 
-  uint32_t weights[Layout::kInRegisters * kTiles * 4];
+  uint32_t weights[Layout::kInRegisters * kTiles * 4] = {};
   GridRing ring;
   GridVisits<true> visit;  // the next visit: a tile in a step
   const char* from;

@@ -48,7 +48,7 @@ struct GridMultiplier {
   static constexpr int kChunks = Layout::kChunks;
   using Words = uint4[kChunks];
 
-  uint32_t weights[2 * kChunks * kStateGates * 4];
+  uint32_t weights[2 * kChunks * kStateGates * 4] = {};
   GridRing ring;
   GridVisits<false> visit;  // the next visit
   const char* from;
