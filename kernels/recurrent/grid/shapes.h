@@ -251,6 +251,10 @@ struct GridSplitBackward {
   static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
 };
 
+#ifndef __CUDACC_RTC__
+// ---- tables for the planner. NVRTC would emit a variable for each constant of each layout in
+// them: 20,000 variables, whose symbols would take 1.9 MB in the image of each kernel.
+
 // The resources that a group of blocks needs.
 struct GridShape {
   int blocks;      // per group
@@ -334,5 +338,7 @@ inline const CellShapes& cell_shapes(int gates, int state_gates, int c_parts) {
          : c_parts == 3 ? cell_shapes<3>(gates, state_gates)
                         : cell_shapes<4>(gates, state_gates);
 }
+
+#endif
 
 }  // namespace treadle
