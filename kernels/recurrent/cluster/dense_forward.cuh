@@ -46,15 +46,7 @@ __global__ void __launch_bounds__(
     using Fragments = GateFragments<kStateGates>;
     const auto load = [&](int c) {
       const int64_t k = (split * kChunks + c) * 16 + 4 * q;
-      Fragments found;
-#pragma unroll
-      for (int m = 0; m < kStateGates; ++m) {
-        const auto* at = weight + (Cell::weight_block(m) * hidden + u) * hidden + k;
-        const uint2 low = load_four(at, u < hidden ? hidden - k : 0, vector);
-        const uint2 high = load_four(at + 8 * hidden, u + 8 < hidden ? hidden - k : 0, vector);
-        found.gate[m] = {low.x, high.x, low.y, high.y};
-      }
-      return found;
+      return load_gate_fragments<Cell>(weight, hidden, u, /*apart=*/8, k, vector);
     };
     load_in_batches<kChunks, Fragments::kBatch>(load, [&](int c, const Fragments& of) {
 #pragma unroll

@@ -212,6 +212,22 @@ struct GateFragments {
   static constexpr int kBatch = state_gates == 1 ? 8 : state_gates == 2 ? 4 : 2;
 };
 
+// Loads this lane's part of a fragment of each gate: four elements, from k on, of the rows of W_hh
+// for units u and u + apart. `weight` is W_hh of the direction. `vector` is as for load_four().
+template <class Cell>
+__device__ __forceinline__ GateFragments<Cell::kStateGates> load_gate_fragments(
+    const uint16_t* weight, int64_t hidden, int64_t u, int apart, int64_t k, bool vector) {
+  GateFragments<Cell::kStateGates> found;
+#pragma unroll
+  for (int m = 0; m < Cell::kStateGates; ++m) {
+    const uint16_t* at = weight + (Cell::weight_block(m) * hidden + u) * hidden + k;
+    const uint2 low = load_four(at, u < hidden ? hidden - k : 0, vector);
+    const uint2 high = load_four(at + apart * hidden, u + apart < hidden ? hidden - k : 0, vector);
+    found.gate[m] = {low.x, high.x, low.y, high.y};
+  }
+  return found;
+}
+
 // A warp's part of W_hh as the A operand of mma.sync m16n8k16: [chunks of 16 elements of K, the
 // reduction dimension][tiles of 16 rows]. The first `in_registers` chunks stay in registers, and no
 // more would fit there. The others are in shared memory, 16 bytes per lane. The caller owns the

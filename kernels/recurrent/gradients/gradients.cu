@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kBlockSize)
   const bool begins = args.direction == 0 ? row < args.batch : first >= 0;
   const auto* from = begins ? static_cast<const word_t*>(args.h0) + first * args.hidden
                             : static_cast<const word_t*>(args.output) + before * args.output_row;
-  // In direction 1, a row resets before the step at t if it has a mark at t + 1.
+  // A row resets before the step at t if it has a mark at t or, in direction 1, at t + 1.
   const int64_t marked = args.direction == 0 ? row : before;
   const bool anew = args.marks != nullptr && marked < args.rows && args.marks[marked];
   static_cast<word_t*>(args.to)[at] = anew ? word_t{} : from[column];

@@ -21,15 +21,7 @@ __device__ __forceinline__ void load_forward_weights(const PersistentForward& ar
   using Fragments = GateFragments<kStateGates>;
   const auto load = [&](int c) {
     const int64_t k = (warp * kChunks + c / 2) * 32 + 8 * q + c % 2 * 4;
-    Fragments found;
-#pragma unroll
-    for (int m = 0; m < kStateGates; ++m) {
-      const uint16_t* at = all + (Cell::weight_block(m) * hidden + u) * hidden + k;
-      const uint2 even = load_four(at, u < hidden ? hidden - k : 0, aligned);
-      const uint2 odd = load_four(at + hidden, u + 1 < hidden ? hidden - k : 0, aligned);
-      found.gate[m] = {even.x, odd.x, even.y, odd.y};
-    }
-    return found;
+    return load_gate_fragments<Cell>(all, hidden, u, /*apart=*/1, k, aligned);
   };
   load_in_batches<2 * kChunks, Fragments::kBatch>(load, [&](int c, const Fragments& of) {
 #pragma unroll
