@@ -47,6 +47,21 @@ struct Matrix {
   }
 };
 
+// Several matrices of the same form, at distances of `apart` elements. If it is 0, all are the
+// same.
+struct Matrices {
+  Matrix first;
+  int64_t apart = 0;
+
+  Matrices t() const { return {first.t(), apart}; }
+  Matrices rows_from(int64_t begin, int64_t count) const {
+    return {first.rows_from(begin, count), apart};
+  }
+  Matrices columns_from(int64_t begin, int64_t count) const {
+    return {first.columns_from(begin, count), apart};
+  }
+};
+
 // The matrix of a 2-dim tensor, or of a 3-dim one with its first two dimensions merged into rows.
 // The caller makes sure that the strides allow this.
 inline Matrix matrix_of(const at::Tensor& t) {

@@ -86,42 +86,61 @@ static std::optional<cublasMath_t> mode_of(Dtype dtype, std::optional<bool> tf32
                                    CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
 }
 
-void Gemm::multiply(const Matrix& out, const Matrix& a, const Matrix& b, bool add,
-                    bool wide) const {
+void Gemm::multiply_each(int64_t count, const Matrices& outs, const Matrices& as,
+                         const Matrices& bs, bool add, bool wide) const {
+  const Matrix &out = outs.first, &a = as.first, &b = bs.first;
   if (!out.rows_dense()) {
     TORCH_INTERNAL_ASSERT(out.t().rows_dense());
-    return multiply(out.t(), b.t(), a.t(), add, wide);
+    return multiply_each(count, outs.t(), bs.t(), as.t(), add, wide);
   }
   if (out.rows == 0 || out.columns == 0) return;
   if (a.columns == 0) {
-    if (add) return;
-    C10_CUDA_CHECK(cudaMemset2DAsync(out.data, out.row_stride * out.element_size, 0,
-                                     out.columns * out.element_size, out.rows,
-                                     at::cuda::getCurrentCUDAStream()));
+    for (int64_t i = 0; i < count && !add; ++i) {
+      C10_CUDA_CHECK(cudaMemset2DAsync(
+          out.data + i * outs.apart * out.element_size, out.row_stride * out.element_size, 0,
+          out.columns * out.element_size, out.rows, at::cuda::getCurrentCUDAStream()));
+    }
     return;
   }
   // out^T = b^T a^T.
   const Operand x(b), y(a);
   const int m = Operand::counted(out.columns), n = Operand::counted(out.rows);
   const int k = Operand::counted(a.columns), stride = Operand::counted(out.row_stride);
+  const int products = Operand::counted(count);
   const MathMode mode(handle_, mode_of(dtype_, tf32_, wide));
   if (dtype_ == Dtype::kDouble) {
     const double one = 1, beta = add ? 1 : 0;
-    TORCH_CUDABLAS_CHECK(cublasDgemm(handle_, x.op, y.op, m, n, k, &one,
-                                     static_cast<const double*>(x.data), x.stride,
-                                     static_cast<const double*>(y.data), y.stride, &beta,
-                                     reinterpret_cast<double*>(out.data), stride));
+    const auto *of_x = static_cast<const double*>(x.data),
+               *of_y = static_cast<const double*>(y.data);
+    auto* const to = reinterpret_cast<double*>(out.data);
+    TORCH_CUDABLAS_CHECK(count == 1 ? cublasDgemm(handle_, x.op, y.op, m, n, k, &one, of_x,
+                                                  x.stride, of_y, y.stride, &beta, to, stride)
+                                    : cublasDgemmStridedBatched(handle_, x.op, y.op, m, n, k, &one,
+                                                                of_x, x.stride, bs.apart, of_y,
+                                                                y.stride, as.apart, &beta, to,
+                                                                stride, outs.apart, products));
     return;
   }
   const float one = 1, beta = add ? 1 : 0;
   if (dtype_ == Dtype::kFloat) {
-    TORCH_CUDABLAS_CHECK(cublasSgemm(handle_, x.op, y.op, m, n, k, &one,
-                                     static_cast<const float*>(x.data), x.stride,
-                                     static_cast<const float*>(y.data), y.stride, &beta,
-                                     reinterpret_cast<float*>(out.data), stride));
+    const auto *of_x = static_cast<const float*>(x.data), *of_y = static_cast<const float*>(y.data);
+    auto* const to = reinterpret_cast<float*>(out.data);
+    TORCH_CUDABLAS_CHECK(count == 1 ? cublasSgemm(handle_, x.op, y.op, m, n, k, &one, of_x,
+                                                  x.stride, of_y, y.stride, &beta, to, stride)
+                                    : cublasSgemmStridedBatched(handle_, x.op, y.op, m, n, k, &one,
+                                                                of_x, x.stride, bs.apart, of_y,
+                                                                y.stride, as.apart, &beta, to,
+                                                                stride, outs.apart, products));
     return;
   }
   const auto type = type_of(dtype_);
+  if (count > 1) {
+    TORCH_CUDABLAS_CHECK(cublasGemmStridedBatchedEx(
+        handle_, x.op, y.op, m, n, k, &one, x.data, type, x.stride, bs.apart, y.data, type,
+        y.stride, as.apart, &beta, out.data, wide ? CUDA_R_32F : type, stride, outs.apart, products,
+        CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT_TENSOR_OP));
+    return;
+  }
   TORCH_CUDABLAS_CHECK(cublasGemmEx(handle_, x.op, y.op, m, n, k, &one, x.data, type, x.stride,
                                     y.data, type, y.stride, &beta, out.data,
                                     wide ? CUDA_R_32F : type, stride, CUBLAS_COMPUTE_32F,

@@ -24,7 +24,12 @@ class Gemm {
   // result is bitwise equal to that of at::mm. With `wide`, out has the dtype of the accumulator:
   // float for half types. Raises for sizes of 2^31 or more.
   void multiply(const Matrix& out, const Matrix& a, const Matrix& b, bool add,
-                bool wide = false) const;
+                bool wide = false) const {
+    multiply_each(1, {out}, {a}, {b}, add, wide);
+  }
+  // The same for `count` products, in one call.
+  void multiply_each(int64_t count, const Matrices& out, const Matrices& a, const Matrices& b,
+                     bool add, bool wide = false) const;
 
  private:
   Dtype dtype_;

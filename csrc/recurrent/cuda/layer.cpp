@@ -106,7 +106,8 @@ Tensor product_cuda(const LayerRun& run, const Tensor& a, const Tensor& b) {
   if (run.tf32) {
     const Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
     const Tensor of_a = with_matrix(a), of_b = with_matrix(b);
-    multiply_cuda(run, matrix_of(out), matrix_of(of_a), matrix_of(of_b));
+    Gemm(run.sizes.dtype, run.tf32)
+        .multiply(matrix_of(out), matrix_of(of_a), matrix_of(of_b), /*add=*/false);
     return out;
   }
   return run.acc == a.scalar_type() ? at::mm(a, b) : at::mm(a, b, run.acc);
@@ -274,7 +275,7 @@ LayerGradients backward_cuda(const BackwardPass& pass, const StateGradients& sta
         direction_backward(run, direction, states, stream);
       },
       [&](int64_t d, const Tensor& grad_gates, const Tensor& previous) {
-        add_parameters_cuda(pass, d, grad_gates, previous, Tensor(), found, stream);
+        add_parameters_cuda(pass, d, /*count=*/1, grad_gates, previous, Tensor(), found, stream);
       });
   return found;
 }

@@ -14,9 +14,6 @@ inline void check_units(const char* op, int64_t batch, int64_t hidden) {
 
 // ---- functions that run on the current device and stream
 
-// out = a b, all in the layer's dtype.
-void multiply_cuda(const LayerRun& run, const Matrix& out, const Matrix& a, const Matrix& b);
-
 // Runs all steps of a direction with algorithm "tiles" or "warp".
 void fused_forward_cuda(const LayerRun& run, const ForwardDirection& direction,
                         cudaStream_t stream);
@@ -29,12 +26,13 @@ LayerGradients persistent_backward_cuda(const BackwardPass& pass, const StateGra
 // Computes c before every step of a direction.
 void c_states_cuda(const LayerRun& run, const BackwardDirection& direction, cudaStream_t stream);
 
-// Writes the gradients of direction d's parameters to `found`, and adds what direction d
-// contributes to the gradient of the input. `grad_gates` [S, GH] is contiguous. `known_h` is
-// pass.previous_h(d), or undefined if that has not been computed. `bias_sums` is [parts, GH] with
-// the same column sums as grad_gates, or undefined.
-void add_parameters_cuda(const BackwardPass& pass, int64_t d, const Tensor& grad_gates,
-                         const Tensor& known_h, const Tensor& bias_sums, LayerGradients& found,
-                         cudaStream_t stream);
+// Writes the gradients of the parameters of `count` directions, from d on, to `found`, and adds
+// what these directions contribute to the gradient of the input. They run the same way in time.
+// `grad_gates` is contiguous: [D, S, GH], or [S, GH] of the single direction. `known_h` is
+// pass.previous_h(d) of the single direction, or undefined if that has not been computed.
+// `bias_sums` is [D, parts, GH] with the same sums over rows as grad_gates, or undefined.
+void add_parameters_cuda(const BackwardPass& pass, int64_t d, int64_t count,
+                         const Tensor& grad_gates, const Tensor& known_h, const Tensor& bias_sums,
+                         LayerGradients& found, cudaStream_t stream);
 
 }  // namespace treadle

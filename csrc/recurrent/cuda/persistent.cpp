@@ -8,6 +8,7 @@
 #include <limits>
 #include <vector>
 
+#include "common/cuda/gemm.h"
 #include "kernels/recurrent/block/word_halves.h"
 #include "kernels/recurrent/launchers.h"
 #include "kernels/recurrent/run.h"
@@ -79,15 +80,18 @@ Tensor products_of_all_steps(const LayerRun& run, int64_t width, const Tensor& g
   weights = a.one_direction() && !padded ? with_matrix(weights) : weights.contiguous();
   const auto size = static_cast<int64_t>(x.element_size());
   const Matrix all = Matrix::of(products.const_data_ptr(), directions * rows, row, row, 1, size);
-  for (int64_t d = 0; d < directions; ++d) {
-    // The weights of all directions.
-    const Matrix weight = padded ? Matrix::of(weights.const_data_ptr(), directions * blocks * width,
-                                              features, features, 1, size)
-                                 : matrix_of(weights);
-    multiply_cuda(
-        run,
-        all.rows_from(d * rows, rows).columns_from(run.cell.input_first * width, blocks * width),
-        matrix_of(x), weight.rows_from(d * blocks * width, blocks * width).t());
+  // The weights of all directions.
+  const Matrix weight = padded ? Matrix::of(weights.const_data_ptr(), directions * blocks * width,
+                                            features, features, 1, size)
+                               : matrix_of(weights);
+  const Gemm gemm(run.sizes.dtype, run.tf32);
+  const int64_t each = blocks * width;
+  for (int64_t d = 0; d < directions; d += a.groups) {
+    const Matrix to =
+        all.rows_from(d * rows, rows).columns_from(run.cell.input_first * width, each);
+    gemm.multiply_each(a.groups, {to, rows * row}, {matrix_of(x), 0},
+                       {weight.rows_from(d * each, each).t(), each * weight.row_stride},
+                       /*add=*/false);
   }
   return products;
 }
@@ -270,9 +274,9 @@ LayerGradients persistent_backward_cuda(const BackwardPass& pass, const StateGra
   const Tensor bias_sums = new_bias_sums(pass, grad_gates);
   run_steps_backward(pass, states, grad_gates, bias_sums, stream);
   LayerGradients found;
-  for (int64_t d = 0; d < directions; ++d) {
-    add_parameters_cuda(pass, d, run.rows(grad_gates, d), Tensor(), of_direction(bias_sums, d),
-                        found, stream);
+  const int64_t count = run.arguments.groups;
+  for (int64_t d = 0; d < directions; d += count) {
+    add_parameters_cuda(pass, d, count, grad_gates, Tensor(), bias_sums, found, stream);
   }
   return found;
 }

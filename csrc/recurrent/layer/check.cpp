@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "recurrent/layer/groups.h"
+
 namespace treadle {
 
 static thread_local const char* op_name = "recurrent_layer";
@@ -28,9 +30,10 @@ c10::SymDimVector layer_output_shape(const LayerArguments& a) {
 
 c10::SymDimVector layer_gates_shape(const LayerArguments& a, bool recompute) {
   if (recompute) return c10::SymDimVector{0};
-  c10::SymDimVector shape{a.h0.sym_size(0)};
+  const int64_t groups = groups_of(a);
+  c10::SymDimVector shape{a.h0.sym_size(0) * groups};
   shape.append(a.input.sym_sizes().begin(), a.input.sym_sizes().end() - 1);
-  shape.push_back(a.h0.sym_size(2) * cell_info(a.cell).gates);
+  shape.push_back(a.h0.sym_size(2) / groups * cell_info(a.cell).gates);
   return shape;
 }
 
@@ -181,8 +184,11 @@ void check_layer_backward(const LayerOutputs& grads, const LayerArguments& a, co
   const auto gates_shape = layer_gates_shape(a, recompute);
   TORCH_CHECK(!recompute || gates.sym_sizes().equals(gates_shape), op,
               ": gates must have shape [0] with recompute=True, got ", gates.sym_sizes());
-  const std::string rows = packed ? "[D, S, " : "[D, T, B, ";
-  const std::string gates_letters = rows + std::to_string(cell_info(a.cell).gates) + "H]";
+  const bool grouped = groups_of(a) > 1;
+  const std::string rows = packed ? "S, " : "T, B, ";
+  const std::string gates_letters = (grouped ? "[D*n, " : "[D, ") + rows +
+                                    std::to_string(cell_info(a.cell).gates) +
+                                    (grouped ? "H/n]" : "H]");
   check_shape(op, "gates", gates_letters.c_str(), gates, gates_shape);
 }
 

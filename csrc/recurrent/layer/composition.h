@@ -255,7 +255,7 @@ class LayerComposition {
     return {joined(each(&LayerOutputs::output), beside),
             units(stack_directions(each(&LayerOutputs::h_n), arguments_.h0), 1),
             units(stack_directions(each(&LayerOutputs::c_n), arguments_.c0), cell.c_parts),
-            units(joined(each(&LayerOutputs::gates), stacked), cell.gates)};
+            joined(each(&LayerOutputs::gates), stacked)};
   }
 
   LayerArguments vjp_tangent(const LayerOutputs& grads, const LayerOutputs& tangents) {

@@ -21,10 +21,13 @@ inline int64_t groups_of(const LayerArguments& a) {
 // stays undefined.
 inline Tensor in_groups(const Tensor& t, int64_t groups, int64_t blocks, int64_t dim) {
   if (!t.defined() || groups == 1) return t;
-  const auto own = t.sym_size(dim) / (blocks * groups);
   dim = dim < 0 ? t.dim() + dim : dim;
+  const auto own = t.sym_size(dim) / (blocks * groups);
+  c10::SymDimVector shape(t.sym_sizes());
+  shape[0] *= groups;
+  shape[dim] = own * blocks;
   const Tensor parts = t.unflatten_symint(dim, {blocks, groups, own});
-  return parts.movedim(dim + 1, 1).flatten(0, 1).flatten(dim, dim + 1);
+  return parts.movedim(dim + 1, 1).reshape_symint(shape);
 }
 
 // The inverse of in_groups.
@@ -32,8 +35,11 @@ inline Tensor from_groups(const Tensor& t, int64_t groups, int64_t blocks, int64
   if (!t.defined() || groups == 1) return t;
   dim = dim < 0 ? t.dim() + dim : dim;
   const auto own = t.sym_size(dim) / blocks;
+  c10::SymDimVector shape(t.sym_sizes());
+  shape[0] = shape[0] / groups;
+  shape[dim] *= groups;
   const Tensor parts = t.unflatten_symint(dim, {blocks, own}).unflatten(0, {-1, groups});
-  return parts.movedim(1, dim + 1).flatten(dim, dim + 2);
+  return parts.movedim(1, dim + 1).reshape_symint(shape);
 }
 
 // Applies f(tensor, blocks of H, dimension of the units) to each array of the arguments, whose
@@ -52,13 +58,20 @@ LayerArguments map_units(const LayerArguments& a, const CellInfo& cell, const F&
   return found;
 }
 
-// The arguments as the kernels see them.
-inline LayerArguments in_groups(const LayerArguments& a, int64_t groups) {
+// The arguments as the kernels see them. `zeros` means that all of h0 and c0 is zero, so that their
+// elements need no copy in another order.
+inline LayerArguments in_groups(const LayerArguments& a, int64_t groups, bool zeros = false) {
   LayerArguments given = a;
   if (a.one_direction()) each_parameter(given, [](const Tensor& t) { return t.unsqueeze(0); });
+  if (zeros) given.h0 = given.c0 = Tensor();
   LayerArguments found = map_units(
       given, cell_info(a.cell),
       [&](const Tensor& t, int64_t k, int64_t dim) { return in_groups(t, groups, k, dim); });
+  if (zeros) {
+    const auto all = a.h0.sym_size(0) * groups, batch = a.h0.sym_size(1);
+    found.h0 = a.h0.reshape_symint({all, batch, a.h0.sym_size(2) / groups});
+    found.c0 = a.c0.reshape_symint({all, batch, a.c0.sym_size(2) / groups});
+  }
   found.h0 = found.h0.contiguous();  // otherwise products copy it in each direction
   found.groups = groups;
   return found;

@@ -50,8 +50,9 @@ struct LayerArguments {
 };
 
 // The results of a layer, and its gates [D, T, B, GH] or [D, S, GH] before activation, including
-// biases; or the gradients or tangents of these. The backward op recomputes c of every step from
-// the gates. With `recompute`, gates has shape [0], and the backward op also recomputes the gates.
+// biases; or the gradients or tangents of these. If W_hh has n diagonal blocks, the gates are [D*n,
+// ..., GH/n], as the kernels compute them. The backward op recomputes c of every step from the
+// gates. With `recompute`, gates has shape [0], and the backward op also recomputes the gates.
 struct LayerOutputs {
   Tensor output, h_n, c_n, gates;
 

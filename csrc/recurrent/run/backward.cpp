@@ -169,13 +169,12 @@ static LayerGrads backward_in_groups(const RecurrenceBackend& backend,
   LayerOutputs grads = call.grads;
   grads.h_n = in_groups(grads.h_n, groups, 1, -1);
   grads.c_n = in_groups(grads.c_n, groups, cell.c_parts, -1);
-  const Tensor gates = call.recompute ? call.gates : in_groups(call.gates, groups, cell.gates, -1);
   const LayerArguments given = in_groups(a, groups);
   LayerArguments found;
   std::tie(found.input, found.h0, found.c0, found.weight_ih, found.weight_hh, found.bias_ih,
            found.bias_hh, found.reset_h, found.reset_c) =
       backward(backend,
-               {grads, given, call.output, gates, call.recompute, call.algorithm, call.mask});
+               {grads, given, call.output, call.gates, call.recompute, call.algorithm, call.mask});
   found = map_units(found, cell, [&](const Tensor& t, int64_t blocks, int64_t dim) {
     return contiguous(from_groups(t, groups, blocks, dim));
   });

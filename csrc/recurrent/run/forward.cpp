@@ -108,17 +108,17 @@ LayerSaved forward(const RecurrenceBackend& backend, const LayerArguments& argum
   check_layer_data(layer_op_name(), arguments);
   const int64_t groups = groups_of(arguments);
   if (groups == 1) return run_layer(backend, arguments, save, algorithm, stack);
-  if (stack.zeros != nullptr) stack.zeros->write();
+  const bool zeros = stack.zeros != nullptr;
+  if (zeros) stack.zeros->write();
   const CellInfo& cell = cell_info(arguments.cell);
   const auto [output, h, c, gates] =
-      run_layer(backend, in_groups(arguments, groups), save, algorithm, {});
+      run_layer(backend, in_groups(arguments, groups, zeros), save, algorithm, {});
   const auto put = [&](const Tensor& t, int64_t blocks, const Tensor& to) {
     // If each group has one unit, this is a view.
     const Tensor found = from_groups(t, groups, blocks, -1);
     return to.defined() ? to.copy_(found) : contiguous(found);
   };
-  return {output, put(h, 1, stack.h_n), put(c, cell.c_parts, stack.c_n),
-          put(gates, cell.gates, Tensor())};
+  return {output, put(h, 1, stack.h_n), put(c, cell.c_parts, stack.c_n), gates};
 }
 
 }  // namespace
