@@ -38,21 +38,21 @@ cudaError_t run_clusters(const Args* args, const PersistentCall& call) {
   int at_once = 0;
   const ClusterCall own{call.plan, call.stream, call.fits != nullptr ? &at_once : nullptr};
   cudaError_t error = cudaErrorInvalidValue;
-  // Clusters of several blocks keep one number of c per unit.
-  constexpr bool kClusters = kBuilt && Kind::template Cell<float>::kCParts == 1;
+  // For several parts of c, clusters of several blocks have only dense kernels.
+  constexpr bool kAnyBatch = kBuilt && Kind::template Cell<float>::kCParts == 1;
   switch (call.plan.kernel) {
     case KernelId::kBlock:
       error = dtype == Dtype::kFloat ? run_cluster_fp32<Kind>(args, own)
                                      : run_half_block<Kind>(dtype, args, own);
       break;
     case KernelId::kClusterGeneral:
-      if constexpr (kClusters) error = run_cluster_any<Kind>(dtype, args, own);
+      if constexpr (kAnyBatch) error = run_cluster_any<Kind>(dtype, args, own);
       break;
     case KernelId::kClusterDense:
-      if constexpr (kClusters) error = run_cluster_dense<Kind>(dtype, args, own);
+      if constexpr (kBuilt) error = run_cluster_dense<Kind>(dtype, args, own);
       break;
     case KernelId::kClusterFp16x2:
-      if constexpr (kClusters && kForward) error = run_cluster_split<Kind>(args, own);
+      if constexpr (kAnyBatch && kForward) error = run_cluster_split<Kind>(args, own);
       break;
     case KernelId::kClusterFma:
       error = run_cluster_fp32<Kind>(args, own);

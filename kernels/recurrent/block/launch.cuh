@@ -16,10 +16,8 @@ template <class Cell, class T, int units>
 cudaError_t run_block(const PersistentForward* args, const ClusterCall& call) {
   using Layout = BlockForward<Cell, units>;
   static_assert(Layout::kSharedBytes <= kMostSharedBytes && Layout::kRows == kBlockRows);
-  const auto kernel = call.plan.resets ? TREADLE_FUNCTION(PersistentKernel<PersistentForward>,
-                                                          block_forward, (Cell, T), (units, true))
-                                       : TREADLE_FUNCTION(PersistentKernel<PersistentForward>,
-                                                          block_forward, (Cell, T), (units, false));
+  const auto kernel = TREADLE_RESETS_FUNCTION(PersistentKernel<PersistentForward>, call.plan.resets,
+                                              block_forward, (Cell, T), (units, resets));
   return call(kernel, Layout::kThreads, Layout::kSharedBytes, args, kUnitsCode<T, units>);
 }
 
@@ -27,11 +25,9 @@ template <class Cell, class T, int units>
 cudaError_t run_block(const PersistentBackward* args, const ClusterCall& call) {
   using Layout = BlockBackward<Cell, units>;
   static_assert(Layout::kSharedBytes <= kMostSharedBytes && Layout::kRows == kBlockRows);
-  const auto kernel = call.plan.resets
-                          ? TREADLE_FUNCTION(PersistentKernel<PersistentBackward>, block_backward,
-                                             (Cell, T), (units, true))
-                          : TREADLE_FUNCTION(PersistentKernel<PersistentBackward>, block_backward,
-                                             (Cell, T), (units, false));
+  const auto kernel =
+      TREADLE_RESETS_FUNCTION(PersistentKernel<PersistentBackward>, call.plan.resets,
+                              block_backward, (Cell, T), (units, resets));
   return call(kernel, Layout::kThreads, Layout::kSharedBytes, args, kUnitsCode<T, units>);
 }
 

@@ -293,10 +293,8 @@ cudaError_t run_cluster_any(const PersistentBackward* args, const ClusterCall& c
       static_assert(s.tiles == 1 && Layout::kResetsBytes <= kMostSharedBytes);
       const bool resets = call.plan.resets;
       const auto kernel =
-          resets ? TREADLE_FUNCTION(PersistentKernel<PersistentBackward>, cluster_backward,
-                                    (Cell, T), (s.units, s.blocks, true))
-                 : TREADLE_FUNCTION(PersistentKernel<PersistentBackward>, cluster_backward,
-                                    (Cell, T), (s.units, s.blocks, false));
+          TREADLE_RESETS_FUNCTION(PersistentKernel<PersistentBackward>, call.plan.resets,
+                                  cluster_backward, (Cell, T), (s.units, s.blocks, resets));
       return call(kernel, Layout::kThreads, resets ? Layout::kResetsBytes : Layout::kSharedBytes,
                   args);
     }

@@ -5,36 +5,49 @@
 #include "kernels/math/h_bound.h"
 #include "kernels/recurrent/engine/resets.cuh"
 #ifndef __CUDACC_RTC__
+#include <utility>
+
 #include "kernels/recurrent/formula/function.h"
 #include "kernels/recurrent/plan/plan.h"
 
 namespace treadle {
 
-template <class Cell, size_t i>
-inline constexpr ShapeKernels kKernels =
-    kernels_of(i, Cell::kStateGates, Cell::kHBound == math::HBound::kNone);
+template <class Cell>
+constexpr ShapeKernels kernels_of(size_t shape) {
+  return kernels_of(shape, Cell::kStateGates, Cell::kCParts, Cell::kHBound == math::HBound::kNone);
+}
+template <class Cell, size_t shape>
+inline constexpr ShapeKernels kKernels = kernels_of<Cell>(shape);
 
-// Calls f(Constant<size_t, i>) for the index i of `shape` in kClusterShapes.
-template <size_t i = 0, class F>
+// Calls f(Constant<size_t, i>) for the index i of `shape` in kClusterShapes. This and visit_rows()
+// are folds, because recursive templates would have an instance for each index and each caller,
+// which are thousands.
+template <class F, size_t... i>
+cudaError_t visit_shape(const ClusterShape& shape, const F& f, std::index_sequence<i...>) {
+  cudaError_t error = cudaErrorInvalidValue;
+  static_cast<void>(
+      ((kClusterShapes[i] == shape && (error = f(Constant<size_t, i>{}), true)) || ...));
+  return error;
+}
+
+template <class F>
 cudaError_t visit_shape(const ClusterShape& shape, const F& f) {
-  if constexpr (i == kShapes) {
-    return cudaErrorInvalidValue;
-  } else {
-    return kClusterShapes[i] == shape ? f(Constant<size_t, i>{}) : visit_shape<i + 1>(shape, f);
-  }
+  return visit_shape(shape, f, std::make_index_sequence<kShapes>{});
 }
 
 // Calls f(Constant<int, rows>{}) if RowCounts{bits} has the count `rows`.
-template <unsigned bits, int n = 1, class F>
+template <unsigned bits, class F, size_t... k>
+cudaError_t visit_rows(int rows, const F& f, std::index_sequence<k...>) {
+  cudaError_t error = cudaErrorInvalidValue;
+  static_cast<void>(((RowCounts(bits).get(k) == rows &&
+                      (error = f(Constant<int, RowCounts(bits).get(k)>{}), true)) ||
+                     ...));
+  return error;
+}
+
+template <unsigned bits, class F>
 cudaError_t visit_rows(int rows, const F& f) {
-  if constexpr (n > RowCounts::kMost) {
-    return cudaErrorInvalidValue;
-  } else {
-    if constexpr (RowCounts(bits).has(n)) {
-      if (n == rows) return f(Constant<int, n>{});
-    }
-    return visit_rows<bits, n + 1>(rows, f);
-  }
+  return visit_rows<bits>(rows, f, std::make_index_sequence<RowCounts(bits).size()>{});
 }
 
 // The GPUs for which the kernels of clusters and of single blocks have code. Which units a single
@@ -96,7 +109,7 @@ cudaError_t run_cluster_any(Dtype dtype, const PersistentForward* args, const Cl
 template <class Kind>
 cudaError_t run_cluster_any(Dtype dtype, const PersistentBackward* args, const ClusterCall& call);
 
-// For half types and dense batches (cluster/dense_forward.cuh, cluster/dense_backward.cuh).
+// For half types and dense batches (cluster/dense_launch.cuh).
 template <class Kind>
 cudaError_t run_cluster_dense(Dtype dtype, const PersistentForward* args, const ClusterCall& call);
 template <class Kind>

@@ -28,13 +28,6 @@ struct ShapeCandidates {
   }
 };
 
-// In the backward pass up to H 128, the kernel for any batch is faster than the dense kernel with
-// resets. An LSTM on an H100, in bfloat16 with T 512 and H 128, took 0.52 us per step instead of
-// 0.55 with B 16, and 0.61 instead of 0.70 with B 64.
-inline bool takes_resets_densely(const RecurrenceSizes& sizes, bool backward) {
-  return takes_dense_resets(cell_info(sizes.cell).gates) && !(backward && sizes.hidden <= 128);
-}
-
 inline ShapeCandidates candidates_of(const RecurrenceSizes& sizes, size_t index, bool backward) {
   const ShapeKernels kernels = kernels_of(index, sizes.cell);
   ShapeCandidates found{kClusterShapes[index], 0, {}};
@@ -42,11 +35,8 @@ inline ShapeCandidates candidates_of(const RecurrenceSizes& sizes, size_t index,
     if (backward ? kernels.half_backward : kernels.half_forward) {
       found.any_rows = found.shape.rows();
     }
-    const bool resets = !sizes.resets || takes_resets_densely(sizes, backward);
-    if (!sizes.packed && resets && sizes.hidden % 8 == 0) {
-      found.dense = kernels.dense(backward, sizes.resets);
-    }
-  } else {
+    if (is_dense(sizes, backward)) found.dense = kernels.dense(backward, sizes.resets);
+  } else if (sizes.dtype == Dtype::kFloat) {
     if (kernels.fp32) found.any_rows = fp32_rows(found.shape, cell_info(sizes.cell).state_gates);
     if (!sizes.ragged() && !backward) found.dense = kernels.split;
   }
@@ -65,22 +55,20 @@ inline double step_time(const RecurrenceSizes& sizes, const ShapeCandidates& ker
 
 // GPUs without clusters run only single-block kernels. In half types, they use these kernels for
 // larger H than GPUs with clusters, because a single block is faster than the grid.
-inline bool runs_on(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
-                    const ClusterShape& shape, Dtype dtype) {
-  if (shape.blocks > 1) return device.clusters() && one_c(sizes);
+inline bool runs_on(const RecurrenceDevice& device, const ClusterShape& shape, Dtype dtype) {
+  if (shape.blocks > 1) return device.clusters();
   return !is_half(dtype) || shape.units <= kHalfBlockUnits || !device.clusters();
 }
 
 // The largest H that any cluster kernel supports, or 0 if none supports the dtype.
-inline int64_t most_hidden_of_clusters(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
+inline int64_t most_hidden_of_clusters(RecurrenceSizes sizes, const RecurrenceDevice& device,
                                        Dtype dtype, bool backward) {
+  sizes.dtype = dtype;
   int64_t most = 0;
   for (size_t i = 0; i < kShapes; ++i) {
-    if (!runs_on(sizes, device, kClusterShapes[i], dtype)) continue;
-    const ShapeKernels kernels = kernels_of(i, sizes.cell);
-    const bool half = backward ? kernels.half_backward : kernels.half_forward;
-    const bool any = is_half(dtype) ? half : dtype == Dtype::kFloat && kernels.fp32;
-    if (any) most = std::max(most, kClusterShapes[i].hidden());
+    if (!runs_on(device, kClusterShapes[i], dtype)) continue;
+    if (candidates_of(sizes, i, backward).most_rows() == 0) continue;
+    most = std::max(most, kClusterShapes[i].hidden());
   }
   return most;
 }
@@ -97,13 +85,14 @@ inline Candidate cluster_candidate(const RecurrenceSizes& sizes, const Recurrenc
   Candidate best;
   best.exists =
       on_chip(sizes, device, most_hidden_of_clusters(sizes, device, sizes.dtype, backward));
-  const bool half = is_half(sizes.dtype), any_clusters = device.clusters() && one_c(sizes);
+  const bool half = is_half(sizes.dtype),
+             any_clusters = device.clusters() && in_clusters(sizes, backward);
   // In the backward pass, clusters of several blocks are faster than a single block with many
   // units, unless rows would have to be copied to pad them to 16-byte chunks.
   const bool alone = sizes.hidden <= 32 || sizes.hidden % 8 != 0;
   for (size_t i = 0; i < kShapes && best.exists; ++i) {
     const ClusterShape& shape = kClusterShapes[i];
-    if (shape.hidden() < sizes.hidden || !runs_on(sizes, device, shape, sizes.dtype)) continue;
+    if (shape.hidden() < sizes.hidden || !runs_on(device, shape, sizes.dtype)) continue;
     const ShapeCandidates kernels = candidates_of(sizes, i, backward);
     for (int rows = 1; rows <= kernels.most_rows(); ++rows) {
       const int64_t count = ceil_div(sizes.batch, rows) * sizes.directions;

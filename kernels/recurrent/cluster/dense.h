@@ -22,9 +22,13 @@ constexpr int kept_fragments(int warps, int reserve, int fragments) {
 // (cluster/dense_resets.cuh).
 inline constexpr int kDenseMarksBytes = 64 * 4 + 32;
 
+// The layout L of a cell's kernel.
+template <template <int...> class L, class Cell, int... shape>
+using DenseLayout = L<Cell::kGates, Cell::kStateGates, Cell::kCParts, shape...>;
+
 // The forward kernel. As in ClusterForward (engine/shapes.h), a warp computes the products of 16
 // units over one of kSplits slices of K, the reduction dimension.
-template <int gates, int state_gates, int units, int blocks, int tiles, int stride>
+template <int gates, int state_gates, int c_parts, int units, int blocks, int tiles, int stride>
 struct DenseForward {
   static constexpr int kUnits = units, kBlocks = blocks, kTiles = tiles, kStride = stride;
   static constexpr int kGates = gates, kStateGates = state_gates;
@@ -44,9 +48,9 @@ struct DenseForward {
   static constexpr int kFetches = gates * kRows * units / 8;
   static constexpr int kQuads = kRows * units / 4;
   static constexpr int kFragments = kChunks * state_gates;
-  static constexpr int kReserve = 52 + 4 * state_gates * tiles + 8 * tiles + (gates + 3) * kItems +
-                                  3 * shapes::ceil_div(kSends, kThreads) +
-                                  4 * shapes::ceil_div(kFetches, kThreads);
+  static constexpr int kReserve =
+      52 + 4 * state_gates * tiles + 8 * tiles + (gates + c_parts + 2) * kItems +
+      3 * shapes::ceil_div(kSends, kThreads) + 4 * shapes::ceil_div(kFetches, kThreads);
   static constexpr int kKept = kept_fragments(kWarps, kReserve, kFragments);
   // A stage is a buffer for the input products of one step, which are loaded kAhead steps ahead.
   static constexpr int kDepth = tiles == 1 ? 8 : 4, kAhead = kDepth - 2;
@@ -72,10 +76,10 @@ struct DenseForward {
 // result is a partial sum for every unit of the layer, and each block is sent the partial sums of
 // its own units. The partial sums have fewer bytes than the gradients. A warp computes such a sum
 // by itself, so the block's warps need not combine sums in shared memory before they send.
-template <int gates, int state_gates, int units, int blocks, int tiles, int stride>
+template <int gates, int state_gates, int c_parts, int units, int blocks, int tiles, int stride>
 struct DenseBackward {
   static constexpr int kUnits = units, kBlocks = blocks, kTiles = tiles, kStride = stride;
-  static constexpr int kGates = gates, kStateGates = state_gates;
+  static constexpr int kGates = gates, kStateGates = state_gates, kCParts = c_parts;
   static constexpr int kHidden = units * blocks, kRows = stride * tiles;
   static constexpr int kGroups = units / 16;
   static constexpr int kWarps = units == 16 ? 4 : units == 48 ? 12 : 8;
@@ -90,16 +94,20 @@ struct DenseBackward {
   // before the sums arrive; the registers have no room for more.
   static constexpr int kEarly = kItems < 2 ? kItems : kWarps > 8 ? 1 : 2;
   static constexpr int kHalfFetches = (gates + 1) * kRows * units / 8;  // of gates and grad_output
-  static constexpr int kFetches = kHalfFetches + kRows * units / 4;     // and of c
+  static constexpr int kFetches = kHalfFetches + c_parts * kRows * units / 4;  // and of c
   static constexpr int kQuads = gates * kRows * units / 4;
   static constexpr int kFragments = kChunks * kWide;
-  static constexpr int kReserve = (kWarps > 8 && tiles > 1 ? 54 : 34 + 24 * tiles) +
-                                  (state_gates == 4 ? 13 : 10) * kEarly + 5 * kItems + 2 * kWide +
-                                  5 * shapes::ceil_div(kFetches, kThreads) +
-                                  3 * shapes::ceil_div(kQuads, kThreads);
+  static constexpr int kReserve =
+      (kWarps > 8 && tiles > 1 ? 54 : 34 + 24 * tiles) + (state_gates == 4 ? 13 : 10) * kEarly +
+      8 * (c_parts - 1) * kEarly + (4 + c_parts) * kItems + 2 * kWide +
+      5 * shapes::ceil_div(kFetches, kThreads) + 3 * shapes::ceil_div(kQuads, kThreads);
   static constexpr int kKept = kept_fragments(kWarps, kReserve, kFragments);
   // A stage is a buffer for the saved values of one step, which are loaded kAhead steps ahead.
-  static constexpr int kDepth = tiles > 1 ? 4 : units == 48 ? 6 : 8, kAhead = kDepth - 2;
+  static constexpr bool kWideC = c_parts > 1 && units == 64;
+  static constexpr int kDepth = tiles > 1 || (kWideC && blocks > 4) ? 4
+                                : kWideC || units == 48             ? 6
+                                                                    : 8;
+  static constexpr int kAhead = kDepth - 2;
 
   // Sizes and offsets in bytes. The first kParity bytes exist twice, for even and for odd steps:
   // the partial sums of the block's own units, grouped by the block that sends them; the gradients
@@ -112,7 +120,7 @@ struct DenseBackward {
   static constexpr int kStages = 2 * kParity;
   static constexpr int kStageRow = units * 2 + 16, kCRow = units * 4 + 16;
   static constexpr int kCStates = (gates + 1) * kRows * kStageRow;  // offset of c in a stage
-  static constexpr int kStageBytes = kCStates + kRows * kCRow;
+  static constexpr int kStageBytes = kCStates + c_parts * kRows * kCRow;
   // Before the first step, each warp transposes its part of W_hh, 16 rows at a time, in memory that
   // later holds sums and stages.
   static constexpr int kTurnRow = kWide * 32 + 16, kTurnBytes = 16 * kTurnRow;

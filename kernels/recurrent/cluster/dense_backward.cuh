@@ -15,7 +15,6 @@
 
 #include <cstring>
 
-#include "kernels/recurrent/cluster/call.cuh"
 #include "kernels/recurrent/cluster/dense_backward_copies.cuh"
 #include "kernels/recurrent/cluster/dense_resets.cuh"
 
@@ -35,12 +34,13 @@ __device__ __forceinline__ uint32_t bits_of_all(const Slopes& slopes) {
 
 template <class Cell, class T, int units, int blocks, int tiles, int stride, bool any_resets>
 __global__ void __launch_bounds__(
-    DenseBackward<Cell::kGates, Cell::kStateGates, units, blocks, tiles, stride>::kThreads, 1)
+    DenseLayout<DenseBackward, Cell, units, blocks, tiles, stride>::kThreads, 1)
     cluster_dense_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
   begin_kernel();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
-  using L = DenseBackward<kGates, kStateGates, units, blocks, tiles, stride>;
+  using L = DenseLayout<DenseBackward, Cell, units, blocks, tiles, stride>;
+  using C = math::CType<float, Cell::kCParts>;
   constexpr int kChunks = L::kChunks, kItems = L::kItems, kGroups = L::kGroups, kWide = L::kWide;
   extern __shared__ __align__(128) unsigned char memory[];
   const uint32_t base = ptx::shared_address(memory);
@@ -105,7 +105,8 @@ __global__ void __launch_bounds__(
   uint32_t place[kItems], own_stage[kItems], own_c[kItems], own_sums[kItems];
   bool has[kItems], mine[kItems], unit_exists[kItems];
   int unit[kItems], row[kItems];
-  float grad_h[kItems], grad_c[kItems];
+  float grad_h[kItems];
+  C grad_c[kItems];
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     const int slot = i * L::kWarps + warp;
@@ -125,14 +126,14 @@ __global__ void __launch_bounds__(
     const int64_t at_state = (state_row + row[i]) * hidden + first_unit + unit[i];
     const bool any_h = real && args.grad_h_n != nullptr, any_c = real && args.grad_c_n != nullptr;
     grad_h[i] = any_h ? widen(static_cast<const T*>(args.grad_h_n)[at_state]) : 0.0f;
-    grad_c[i] = any_c ? load_c<T>(args.grad_c_n, at_state, args.sizes.half_c) : 0.0f;
+    grad_c[i] = any_c ? load_c_at<T, C>(args.grad_c_n, at_state, hidden, args.sizes.half_c) : C{};
   }
   const uint32_t lane_grads = base + L::kOutgoing + q * 8 * stride + g % stride * 8;
   const uint32_t own_barrier = base + L::kBarriers;
   const GroupResets<any_resets> resets{args.resets, args.sizes, group};
   const uint32_t wanted = resets.wanted() ? ~0u : 0;
   // Stores the gradients of the states to which rows were reset.
-  const auto hand_over = [&](void* grads, const float (&values)[kItems], uint32_t ended, int s) {
+  const auto hand_over = [&](void* grads, const auto& values, uint32_t ended, int s) {
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       if ((ended >> row[i] & 1) == 0 || !mine[i] || !unit_exists[i]) continue;
@@ -158,7 +159,12 @@ __global__ void __launch_bounds__(
       }
       grad_out[i] =
           widen_bits<T>(ptx::load2(own_stage[i] + stage + kGates * L::kRows * L::kStageRow));
-      slopes[i] = Cell::slopes(gates, ptx::load_float(own_c[i] + stage));
+      C c;
+#pragma unroll
+      for (int p = 0; p < Cell::kCParts; ++p) {
+        math::part(c, p) = ptx::load_float(own_c[i] + stage + p * L::kRows * L::kCRow);
+      }
+      slopes[i] = Cell::slopes(gates, c);
     };
 #pragma unroll
     for (int i = 0; i < L::kEarly; ++i) {
@@ -174,7 +180,7 @@ __global__ void __launch_bounds__(
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {
         const bool ends = (ended >> row[i] & 1) != 0;
-        if (ends) grad_h[i] = grad_c[i] = 0;
+        if (ends) grad_h[i] = 0, grad_c[i] = C{};
         receives[i] = s > 0 && !ends;
       }
     }
@@ -258,54 +264,13 @@ __global__ void __launch_bounds__(
     if (args.grad_h0 != nullptr) {
       static_cast<T*>(args.grad_h0)[at] = Narrow<T>::from(grad_h[i]);
     }
-    if (args.grad_c0 != nullptr) store_c<T>(args.grad_c0, at, args.sizes.half_c, grad_c[i]);
+    if (args.grad_c0 != nullptr) {
+      store_c_at<T>(args.grad_c0, at, hidden, args.sizes.half_c, grad_c[i]);
+    }
   }
   // No block may exit while others still send into its shared memory.
   ptx::sync_cluster();
 #endif
 }
-
-#ifndef __CUDACC_RTC__
-// ---- launch
-
-template <class Cell, class T, int units, int blocks, int tiles, int stride, bool resets>
-cudaError_t run_cluster_dense(const PersistentBackward* args, const ClusterCall& call) {
-  using L = DenseBackward<Cell::kGates, Cell::kStateGates, units, blocks, tiles, stride>;
-  constexpr int kBytes = resets ? L::kResetsBytes : L::kSharedBytes;
-  static_assert(kBytes <= kMostSharedBytes);
-  const auto kernel = TREADLE_FUNCTION(PersistentKernel<PersistentBackward>, cluster_dense_backward,
-                                       (Cell, T), (units, blocks, tiles, stride, resets));
-  return call(kernel, L::kThreads, kBytes, args);
-}
-
-template <class Cell, class T>
-cudaError_t run_cluster_dense(const PersistentBackward* args, const ClusterCall& call) {
-  return visit_shape(call.plan.shape, [&](auto index) {
-    constexpr ClusterShape s = kClusterShapes[decltype(index)::value];
-    constexpr ShapeKernels kernels = kKernels<Cell, decltype(index)::value>;
-    if constexpr (takes_dense_resets(Cell::kGates)) {
-      if (call.plan.resets) {
-        return visit_rows<kernels.resets_backward.bits>(call.plan.tile_rows, [&](auto stride) {
-          constexpr int rows = decltype(stride)::value;
-          return run_cluster_dense<Cell, T, s.units, s.blocks, s.tiles, rows, true>(args, call);
-        });
-      }
-    }
-    return visit_rows<kernels.dense_backward.bits>(call.plan.tile_rows, [&](auto stride) {
-      constexpr int rows = decltype(stride)::value;
-      return run_cluster_dense<Cell, T, s.units, s.blocks, s.tiles, rows, false>(args, call);
-    });
-  });
-}
-
-template <class Kind>
-cudaError_t run_cluster_dense(Dtype dtype, const PersistentBackward* args,
-                              const ClusterCall& call) {
-  using Cell = typename Kind::template Cell<float>;
-  return dtype == Dtype::kHalf ? run_cluster_dense<Cell, Half>(args, call)
-                               : run_cluster_dense<Cell, BFloat16>(args, call);
-}
-
-#endif
 
 }  // namespace treadle

@@ -25,7 +25,7 @@ struct DenseBackwardCopies {
     constexpr int kGates = L::kGates, kRows = L::kRows;
     const int64_t hidden = args.sizes.hidden, batch = args.sizes.batch, d = group.direction;
     const int64_t last = args.sizes.steps - 1, t = group.reverse == 0 ? last : 0;
-    const int64_t way = group.reverse == 0 ? -1 : 1;
+    const int64_t way = group.reverse == 0 ? -1 : 1, c_part = args.c_row / L::kCParts;
     const int thread = static_cast<int>(threadIdx.x), count = group.rows.count;
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
@@ -47,13 +47,13 @@ struct DenseBackwardCopies {
         fetches[i] = r < count && u < hidden && (of_gates || args.grad_output != nullptr);
       } else {
         constexpr int kEach = L::kUnits / 4;
-        const int piece = of_c % kEach, r = of_c / kEach;
+        const int piece = of_c % kEach, r = of_c / kEach % kRows, p = of_c / kEach / kRows;
         const int64_t u = first_unit + piece * 4, row = t * batch + group.rows.first + r;
         piece_from[i] = static_cast<const char*>(args.c_states) +
-                        4 * (d * args.c_direction + row * args.c_row + u);
+                        4 * (d * args.c_direction + row * args.c_row + p * c_part + u);
         piece_step[i] = way * batch * args.c_row * 4;
-        piece_at[i] = base + L::kStages + L::kCStates + r * L::kCRow + piece * 16;
-        fetches[i] = r < count && u < hidden;
+        piece_at[i] = base + L::kStages + L::kCStates + (p * kRows + r) * L::kCRow + piece * 16;
+        fetches[i] = p < L::kCParts && r < count && u < hidden;
       }
       keep(piece_step[i]);
     }

@@ -6,7 +6,6 @@
 // rows per cluster. Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
-#include "kernels/recurrent/cluster/call.cuh"
 #include "kernels/recurrent/cluster/dense_forward_copies.cuh"
 #include "kernels/recurrent/cluster/dense_resets.cuh"
 
@@ -14,13 +13,14 @@ namespace treadle {
 
 template <class Cell, class T, int units, int blocks, int tiles, int stride, bool any_resets>
 __global__ void __launch_bounds__(
-    DenseForward<Cell::kGates, Cell::kStateGates, units, blocks, tiles, stride>::kThreads, 1)
+    DenseLayout<DenseForward, Cell, units, blocks, tiles, stride>::kThreads, 1)
     cluster_dense_forward(const __grid_constant__ PersistentForward args, int rows_each) {
   begin_kernel();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
   constexpr int kFirstInput = kGates - Cell::kInputGates;
-  using L = DenseForward<kGates, kStateGates, units, blocks, tiles, stride>;
+  using C = math::CType<float, Cell::kCParts>;
+  using L = DenseLayout<DenseForward, Cell, units, blocks, tiles, stride>;
   constexpr int kSplits = L::kSplits, kChunks = L::kChunks, kItems = L::kItems;
   constexpr int kPart = L::kGroups * kStateGates * tiles * L::kSumBytes;  // bytes per slice of K
   extern __shared__ __align__(128) unsigned char memory[];
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(
   bool has[kItems], mine[kItems], real[kItems], unit_exists[kItems];
   int64_t state_at[kItems];
   uint32_t row_bit[kItems];
-  float c[kItems];
+  C c[kItems];
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     // Each group of units gives its first slot to a different warp, so that all schedulers have
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(
     real[i] = mine[i] && row < rows.count && unit_exists[i];
     state_at[i] = (state_row + row) * hidden + first_unit + unit;
     row_bit[i] = 1u << row;
-    c[i] = real[i] ? load_c<T>(args.c0, state_at[i], args.sizes.half_c) : 0.0f;
+    c[i] = real[i] ? load_c_at<T, C>(args.c0, state_at[i], hidden, args.sizes.half_c) : C{};
   }
   const uint32_t lane_state =
       base + L::kState + split * kChunks * tiles * L::kTileBytes + q * 8 * stride + g % stride * 8;
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(
     if constexpr (any_resets) {
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {
-        if ((anew & row_bit[i]) != 0) c[i] = 0;
+        if ((anew & row_bit[i]) != 0) c[i] = C{};
         added[i] = (anew & row_bit[i] & ~given) != 0 ? 0 : ~0u;
         keep(added[i]);
       }
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(
         replace_rows<L>(resets, anew, t, base + L::kState + parity, split);
 #pragma unroll
         for (int i = 0; i < kItems; ++i) {
-          if (real[i] && (anew & row_bit[i]) != 0) c[i] = given_c(resets, t, state_at[i]);
+          if (real[i] && (anew & row_bit[i]) != 0) c[i] = given_c<C>(resets, t, state_at[i]);
         }
       }
     }
@@ -259,53 +259,11 @@ __global__ void __launch_bounds__(
     if (!real[i]) continue;
     static_cast<uint16_t*>(args.h)[state_at[i]] =
         ptx::load2(place[i] + (steps - 1 & 1) * L::kParity);
-    store_c<T>(args.c, state_at[i], args.sizes.half_c, c[i]);
+    store_c_at<T>(args.c, state_at[i], hidden, args.sizes.half_c, c[i]);
   }
   // No block may exit while others still send into its shared memory.
   ptx::sync_cluster();
 #endif
 }
-
-#ifndef __CUDACC_RTC__
-// ---- launch
-
-template <class Cell, class T, int units, int blocks, int tiles, int stride, bool resets>
-cudaError_t run_cluster_dense(const PersistentForward* args, const ClusterCall& call) {
-  using L = DenseForward<Cell::kGates, Cell::kStateGates, units, blocks, tiles, stride>;
-  constexpr int kBytes = resets ? L::kResetsBytes : L::kSharedBytes;
-  static_assert(kBytes <= kMostSharedBytes);
-  const auto kernel = TREADLE_FUNCTION(PersistentKernel<PersistentForward>, cluster_dense_forward,
-                                       (Cell, T), (units, blocks, tiles, stride, resets));
-  return call(kernel, L::kThreads, kBytes, args);
-}
-
-template <class Cell, class T>
-cudaError_t run_cluster_dense(const PersistentForward* args, const ClusterCall& call) {
-  return visit_shape(call.plan.shape, [&](auto index) {
-    constexpr ClusterShape s = kClusterShapes[decltype(index)::value];
-    constexpr ShapeKernels kernels = kKernels<Cell, decltype(index)::value>;
-    if constexpr (takes_dense_resets(Cell::kGates)) {
-      if (call.plan.resets) {
-        return visit_rows<kernels.resets_forward.bits>(call.plan.tile_rows, [&](auto stride) {
-          constexpr int rows = decltype(stride)::value;
-          return run_cluster_dense<Cell, T, s.units, s.blocks, s.tiles, rows, true>(args, call);
-        });
-      }
-    }
-    return visit_rows<kernels.dense_forward.bits>(call.plan.tile_rows, [&](auto stride) {
-      constexpr int rows = decltype(stride)::value;
-      return run_cluster_dense<Cell, T, s.units, s.blocks, s.tiles, rows, false>(args, call);
-    });
-  });
-}
-
-template <class Kind>
-cudaError_t run_cluster_dense(Dtype dtype, const PersistentForward* args, const ClusterCall& call) {
-  using Cell = typename Kind::template HalfCell<float>;
-  return dtype == Dtype::kHalf ? run_cluster_dense<Cell, Half>(args, call)
-                               : run_cluster_dense<Cell, BFloat16>(args, call);
-}
-
-#endif
 
 }  // namespace treadle

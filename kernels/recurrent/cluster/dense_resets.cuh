@@ -82,14 +82,21 @@ struct MarkRing {
   }
 };
 
-// The value that replaces the element `at` of c [D, B, H] before step t.
-__device__ __forceinline__ float given_c(const GroupResets<true>& resets, int t, int64_t at) {
+// The c that replaces a unit's c before step t. `at` is the index of its row and unit in [D, B, H].
+template <class C>
+__device__ __forceinline__ C given_c(const GroupResets<true>& resets, int t, int64_t at) {
   const PersistentSizes& sizes = resets.sizes;
-  if (resets.resets.c == nullptr) return 0;
+  C found{};
+  if (resets.resets.c == nullptr) return found;
   if (resets.resets.per_step) {
     at += (resets.group.direction * (int64_t{sizes.steps} - 1) + t) * sizes.batch * sizes.hidden;
   }
-  return __ldg(static_cast<const float*>(resets.resets.c) + at);
+#pragma unroll
+  for (int p = 0; p < math::kPartCount<C>; ++p) {
+    const int64_t part = part_at<C>(at, sizes.hidden, p);
+    math::part(found, p) = __ldg(static_cast<const float*>(resets.resets.c) + part);
+  }
+  return found;
 }
 
 // Used in the forward pass if rows reset to given states. Overwrites the h of these rows before it

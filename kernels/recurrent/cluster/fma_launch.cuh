@@ -13,8 +13,7 @@ cudaError_t run_cluster_fp32(const PersistentForward* args, const ClusterCall& c
   using Cell = typename Kind::template Cell<float>;
   return visit_shape(call.plan.shape, [&](auto index) {
     constexpr ClusterShape s = kClusterShapes[decltype(index)::value];
-    if constexpr (!kKernels<Cell, decltype(index)::value>.fp32 ||
-                  (s.blocks > 1 && Cell::kCParts > 1)) {
+    if constexpr (!kKernels<Cell, decltype(index)::value>.fp32) {
       return cudaErrorInvalidValue;
     } else if constexpr (s.blocks == 1) {
       return run_block<Cell, float, s.units>(args, call);
@@ -23,11 +22,8 @@ cudaError_t run_cluster_fp32(const PersistentForward* args, const ClusterCall& c
       static_assert(Layout::kSharedBytes <= kMostSharedBytes);
       static_assert(Layout::kRows == fp32_rows(s, Cell::kStateGates));
       const auto kernel =
-          call.plan.resets
-              ? TREADLE_FUNCTION(PersistentKernel<PersistentForward>, cluster_fp32_forward, (Cell),
-                                 (s.units, s.blocks, true))
-              : TREADLE_FUNCTION(PersistentKernel<PersistentForward>, cluster_fp32_forward, (Cell),
-                                 (s.units, s.blocks, false));
+          TREADLE_RESETS_FUNCTION(PersistentKernel<PersistentForward>, call.plan.resets,
+                                  cluster_fp32_forward, (Cell), (s.units, s.blocks, resets));
       return call(kernel, kFp32Threads, Layout::kSharedBytes, args);
     }
   });
@@ -38,8 +34,7 @@ cudaError_t run_cluster_fp32(const PersistentBackward* args, const ClusterCall& 
   using Cell = typename Kind::template Cell<float>;
   return visit_shape(call.plan.shape, [&](auto index) {
     constexpr ClusterShape s = kClusterShapes[decltype(index)::value];
-    if constexpr (!kKernels<Cell, decltype(index)::value>.fp32 ||
-                  (s.blocks > 1 && Cell::kCParts > 1)) {
+    if constexpr (!kKernels<Cell, decltype(index)::value>.fp32) {
       return cudaErrorInvalidValue;
     } else if constexpr (s.blocks == 1) {
       return run_block<Cell, float, s.units>(args, call);
@@ -48,11 +43,8 @@ cudaError_t run_cluster_fp32(const PersistentBackward* args, const ClusterCall& 
       static_assert(Layout::kSharedBytes <= kMostSharedBytes);
       static_assert(Layout::kRows == fp32_rows(s, Cell::kStateGates));
       const auto kernel =
-          call.plan.resets
-              ? TREADLE_FUNCTION(PersistentKernel<PersistentBackward>, cluster_fp32_backward,
-                                 (Cell), (s.units, s.blocks, true))
-              : TREADLE_FUNCTION(PersistentKernel<PersistentBackward>, cluster_fp32_backward,
-                                 (Cell), (s.units, s.blocks, false));
+          TREADLE_RESETS_FUNCTION(PersistentKernel<PersistentBackward>, call.plan.resets,
+                                  cluster_fp32_backward, (Cell), (s.units, s.blocks, resets));
       return call(kernel, kFp32Threads, Layout::kSharedBytes, args);
     }
   });

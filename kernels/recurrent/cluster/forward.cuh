@@ -311,10 +311,8 @@ cudaError_t run_cluster_any(const PersistentForward* args, const ClusterCall& ca
       static_assert(Layout::kResetsBytes <= kMostSharedBytes);
       const bool resets = call.plan.resets;
       const auto kernel =
-          resets ? TREADLE_FUNCTION(PersistentKernel<PersistentForward>, cluster_forward, (Cell, T),
-                                    (s.units, s.blocks, s.tiles, true))
-                 : TREADLE_FUNCTION(PersistentKernel<PersistentForward>, cluster_forward, (Cell, T),
-                                    (s.units, s.blocks, s.tiles, false));
+          TREADLE_RESETS_FUNCTION(PersistentKernel<PersistentForward>, call.plan.resets,
+                                  cluster_forward, (Cell, T), (s.units, s.blocks, s.tiles, resets));
       return call(kernel, Layout::kThreads, resets ? Layout::kResetsBytes : Layout::kSharedBytes,
                   args);
     }

@@ -61,6 +61,17 @@ struct RowCounts {
     while (rows > 0 && !has(rows)) --rows;
     return rows;
   }
+  constexpr size_t size() const {
+    size_t counts = 0;
+    for (int rows = 1; rows <= kMost; ++rows) counts += has(rows) ? 1 : 0;
+    return counts;
+  }
+  // The k-th smallest count; k < size().
+  constexpr int get(size_t k) const {
+    int rows = at_least(1);
+    for (; k > 0; --k) rows = at_least(rows + 1);
+    return rows;
+  }
 };
 
 // The kernels of a shape.
@@ -80,11 +91,11 @@ struct ShapeKernels {
   }
 };
 
-// Whether dense kernels with resets are compiled for a cell with this many gates. They are only for
-// cells with four gates, such as LSTM and GRU. LLTM, which has three, uses the kernels for any
-// batch if rows reset. Dense kernels for this case are not worthwhile, because torch has no LLTM
-// layer to compare with.
-constexpr bool takes_dense_resets(int gates) { return gates == 4; }
+// Whether a cell with this many gates and parts of c has dense kernels with resets. Of the cells
+// with one part, only those with four gates have them, such as LSTM and GRU. LLTM, which has three,
+// uses the kernels for any batch if rows reset. Dense kernels for this case are not worthwhile,
+// because torch has no LLTM layer to compare with.
+constexpr bool takes_dense_resets(int gates, int c_parts) { return gates == 4 || c_parts > 1; }
 
 // The kernels of a shape. `one` is for cells in which one gate has a product with h, `three` for
 // cells with two or three such gates, and `four` for cells with four. RNN has one, LLTM and GRU
@@ -131,7 +142,9 @@ inline constexpr ClusterKernels kClusterKernels[] = {
      {true, true, true, {2, 8}, {4}, {4, 10}},
      {true, true, true, {2, 5, 8}, {2, 4, 8}, {2, 4, 6, 8, 10}, {2, 5, 8}, {4, 8}},
      {true, true, true, {2, 5, 8}, {2, 4, 8}, {2, 4, 6, 8, 10}, {2, 5, 8}, {4, 8}}},
-    // Up to H 512.
+    // Up to H 512. Above H 256, LSTM has no kernels for any batch, and the other cells have them in
+    // one shape, because the grid is about as fast for such batches
+    // (docs/dev/findings/the_grid_replaces_general_clusters_above_h256.md).
     {{32, 16, 1},
      {true, true, true, {1, 3, 8}, {4, 8}, {4, 10}},
      {true,
@@ -142,8 +155,8 @@ inline constexpr ClusterKernels kClusterKernels[] = {
       {1, 2, 3, 4, 6, 8, 10},
       {1, 3, 5, 8},
       {2, 4, 6, 8}},
-     {true,
-      true,
+     {false,
+      false,
       true,
       {1, 2, 3, 5, 8},
       {2, 4, 6, 8},
@@ -151,21 +164,21 @@ inline constexpr ClusterKernels kClusterKernels[] = {
       {1, 3, 5, 8},
       {2, 4, 6, 8}}},
     {{32, 16, 2},
-     {true, false, false, {8}},
-     {true, false, false, {5, 8}},
-     {true, false, false, {5, 8}}},
+     {false, false, false, {8}},
+     {false, false, false, {5, 8}},
+     {false, false, false, {5, 8}}},
     {{64, 8, 1},
-     {true, true, false, {1, 3, 8}, {4, 8}},
-     {true, true, false, {1, 2, 3, 5, 8}, {2, 4, 6, 8}, {}, {5, 8}, {6, 8}},
-     {true, false, false, {1, 2, 3, 5, 8}, {}, {}, {8}}},
+     {false, false, false, {1, 3, 8}, {4, 8}},
+     {false, false, false, {1, 2, 3, 5, 8}, {2, 4, 6, 8}, {}, {5, 8}, {6, 8}},
+     {false, false, false, {1, 2, 3, 5, 8}, {}, {}, {8}}},
     {{64, 8, 2},
-     {true, false, false, {8}},
-     {true, false, false, {5, 8}, {5}},
+     {false, false, false, {8}},
+     {false, false, false, {5, 8}, {5}},
      {false, false, false, {5}}},
     // Up to H 768.
     {{48, 16, 1},
-     {true, true, false, {1, 3, 8}, {4, 8}},
-     {true, true, false, {1, 2, 3, 5, 8}, {2, 4, 6, 8}},
+     {false, false, false, {1, 3, 8}, {4, 8}},
+     {false, false, false, {1, 2, 3, 5, 8}, {2, 4, 6, 8}},
      {}},
     {{48, 16, 2}, {}, {false, false, false, {5}}, {}},
 };
@@ -174,15 +187,28 @@ inline constexpr size_t kShapes = sizeof(kClusterKernels) / sizeof(kClusterKerne
 // `grows` means that |h| can grow at every step. The fp16x2 kernels check only before the first
 // step which rows of h are too large for them. So no fp16x2 kernels exist for cells whose h can
 // grow.
-constexpr ShapeKernels kernels_of(size_t shape, int state_gates, bool grows) {
+constexpr ShapeKernels kernels_of(size_t shape, int state_gates, int c_parts, bool grows) {
   const ClusterKernels& all = kClusterKernels[shape];
   ShapeKernels found = state_gates == 1 ? all.one : state_gates < 4 ? all.three : all.four;
   if (grows) found.split = {};
+  if (c_parts > 1 && all.shape.blocks > 1) {
+    // These cells, which are formulas, have no kernels for any batch, so they need dense kernels
+    // for small H and with resets as well. In the largest shapes, a block has too little shared
+    // memory for all parts of c.
+    if (all.shape.units == 48) return {};
+    if (all.shape.tiles > 1) found.dense_backward = {};
+    if (found.half_forward && found.dense_forward.bits == 0) found.dense_forward = {2, 4, 8};
+    found.resets_forward = found.dense_forward;
+    found.resets_backward = found.dense_backward;
+    found.half_forward = found.half_backward = found.fp32 = false;
+    found.split = {};
+  }
   return found;
 }
 
 inline ShapeKernels kernels_of(size_t shape, CellKind cell) {
-  return kernels_of(shape, cell_info(cell).state_gates, h_grows(cell));
+  const CellInfo& info = cell_info(cell);
+  return kernels_of(shape, info.state_gates, info.c_parts, h_grows(cell));
 }
 
 constexpr std::array<ClusterShape, kShapes> cluster_shapes() {

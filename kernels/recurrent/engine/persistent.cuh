@@ -96,7 +96,35 @@ __device__ __forceinline__ void store_c(void* c, int64_t at, bool half, float va
   }
 }
 
-// Loads c of a unit in a row of [..., P * H], where P is the number of c's parts.
+// The index of part p of c in [..., P * H], where P is the number of c's parts. `at` is the index
+// of the same row and unit in [..., H].
+template <class C>
+__device__ __forceinline__ int64_t part_at(int64_t at, int64_t hidden, int p) {
+  constexpr int kParts = math::kPartCount<C>;
+  if constexpr (kParts == 1) return at;
+  return at + (at / hidden * (kParts - 1) + p) * hidden;
+}
+
+template <class T, class C>
+__device__ __forceinline__ C load_c_at(const void* c, int64_t at, int64_t hidden, bool half) {
+  C found;
+#pragma unroll
+  for (int p = 0; p < math::kPartCount<C>; ++p) {
+    math::part(found, p) = load_c<T>(c, part_at<C>(at, hidden, p), half);
+  }
+  return found;
+}
+
+template <class T, class C>
+__device__ __forceinline__ void store_c_at(void* c, int64_t at, int64_t hidden, bool half,
+                                           const C& value) {
+#pragma unroll
+  for (int p = 0; p < math::kPartCount<C>; ++p) {
+    store_c<T>(c, part_at<C>(at, hidden, p), half, math::part(value, p));
+  }
+}
+
+// Loads c of a unit in a row of [..., P * H].
 template <class T, class C>
 __device__ __forceinline__ C load_unit_c(const void* c, int64_t row, int64_t hidden, int64_t unit,
                                          bool half) {

@@ -88,13 +88,18 @@ struct GroupResets {
   // Stores one of the two gradients, that of h or that of c. It arrived in step p of the backward
   // pass. The indices are hidden from the compiler. Otherwise it would compute addresses in every
   // step, or keep them in registers, although few steps need them.
+  template <class C>
   __device__ __forceinline__ void hand_over(void* grads, int p, int row, int unit,
-                                            float grad) const {
+                                            const C& grad) const {
+    constexpr int kParts = math::kPartCount<C>;
     uint32_t s = p, r = row, u = unit;
     keep(s), keep(r), keep(u);
     if (grads == nullptr) return;
     const int64_t at = in_steps(time<true>(static_cast<int>(s)), static_cast<int>(r));
-    static_cast<float*>(grads)[at * sizes.hidden + u] = grad;
+#pragma unroll
+    for (int k = 0; k < kParts; ++k) {
+      static_cast<float*>(grads)[(at * kParts + k) * sizes.hidden + u] = math::part(grad, k);
+    }
   }
 
   // Stores the requested gradients, and sets grad_h and grad_c to zero.

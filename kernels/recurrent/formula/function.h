@@ -77,4 +77,24 @@ using PersistentKernel = void (*)(Args, int);
     return found;                                                                                 \
   }()
 
+// The same for a kernel that is compiled with and without resets. `values` contains the name
+// `resets`, which stands for the value of the bool `given`.
+#define TREADLE_RESETS_FUNCTION(pointer, given, kernel, types, values)                            \
+  [&] {                                                                                           \
+    const bool given_resets = given;                                                              \
+    pointer found = nullptr;                                                                      \
+    if constexpr (::treadle::kFromFormula<::treadle::formula::First<TREADLE_UNPACK types>>) {     \
+      const bool resets = given_resets;                                                           \
+      found = ::treadle::formula::function<pointer, TREADLE_UNPACK types>(#kernel,                \
+                                                                          TREADLE_UNPACK values); \
+    } else if (given_resets) {                                                                    \
+      constexpr bool resets = true;                                                               \
+      found = &kernel<TREADLE_UNPACK types, TREADLE_UNPACK values>;                               \
+    } else {                                                                                      \
+      constexpr bool resets = false;                                                              \
+      found = &kernel<TREADLE_UNPACK types, TREADLE_UNPACK values>;                               \
+    }                                                                                             \
+    return found;                                                                                 \
+  }()
+
 }  // namespace treadle

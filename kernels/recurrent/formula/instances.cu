@@ -2,8 +2,7 @@
 // they are compiled at run time (function.h). So the launchers are instantiated only when nvcc
 // compiles for the host. When it compiles for a GPU, they would take minutes and generate no code.
 #include "kernels/recurrent/cluster/backward.cuh"
-#include "kernels/recurrent/cluster/dense_backward.cuh"
-#include "kernels/recurrent/cluster/dense_forward.cuh"
+#include "kernels/recurrent/cluster/dense_launch.cuh"
 #include "kernels/recurrent/cluster/fma_launch.cuh"
 #include "kernels/recurrent/cluster/forward.cuh"
 #include "kernels/recurrent/cluster/fp16x2_forward.cuh"

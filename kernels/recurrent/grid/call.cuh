@@ -17,9 +17,11 @@ inline constexpr CompiledFor kGridCode =
 
 // What a launch of a grid kernel needs.
 struct GridNeeds {
-  int threads, blocks;
-  int shared_bytes, most_shared_bytes;  // for this call's rows, and for the most rows of a group
+  int threads;
+  GridShape shape;
   CompiledFor code;
+
+  int shared_bytes(int rows) const { return shape.stages + rows * shape.row_bytes; }
 };
 
 // Runs a kernel or, if `fits` is not null, computes whether all its blocks can be resident at once.
@@ -31,28 +33,28 @@ struct GridCall {
 
   template <class Layout, class Args>
   cudaError_t of(void (*kernel)(Args, int), const Args* args) const {
-    DeviceLimits limits{};
-    const cudaError_t error = current_limits(&limits);
-    if (error != cudaSuccess) return error;
-    const GridNeeds needs = {Layout::kThreads, grid_groups(sizes, plan.rows) * Layout::kBlocks,
-                             Layout::shared_bytes(plan.rows),
-                             Layout::shared_bytes(grid_shape<Layout>().rows(limits.shared_bytes)),
-                             kGridCode<Layout::kSetmaxnreg>};
-    return run(kernel, needs, limits.cooperative != 0, args);
+    static constexpr GridNeeds needs = {Layout::kThreads, grid_shape<Layout>(),
+                                        kGridCode<Layout::kSetmaxnreg>};
+    return run(kernel, needs, args);
   }
 
  private:
   // This is not inlined, like ClusterCall::operator().
   template <class Args>
-  __noinline__ cudaError_t run(void (*kernel)(Args, int), const GridNeeds& needs, bool cooperative,
+  __noinline__ cudaError_t run(void (*kernel)(Args, int), const GridNeeds& needs,
                                const Args* args) const {
-    const int shared_bytes = needs.shared_bytes, most = needs.most_shared_bytes;
+    DeviceLimits limits{};
+    cudaError_t error = current_limits(&limits);
+    if (error != cudaSuccess) return error;
+    const int blocks = grid_groups(sizes, plan.rows) * needs.shape.blocks;
+    const int shared_bytes = needs.shared_bytes(plan.rows);
+    const int most = needs.shared_bytes(needs.shape.rows(limits.shared_bytes));
     if (fits != nullptr) *fits = false;
     if (shared_bytes > most) return fits != nullptr ? cudaSuccess : cudaErrorInvalidValue;
     // The shared-memory limit is an attribute of the kernel, not of the call, and another thread
     // may launch the kernel with more rows, so this always sets the largest limit.
-    cudaError_t error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                             cudaFuncAttributeMaxDynamicSharedMemorySize, most);
+    error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, most);
     if (fits != nullptr && cannot_run(error)) return cudaSuccess;
     if (error != cudaSuccess) return error;
     if (fits != nullptr) {
@@ -61,10 +63,10 @@ struct GridCall {
       if (error != cudaSuccess || !compiled) return error;
       int at_once = 0;
       error = blocks_at_once(kernel, needs.threads, static_cast<size_t>(shared_bytes), &at_once);
-      *fits = cooperative && at_once >= needs.blocks;
+      *fits = limits.cooperative != 0 && at_once >= blocks;
       return error;
     }
-    const LaunchShape shape = {static_cast<unsigned>(needs.blocks),
+    const LaunchShape shape = {static_cast<unsigned>(blocks),
                                1,
                                1,
                                static_cast<unsigned>(needs.threads),

@@ -81,7 +81,8 @@ inline Candidate grid_candidate(const RecurrenceSizes& sizes, const RecurrenceDe
   // For small H, clusters are preferred whatever the estimated time of the grid is, because the
   // estimates for clusters are more accurate. The exception is float32 in the backward pass and for
   // ragged batches. There clusters multiply by fma, and are slower than the grid.
-  const bool small = device.clusters() && sizes.hidden <= kGridFromHidden && one_c(sizes);
+  const bool small =
+      device.clusters() && sizes.hidden <= kGridFromHidden && in_clusters(sizes, backward);
   const bool by_fma = !is_half(sizes.dtype) && (backward || sizes.ragged());
   if (!small || by_fma) {
     const int64_t launches = grid_launches(sizes, device, backward);

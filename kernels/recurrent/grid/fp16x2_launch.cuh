@@ -16,10 +16,8 @@ cudaError_t run_grid_split(const PersistentForward* args, const GridCall& call) 
     const auto run = [&](auto alone) {
       constexpr bool kAlone = decltype(alone)::value;
       const auto kernel =
-          call.plan.resets ? TREADLE_FUNCTION(PersistentKernel<PersistentForward>,
-                                              grid_split_forward, (Cell, Layout), (true, kAlone))
-                           : TREADLE_FUNCTION(PersistentKernel<PersistentForward>,
-                                              grid_split_forward, (Cell, Layout), (false, kAlone));
+          TREADLE_RESETS_FUNCTION(PersistentKernel<PersistentForward>, call.plan.resets,
+                                  grid_split_forward, (Cell, Layout), (resets, kAlone));
       return call.of<Layout>(kernel, args);
     };
     return call.plan.rows == 8 ? run(Constant<bool, true>{}) : run(Constant<bool, false>{});

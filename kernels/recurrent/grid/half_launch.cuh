@@ -10,21 +10,16 @@ namespace treadle {
 
 template <class Cell, class T, class Layout, int late>
 cudaError_t run_grid_of(const PersistentForward* args, const GridCall& call) {
-  const auto kernel = call.plan.resets
-                          ? TREADLE_FUNCTION(PersistentKernel<PersistentForward>, grid_forward,
-                                             (Cell, T, Layout), (true, late))
-                          : TREADLE_FUNCTION(PersistentKernel<PersistentForward>, grid_forward,
-                                             (Cell, T, Layout), (false, late));
+  const auto kernel = TREADLE_RESETS_FUNCTION(PersistentKernel<PersistentForward>, call.plan.resets,
+                                              grid_forward, (Cell, T, Layout), (resets, late));
   return call.of<Layout>(kernel, args);
 }
 
 template <class Cell, class T, class Layout, int late>
 cudaError_t run_grid_of(const PersistentBackward* args, const GridCall& call) {
-  const auto kernel = call.plan.resets
-                          ? TREADLE_FUNCTION(PersistentKernel<PersistentBackward>, grid_backward,
-                                             (Cell, T, Layout), (true, late))
-                          : TREADLE_FUNCTION(PersistentKernel<PersistentBackward>, grid_backward,
-                                             (Cell, T, Layout), (false, late));
+  const auto kernel =
+      TREADLE_RESETS_FUNCTION(PersistentKernel<PersistentBackward>, call.plan.resets, grid_backward,
+                              (Cell, T, Layout), (resets, late));
   return call.of<Layout>(kernel, args);
 }
 

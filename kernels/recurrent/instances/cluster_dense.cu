@@ -1,6 +1,5 @@
 // Instances of the cluster kernels for dense batches, in half types and float32.
-#include "kernels/recurrent/cluster/dense_backward.cuh"
-#include "kernels/recurrent/cluster/dense_forward.cuh"
+#include "kernels/recurrent/cluster/dense_launch.cuh"
 #include "kernels/recurrent/cluster/fp16x2_forward.cuh"
 #include "kernels/recurrent/instances/cell.h"
 

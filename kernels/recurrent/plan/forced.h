@@ -55,8 +55,15 @@ inline const char* refuse_persistent(const RecurrenceSizes& sizes, const Recurre
     return fail("algorithm ", forced, " needs T < 2^30, got ", sizes.steps);
   }
   if (!on_chip(sizes, device, most(sizes.dtype))) {
-    const int64_t fp32 = most(Dtype::kFloat);
-    return fail("algorithm ", forced, " needs float16 or bfloat16, 1 <= H <= ", most(Dtype::kHalf),
+    const int64_t fp32 = most(Dtype::kFloat), half = most(Dtype::kHalf);
+    RecurrenceSizes dense = sizes;
+    dense.hidden = 8;
+    dense.packed = dense.resets = false;
+    const int64_t of_dense = most_hidden(dense, device, Dtype::kHalf, cluster, backward);
+    return fail("algorithm ", forced, " needs float16 or bfloat16, 1 <= H <= ", half,
+                of_dense > half ? " (" + std::to_string(of_dense) +
+                                      " without packing and resets if H is a multiple of 8)"
+                                : "",
                 fp32 > 0 ? " (or float32 up to " + std::to_string(fp32) + ")" : "",
                 " and an sm_80 GPU or a later one, got ", dtype_name(sizes.dtype),
                 ", H = ", sizes.hidden, " and sm_", device.architecture);

@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kBlockSize)
   using acc = acc_t<T>;
   constexpr int kCParts = Cell::kCParts;
   const PersistentSizes& sizes = args.sizes;
-  const int64_t unit = (int64_t{blockIdx.x} * kBlockSize + threadIdx.x) * kWide;
+  const int64_t unit = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kWide;
   if (unit >= units) return;
   const int64_t hidden = sizes.hidden, u = unit % hidden, b = unit / hidden % sizes.batch;
   const int64_t d = unit / hidden / sizes.batch, steps = sizes.steps;
@@ -237,20 +237,21 @@ cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream) 
   return visit_floating(sizes.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     using Cell = typename Kind::template Cell<acc_t<T>>;
-    const bool resets = args.resets.marks != nullptr;
     const auto takes = [&](int wide, int64_t least) {
       return units >= least && sizes.hidden % wide == 0 && args.c_row % wide == 0 &&
              reinterpret_cast<uintptr_t>(args.gates) % (wide * sizeof(T)) == 0;
     };
     const auto in_turn = [&](auto width, auto count) {
       constexpr int kWide = decltype(width)::value, kSteps = decltype(count)::value;
-      const auto grid = ceil_div(units, int64_t{kWide} * kBlockSize);
-      const LaunchShape shape = {static_cast<unsigned>(grid),  1, 1, kBlockSize, 0, kWide,
+      // Few units are spread over more blocks, so that more multiprocessors run them.
+      const int threads = units < kManyUnits ? kScanUnits : kBlockSize;
+      const auto grid = ceil_div(units, int64_t{kWide} * threads);
+      const LaunchShape shape = {static_cast<unsigned>(grid),    1, 1,
+                                 static_cast<unsigned>(threads), 0, kWide,
                                  static_cast<int>(sizes.steps)};
-      const auto kernel = resets ? TREADLE_FUNCTION(CStatesKernel, recurrence_c_states_in_turn,
-                                                    (Cell, T), (true, kWide, kSteps))
-                                 : TREADLE_FUNCTION(CStatesKernel, recurrence_c_states_in_turn,
-                                                    (Cell, T), (false, kWide, kSteps));
+      const auto kernel =
+          TREADLE_RESETS_FUNCTION(CStatesKernel, args.resets.marks != nullptr,
+                                  recurrence_c_states_in_turn, (Cell, T), (resets, kWide, kSteps));
       return launch(kernel, shape, stream, args, units);
     };
     constexpr int kWide = kTurnWide<T>, kSteps = kTurnSteps<T>;
@@ -271,9 +272,8 @@ cudaError_t launch_c_states(const PersistentCStates& args, cudaStream_t stream) 
                                0,
                                1,
                                static_cast<int>(ceil_div(sizes.steps, int64_t{warps}))};
-    const auto kernel =
-        resets ? TREADLE_FUNCTION(CStatesKernel, recurrence_c_states, (Cell, T), (true))
-               : TREADLE_FUNCTION(CStatesKernel, recurrence_c_states, (Cell, T), (false));
+    const auto kernel = TREADLE_RESETS_FUNCTION(CStatesKernel, args.resets.marks != nullptr,
+                                                recurrence_c_states, (Cell, T), (resets));
     return launch(kernel, shape, stream, args, units);
   });
 }

@@ -31,6 +31,8 @@ SEVERAL_STATES = {
     "recurrence_c_states_in_turn": f"{SLSTM}, float, true, 1, 16",
     "block_forward": f"{SLSTM}, float, 64, true",
     "block_backward": f"{SLSTM}, treadle::BFloat16, 64, true",
+    "cluster_dense_forward": f"{SLSTM}, treadle::BFloat16, 64, 4, 2, 8, true",
+    "cluster_dense_backward": f"{SLSTM}, treadle::BFloat16, 16, 8, 1, 8, true",
     "grid_forward": f"{SLSTM}, treadle::Half, treadle::GridForward<4, 4, 512, true, 3>, true, 0",
     "grid_backward": f"{SLSTM}, treadle::Half, treadle::GridBackward<4, 4, 512, true, 3>, true, 0",
     "grid_split_forward": f"{SLSTM}, treadle::GridSplit<4, 4, 512, true, 3>, true, false",

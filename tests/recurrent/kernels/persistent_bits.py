@@ -26,8 +26,8 @@ HALF, BFLOAT = HALVES
 LENGTHS = (6, 6, 5, 3, 3, 1)
 
 
-def widest(algorithm: str, dtype: torch.dtype) -> int:
-    return min(calls.most_hidden(algorithm, dtype), 1024)
+def widest(algorithm: str, dtype: torch.dtype, *, dense: bool = True) -> int:
+    return min(calls.most_hidden(algorithm, dtype, dense=dense), 1024)
 
 
 def counter() -> Tensor:
@@ -196,7 +196,7 @@ def recycled(algorithm: str) -> Cases:
     for dtype, n, lengths in itertools.product(
         calls.dtypes_of(algorithm), range(3), (None, LENGTHS)
     ):
-        h = (33, 257, widest(algorithm, dtype))[n]
+        h = (33, 257, widest(algorithm, dtype, dense=lengths is None))[n]
         yield f"{dtype} H{h} {lengths}", partial(recycle, algorithm, dtype, h, lengths)
 
 
@@ -239,7 +239,7 @@ def memory(algorithm: str) -> Cases:
     for dtype, n, lengths in itertools.product(
         calls.dtypes_of(algorithm), range(5), (None, LENGTHS)
     ):
-        h = (1, 33, 100, 257, widest(algorithm, dtype) - 1)[n]
+        h = (1, 33, 100, 257, widest(algorithm, dtype, dense=False) - 1)[n]
         yield f"{dtype} H{h} {lengths}", partial(untouched, algorithm, dtype, h, lengths)
 
 

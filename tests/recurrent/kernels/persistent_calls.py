@@ -4,7 +4,7 @@ csrc/recurrent/layer/layer.h explains the sizes, such as T and S."""
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,11 +32,22 @@ Sizes = tuple[int, int, int]  # T, B, H
 Cases = Iterator[tuple[str, Callable[[], None]]]  # (the name, printed before the run; the case)
 
 
-def most_hidden(algorithm: str, dtype: torch.dtype, cell: str = "lltm") -> int:
-    """The largest H that the algorithm supports; smaller for LSTM, which has four gates."""
+def most_hidden(
+    algorithm: str,
+    dtype: torch.dtype,
+    cell: str = "lltm",
+    *,
+    dense: bool = True,
+    resets: bool = False,
+) -> int:
+    """The largest H that the algorithm supports; smaller for LSTM, which has four gates, and for
+    "cluster" with resets or if the batch is not dense (``is_dense``)."""
     if algorithm in ("step", "warp"):
         return 1 << 20
-    if algorithm == "cluster" and C_PARTS.get(cell, 1) > 1:  # only clusters of one block
+    several = C_PARTS.get(cell, 1) > 1
+    # With several parts of c, only dense batches in half types run in clusters of several blocks.
+    blocks = several and not (dense and dtype in HALVES and gpus.any_clusters())
+    if algorithm == "cluster" and blocks:
         return {torch.float64: 0, torch.float32: 96 if BLOCKS[cell] == 4 else 128}.get(dtype, 64)
     if not gpus.any_clusters():
         return most_hidden_of_other_gpus(algorithm, dtype, cell)
@@ -44,7 +55,17 @@ def most_hidden(algorithm: str, dtype: torch.dtype, cell: str = "lltm") -> int:
         return 0 if dtype == torch.float64 else 1 << 20
     if dtype not in HALVES:
         return {"cluster": 512, "grid": 1024}[algorithm] if dtype == torch.float32 else 0
-    return {"cluster": 512 if cell == "lstm" else 768, "grid": 2048}[algorithm]
+    if algorithm == "grid":
+        return 2048
+    four = BLOCKS[cell] == 4
+    return (512 if four or several or resets else 768) if dense else 256 if four else 512
+
+
+def is_dense(cell: str, hidden: int, packed: bool, resets: bool) -> bool:
+    """Whether the dense cluster kernels support a batch: all rows take all steps, and H is a
+    multiple of 8. Only some cells have dense kernels with resets."""
+    gates = 4 if cell == "gru" else BLOCKS[cell]
+    return not packed and hidden % 8 == 0 and (not resets or gates == 4 or C_PARTS.get(cell, 1) > 1)
 
 
 def most_hidden_of_other_gpus(algorithm: str, dtype: torch.dtype, cell: str) -> int:
@@ -60,14 +81,24 @@ def most_hidden_of_other_gpus(algorithm: str, dtype: torch.dtype, cell: str) -> 
     return 1024 if dtype in HALVES and processors >= 64 else 512
 
 
-def fits(algorithm: str, dtype: torch.dtype, hidden: int, cell: str = "lltm") -> bool:
-    """Whether the algorithm supports a layer of this dtype, H and cell. "tiles" needs whole tiles
-    of 64 units."""
+def fits(
+    algorithm: str,
+    dtype: torch.dtype,
+    hidden: int,
+    cell: str = "lltm",
+    lengths: Sequence[int] | None = None,
+    resets: bool = False,
+) -> bool:
+    """Whether the algorithm supports a layer of this dtype, H and cell, and rows of these lengths,
+    or with these numbers of rows per step. "tiles" needs whole tiles of 64 units."""
     if algorithm == "tiles" and (hidden % 64 != 0 or hidden == 0):
         return False
     if algorithm in ("tiles", "warp") and cell in FORMULAS:
         return False
-    return algorithm in ("step", "warp") or 1 <= hidden <= most_hidden(algorithm, dtype, cell)
+    if algorithm in ("step", "warp"):
+        return True
+    dense = is_dense(cell, hidden, len(set(lengths or ())) > 1, resets)
+    return 1 <= hidden <= most_hidden(algorithm, dtype, cell, dense=dense, resets=resets)
 
 
 def backward_of(algorithm: str, dtype: torch.dtype, hidden: int) -> str:

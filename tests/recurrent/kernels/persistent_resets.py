@@ -14,7 +14,7 @@ from torch import Tensor
 from tests.recurrent.kernels import persistent_calls as calls
 from tests.recurrent.kernels.persistent_calls import DTYPES, Cases
 from tests.recurrent.kernels.persistent_rule import by_rule
-from tests.recurrent.support.layer_cases import FORMULAS, Lengths
+from tests.recurrent.support.layer_cases import Lengths
 from tests.recurrent.support.reset_cases import MARKS, STARTS, marks_of, reset_arguments
 from tests.support.cases import OPS
 from tests.support.compare import same_bits
@@ -48,7 +48,7 @@ def cases(algorithm: str, dtype: str, cell: str) -> Cases:
             yield case.id, partial(by_rule, op, case, DTYPES[dtype], algorithm)
     for turn, (size, lengths) in enumerate(itertools.product(SIZES, LENGTHS)):
         starts = STARTS[turn % 3]
-        if not calls.fits(algorithm, DTYPES[dtype], size[3], cell):
+        if not calls.fits(algorithm, DTYPES[dtype], size[3], cell, lengths, resets=True):
             continue
         options: dict[str, Any] = {"lengths": lengths, "cell": cell}
         options["directions"] = calls.most_directions(algorithm, size[3])
@@ -98,14 +98,15 @@ def no_marks(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -
     """Marks that are all false give the same bits as a call without marks, with these exceptions.
     In "cluster", gradients are only close, because dense batches without marks may run other
     kernels, which sum in another order. If those kernels multiply float32 on tensor cores, all
-    results are only close. So are all results of RNNs and formulas in "cluster", because half types
-    may run in clusters of another shape. In float32, the gradient of weight_hh takes one product
-    with marks and two without."""
+    results are only close. So are all results of RNN, LLTM and formulas in "cluster", because half
+    types may run in clusters of another shape; where relu's argument is about 0, even single
+    gradients are not close. In float32, the gradient of weight_hh takes one product with marks and
+    two without."""
     one = calls.given("none", dtype, size, cell=cell, features=8)
     found = layer_of(one, algorithm, marked(one, "none"))
     forward = 4 if algorithm == "cluster" and dtype in HALVES else len(found)
-    other_shape = cell.startswith("rnn") or cell in FORMULAS
-    if splits(algorithm, dtype, size[2]) or (other_shape and algorithm == "cluster"):
+    other_shape = algorithm == "cluster" and (cell not in ("lstm", "gru"))
+    if splits(algorithm, dtype, size[2]) or other_shape:
         forward = 0
     by_parts = () if dtype in HALVES else (OF_WEIGHT_HH,)
     for n, (ours, theirs) in enumerate(zip(found, layer_of(one, algorithm, None), strict=True)):
@@ -114,7 +115,12 @@ def no_marks(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -
         else:
             longer = dtype == torch.float32 and (forward == 0 or n in by_parts)
             bound = (64 if longer else 4) * torch.finfo(dtype).eps
-            torch.testing.assert_close(ours, theirs, rtol=bound, atol=bound * theirs.abs().max())
+            if other_shape:
+                assert (ours - theirs).double().norm() <= bound * theirs.double().norm()
+            else:
+                torch.testing.assert_close(
+                    ours, theirs, rtol=bound, atol=bound * theirs.abs().max()
+                )
 
 
 def twice(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> None:
@@ -167,8 +173,10 @@ def pieces(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> 
         first, second = (op(*part.arguments, **options) for part in (begin, end))
     expected = torch.cat([first[0], second[0]]), second[1], second[2]
     for ours, theirs in zip((output, h_n, c_n), expected, strict=True):
-        if splits(algorithm, dtype, size[2]):
-            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+        other_shape = algorithm == "cluster" and dtype in HALVES and size[2] > 256
+        if splits(algorithm, dtype, size[2]) or other_shape:
+            bound = 4 * torch.finfo(dtype).eps if other_shape else 1e-5
+            torch.testing.assert_close(ours, theirs, rtol=bound, atol=bound)
         else:
             same_bits(ours, theirs)
 
@@ -176,7 +184,7 @@ def pieces(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> 
 def bits(algorithm: str, dtype: str, cell: str) -> Cases:
     for _, b, _, h in SIZES:
         both = calls.most_directions(algorithm, h) == 2
-        if not both or not calls.fits(algorithm, DTYPES[dtype], h, cell):
+        if not both or not calls.fits(algorithm, DTYPES[dtype], h, cell, resets=True):
             continue
         for check in (no_marks, twice, contained, *([pieces] if cell == "lltm" else [])):
             size = 9, b, h

@@ -50,8 +50,10 @@ PACKED: tuple[tuple[tuple[int, ...], int], ...] = (
 def by_rule(op: Op, case: Case, dtype: torch.dtype, algorithm: str) -> None:
     call = case.call(calls.DEVICE, dtype)
     call = call.with_options(algorithm=algorithm)
-    hidden = call.args[2].shape[-1]
-    if not calls.fits(algorithm, dtype, hidden, call.kwargs["cell"]):
+    hidden, sizes = call.args[2].shape[-1], call.args[1]
+    lengths = None if sizes is None else list(sizes)
+    resets = call.kwargs.get("reset") is not None
+    if not calls.fits(algorithm, dtype, hidden, call.kwargs["cell"], lengths, resets):
         _, error = attempt(lambda: call.run(op.function))
         assert f"algorithm {algorithm} needs" in str(error), error
         return
@@ -98,7 +100,7 @@ def large(algorithm: str, dtype: str, cell: str) -> Cases:
     if algorithm == "tiles":
         sizes.append(((2, 2040, 24, 512), None))  # blocks have 64 units, even in float32
     for (size, lengths), recompute in itertools.product(sizes, (False, True)):
-        if not calls.fits(algorithm, DTYPES[dtype], size[3], cell):
+        if not calls.fits(algorithm, DTYPES[dtype], size[3], cell, lengths):
             continue
         name = f"T{size[0]} B{size[1]} I{size[2]} H{size[3]} {lengths} recompute {recompute}"
         state = torch.float32 if recompute else None
@@ -137,7 +139,7 @@ def agreeing(name: str, cell: str, dtype: torch.dtype, size: calls.Sizes, length
     saved = calls.forward(one, "step")
     grads = calls.backward(one, saved, "step")
     for algorithm in ("cluster", "grid", "tiles", "warp"):
-        if not calls.fits(algorithm, dtype, size[2], cell):
+        if not calls.fits(algorithm, dtype, size[2], cell, lengths):
             continue
         bound = bounds[torch.float16 if calls.rounds(algorithm, dtype) else dtype]
         same_in_norm(calls.forward(one, algorithm), saved, bound, f"forward {algorithm}")

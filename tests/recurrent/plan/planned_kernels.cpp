@@ -45,7 +45,8 @@ std::set<Kernel> compiled() {
                   {cell, backward, half, any, resets, shape.units, shape.blocks, shape.tiles, 0});
             }
             const bool none =
-                half ? resets && !takes_dense_resets(cell_info(cell).gates) : backward || resets;
+                half ? resets && !takes_dense_resets(cell_info(cell).gates, cell_info(cell).c_parts)
+                     : backward || resets;
             const RowCounts dense = none   ? RowCounts()
                                     : half ? kernels.dense(backward, resets)
                                            : kernels.split;

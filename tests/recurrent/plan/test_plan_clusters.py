@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 
 from tests.recurrent.plan.test_plan import BINDINGS, BLOCKS, FLOAT_SHAPES, HALF_BLOCKS, plan
+from treadle.nn.formulas import SLSTM_CELL
 
 
 @BINDINGS
@@ -118,6 +120,41 @@ def test_resets_of_lstm_and_gru_are_planned_as_dense_batches() -> None:
     for both in ("lstm", "gru"):
         packed = plan(sizes, cell=both, ragged=True).clusters
         assert packed == plan(sizes, cell=both, ragged=True, resets=True).clusters
+
+
+@BINDINGS
+@pytest.mark.parametrize("backward", [False, True])
+def test_cells_with_several_states_run_on_dense_kernels(backward: bool) -> None:
+    """In half types, cells with several states besides h run on dense cluster kernels, with or
+    without resets. Other batches run on a single block or the grid."""
+    options: dict[str, Any] = {"cell": SLSTM_CELL.key, "backward": backward}
+    for batch, hidden, resets in itertools.product((1, 16, 64), (128, 256, 512), (False, True)):
+        found = plan((512, batch, hidden, 2), resets=resets, **options)
+        dense = found.kernel == "cluster_dense" and found.clusters[1] > 1
+        assert dense or (batch == 64 and hidden == 512 and found.algorithm == "grid"), found.reason
+    for sizes, others in (
+        ((512, 16, 256, 2), {"ragged": True}),
+        ((512, 16, 250, 2), {}),
+        ((512, 16, 256, 4), {}),
+        ((512, 16, 768, 2), {}),
+    ):
+        assert plan(sizes, **options, **others).algorithm == "grid", sizes
+    alone = plan((512, 16, 32, 2), ragged=True, **options)
+    assert alone.kernel == "block" and alone.clusters[1] == 1
+
+
+@BINDINGS
+@pytest.mark.parametrize("backward", [False, True])
+def test_the_grid_runs_packed_batches_above_h_256(backward: bool) -> None:
+    """LSTM has no cluster kernels for packed batches there, and other cells have them for few
+    rows."""
+    options: dict[str, Any] = {"ragged": True, "backward": backward}
+    for batch in (2, 16, 64):
+        assert plan((512, batch, 264, 2), cell="lstm", **options).algorithm == "grid"
+        for cell, most in (("gru", 56), ("rnn_tanh", 56)):
+            found = plan((512, batch, 512, 2), cell=cell, **options)
+            assert found.algorithm == ("cluster" if batch <= most else "grid"), (cell, batch)
+            assert plan((512, batch, 520, 2), cell=cell, **options).algorithm == "grid"
 
 
 @BINDINGS
