@@ -68,6 +68,39 @@ template <class T>
 TREADLE_HD T tanh_slope(T x) {
   return slope(tanh_pair(x));
 }
+
+// Variants for slopes. On a GPU, CUDA's division and log1p of floats have branches, so the compiler
+// cannot mix the instructions of several functions. These have none, but longer chains of
+// instructions. The quotient is within 1 ulp.
+TREADLE_HD float div_of_slopes(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  // The inverse of a subnormal number may overflow.
+  const bool small = fabsf(b) < 0x1p-100f;
+  const float x = small ? a * 0x1p64f : a, y = small ? b * 0x1p64f : b;
+  float inverse;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(inverse) : "f"(y));
+  const float quotient = x * inverse;
+  const float better = fmaf(fmaf(-quotient, y, x), inverse, quotient);
+  // The correction is NaN if a or b is 0 or inf, or if the quotient overflows.
+  return better == better ? better : quotient;
+#else
+  return a / b;
+#endif
+}
+TREADLE_HD double div_of_slopes(double a, double b) { return a / b; }
+
+TREADLE_HD float log1p_of_slopes(float x) {
+#if defined(__CUDA_ARCH__)
+  // The sum loses x - (sum - 1) of x.
+  const float sum = 1.0f + x, lost = x - (sum - 1.0f);
+  const bool finite = (sum > 0.0f) & (sum < 0x1p127f);
+  return ::logf(sum) + (finite ? div_of_slopes(lost, sum) : 0.0f);
+#else
+  return ::log1p(x);
+#endif
+}
+TREADLE_HD double log1p_of_slopes(double x) { return ::log1p(x); }
+
 // Variants for results that are rounded to a half type. On a GPU they are faster and less accurate.
 TREADLE_HD float sigmoid_of_halves(float x) { return math::sigmoid_of_halves(x); }
 TREADLE_HD float tanh_of_halves(float x) { return math::tanh_of_halves(x); }

@@ -8,15 +8,23 @@ from dataclasses import dataclass
 from .graph import Node, ordered
 
 COMPARISONS = {"gt": ">", "ge": ">=", "eq": "=="}
+# Operations for which functors.h has a variant for slopes.
+OF_SLOPES = ("div", "log1p")
 
 
 class Writer:
     """Writes statements that compute nodes. ``known`` has the C++ expressions of nodes whose values
-    the C++ code already has."""
+    the C++ code already has. ``slopes`` selects the operations' variants for slopes."""
 
-    def __init__(self, known: dict[int, str], halves: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        known: dict[int, str],
+        halves: frozenset[int] = frozenset(),
+        slopes: bool = False,
+    ) -> None:
         self.known = dict(known)
         self.halves = halves  # ids of nodes that call an approximation, such as tanh_of_halves
+        self.slopes = slopes
         self.lines: list[str] = []
 
     def write(self, results: Sequence[Node]) -> list[str]:
@@ -52,6 +60,8 @@ class Writer:
                 a, b = (self._value(arg) for arg in first.args)
                 return f"op::fma({a}, {b}, {sign}{args[1]})"
         suffix = "_of_halves" if id(node) in self.halves else ""
+        if self.slopes and node.op in OF_SLOPES:
+            suffix = "_of_slopes"
         return f"op::{node.op}{suffix}({', '.join(args)})"
 
     def _value(self, node: Node) -> str:
@@ -174,7 +184,7 @@ class Formula:
         return _function("Link link(const Gates& g)", writer, f"Link{{{factor}, next(g, acc(0))}}")
 
     def _slopes(self, early: Sequence[Node]) -> list[str]:
-        writer = Writer(self._known())
+        writer = Writer(self._known(), slopes=True)
         writer.write(early)
         values = ", ".join(writer.known[id(node)] for node in early)
         return [

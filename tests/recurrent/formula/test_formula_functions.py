@@ -143,6 +143,31 @@ def test_each_function(names: list[str], device: str, dtype: torch.dtype) -> Non
     assert differing(names, device, dtype) == []
 
 
+SPECIAL = (0.0, -0.0, 1e-45, 1e-40, -2e-38, 1e-30, 0.3, -0.7, 1.0, 3.0, 7e30, 1e38, 3e38)
+SPECIAL += (float("inf"), float("-inf"), float("nan"), -1.0, -1 + 2**-24, 1e-10, 1e-4, 2.0**127)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("of", [lambda b: 1.0 / b, torch.log1p], ids=["1/b", "log1p"])
+def test_slopes_of_special_values(of: Callable[[Any], Any], device: str) -> None:
+    """The gradient of the bias is of(b), because tanh'(0) is 1. On a GPU, slopes have variants of
+    the division and of log1p without branches. A CPU's kernels round subnormals to 0."""
+    cell = treadle.Cell(
+        "special", gates=("a",), values=("b",), forward=lambda a, h, b: torch.tanh(a) * of(b)
+    )
+    layer = treadle.nn.Recurrent(cell, 1, len(SPECIAL), device=device)
+    b = torch.tensor(SPECIAL, device=device)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.zero_()
+        layer.b_l0.copy_(b)
+    layer(torch.zeros(1, 1, 1, device=device))[0].sum().backward()
+    found, expected = layer.bias_ih_l0.grad, of(b)
+    finite = expected.isfinite()
+    torch.testing.assert_close(found[finite], expected[finite], rtol=5e-7, atol=2e-38)
+    assert not found[~finite].isfinite().any()
+
+
 def test_each_function_without_a_compiler() -> None:
     """Without a compiler, torch's operations compute the steps."""
     code = (
