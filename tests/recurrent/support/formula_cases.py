@@ -45,6 +45,13 @@ def away_from_ties(made: dict[str, Any]) -> None:
         f.sub_(8 * signs)
 
 
+def small_peepholes(made: dict[str, Any]) -> None:
+    """Makes the weights of c in a peephole LSTM small. They are the last three parts of c0. With
+    weights of about 1, each step multiplies a rounding error of c, also that of the reference."""
+    for weights in made["c0"].chunk(4, -1)[1:]:
+        weights.mul_(0.25)
+
+
 SQUASHED = Cell("squashed", gates=("a", "b"), states=("c",), forward=squashed)
 LEAKY = Cell("leaky", gates=("a", "b"), states=("c", "n"), forward=leaky)
 CELLS = (*formulas.CELLS.values(), SQUASHED, LEAKY)
@@ -55,6 +62,7 @@ for _cell in CELLS:
     layer_cases.ARGUMENTS[_cell.key], layer_cases.FORMULAS[_cell.key] = ARGUMENTS, _cell
 layer_cases.WITH_RELU.add(formulas.CELLS["LiGRU"].key)
 layer_cases.CHANGES[formulas.CELLS["SLSTM"].key] = away_from_ties
+layer_cases.CHANGES[formulas.CELLS["PeepholeLSTM"].key] = small_peepholes
 
 # T, B, I, H
 SIZES = ((2, 2, 2, 2), (0, 3, 5, 4), (3, 0, 5, 4), (1, 3, 5, 31), (17, 17, 5, 33))
