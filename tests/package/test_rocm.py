@@ -74,6 +74,7 @@ PTX = {
     *(f"kernels/math/{name}.h" for name in ("activations", "exact", "exp")),
     *("kernels/common/launch.cuh", "kernels/common/fast_math_check.cu"),
     "kernels/elementwise/trig.cuh",
+    "kernels/recurrent/formula/functors.h",
 }
 # Files that test __CUDA_ARCH__, which clang does not define for AMD GPUs: it would compile the
 # host's branch.
