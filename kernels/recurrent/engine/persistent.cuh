@@ -212,7 +212,7 @@ __device__ __forceinline__ float sum_in_pairs(float (&parts)[n]) {
 // different iterations the same registers in one kernel.
 template <int count, int batch, class Load, class Put>
 __device__ __forceinline__ void load_in_batches(const Load& load, const Put& put) {
-  constexpr int kBatches = shapes::ceil_div(count, batch);
+  constexpr int kBatches = ceil_div(count, batch);
 #pragma unroll 1
   for (int n = 0; n < kBatches; ++n) {
     decltype(load(0)) loaded[batch];
