@@ -125,13 +125,15 @@ def test_resets_of_lstm_and_gru_are_planned_as_dense_batches() -> None:
 @BINDINGS
 @pytest.mark.parametrize("backward", [False, True])
 def test_cells_with_several_states_run_on_dense_kernels(backward: bool) -> None:
-    """In half types, cells with several states besides h run on dense cluster kernels, with or
-    without resets. Other batches run on a single block or the grid."""
+    """In half types, cells with several states besides h run on dense cluster kernels. Resets do
+    not change the plan. Other batches run on a single block or the grid."""
     options: dict[str, Any] = {"cell": SLSTM_CELL.key, "backward": backward}
     for batch, hidden, resets in itertools.product((1, 16, 64), (128, 256, 512), (False, True)):
         found = plan((512, batch, hidden, 2), resets=resets, **options)
         dense = found.kernel == "cluster_dense" and found.clusters[1] > 1
         assert dense or (batch == 64 and hidden == 512 and found.algorithm == "grid"), found.reason
+        if dense:
+            assert found.clusters == plan((512, batch, hidden, 2), **options).clusters
     for sizes, others in (
         ((512, 16, 256, 2), {"ragged": True}),
         ((512, 16, 250, 2), {}),
