@@ -53,6 +53,10 @@ struct Matrices {
   Matrix first;
   int64_t apart = 0;
 
+  // The data of the i-th matrix; null if there are none.
+  char* data(int64_t i) const {
+    return first.data == nullptr ? nullptr : first.data + i * apart * first.element_size;
+  }
   Matrices t() const { return {first.t(), apart}; }
   Matrices rows_from(int64_t begin, int64_t count) const {
     return {first.rows_from(begin, count), apart};

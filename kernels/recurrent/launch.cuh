@@ -38,7 +38,7 @@ cudaError_t run_clusters(const Args* args, const PersistentCall& call) {
   int at_once = 0;
   const ClusterCall own{call.plan, call.stream, call.fits != nullptr ? &at_once : nullptr};
   cudaError_t error = cudaErrorInvalidValue;
-  // For several parts of c, clusters of several blocks have only dense kernels.
+  // Clusters of several blocks have only dense kernels for several parts of c.
   constexpr bool kAnyBatch = kBuilt && Kind::template Cell<float>::kCParts == 1;
   switch (call.plan.kernel) {
     case KernelId::kBlock:

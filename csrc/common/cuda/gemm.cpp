@@ -96,9 +96,9 @@ void Gemm::multiply_each(int64_t count, const Matrices& outs, const Matrices& as
   if (out.rows == 0 || out.columns == 0) return;
   if (a.columns == 0) {
     for (int64_t i = 0; i < count && !add; ++i) {
-      C10_CUDA_CHECK(cudaMemset2DAsync(
-          out.data + i * outs.apart * out.element_size, out.row_stride * out.element_size, 0,
-          out.columns * out.element_size, out.rows, at::cuda::getCurrentCUDAStream()));
+      C10_CUDA_CHECK(cudaMemset2DAsync(outs.data(i), out.row_stride * out.element_size, 0,
+                                       out.columns * out.element_size, out.rows,
+                                       at::cuda::getCurrentCUDAStream()));
     }
     return;
   }
@@ -108,31 +108,22 @@ void Gemm::multiply_each(int64_t count, const Matrices& outs, const Matrices& as
   const int k = Operand::counted(a.columns), stride = Operand::counted(out.row_stride);
   const int products = Operand::counted(count);
   const MathMode mode(handle_, mode_of(dtype_, tf32_, wide));
+  const auto multiply_as = [&](auto type, auto* multiply_one, auto* multiply_many) {
+    using T = decltype(type);
+    const T one = 1, beta = add ? 1 : 0;
+    const auto *of_x = static_cast<const T*>(x.data), *of_y = static_cast<const T*>(y.data);
+    auto* const to = reinterpret_cast<T*>(out.data);
+    TORCH_CUDABLAS_CHECK(count == 1 ? multiply_one(handle_, x.op, y.op, m, n, k, &one, of_x,
+                                                   x.stride, of_y, y.stride, &beta, to, stride)
+                                    : multiply_many(handle_, x.op, y.op, m, n, k, &one, of_x,
+                                                    x.stride, bs.apart, of_y, y.stride, as.apart,
+                                                    &beta, to, stride, outs.apart, products));
+  };
   if (dtype_ == Dtype::kDouble) {
-    const double one = 1, beta = add ? 1 : 0;
-    const auto *of_x = static_cast<const double*>(x.data),
-               *of_y = static_cast<const double*>(y.data);
-    auto* const to = reinterpret_cast<double*>(out.data);
-    TORCH_CUDABLAS_CHECK(count == 1 ? cublasDgemm(handle_, x.op, y.op, m, n, k, &one, of_x,
-                                                  x.stride, of_y, y.stride, &beta, to, stride)
-                                    : cublasDgemmStridedBatched(handle_, x.op, y.op, m, n, k, &one,
-                                                                of_x, x.stride, bs.apart, of_y,
-                                                                y.stride, as.apart, &beta, to,
-                                                                stride, outs.apart, products));
-    return;
+    return multiply_as(double{}, cublasDgemm, cublasDgemmStridedBatched);
   }
+  if (dtype_ == Dtype::kFloat) return multiply_as(float{}, cublasSgemm, cublasSgemmStridedBatched);
   const float one = 1, beta = add ? 1 : 0;
-  if (dtype_ == Dtype::kFloat) {
-    const auto *of_x = static_cast<const float*>(x.data), *of_y = static_cast<const float*>(y.data);
-    auto* const to = reinterpret_cast<float*>(out.data);
-    TORCH_CUDABLAS_CHECK(count == 1 ? cublasSgemm(handle_, x.op, y.op, m, n, k, &one, of_x,
-                                                  x.stride, of_y, y.stride, &beta, to, stride)
-                                    : cublasSgemmStridedBatched(handle_, x.op, y.op, m, n, k, &one,
-                                                                of_x, x.stride, bs.apart, of_y,
-                                                                y.stride, as.apart, &beta, to,
-                                                                stride, outs.apart, products));
-    return;
-  }
   const auto type = type_of(dtype_);
   if (count > 1) {
     TORCH_CUDABLAS_CHECK(cublasGemmStridedBatchedEx(

@@ -50,12 +50,17 @@ Matrices input_window(const ParameterGradients& args) {
                                       cell.input_gates * args.hidden);
 }
 
-// The matrices of a contiguous tensor [count, rows, columns].
-Matrices matrices_of(const Tensor& t) {
-  const int64_t rows = t.size(1), columns = t.size(2);
-  return {Matrix::of(t.const_data_ptr(), rows, columns, columns, 1,
-                     static_cast<int64_t>(t.element_size())),
-          rows * columns};
+// The matrices of a tensor [D, rows, columns] from direction d on, or of a tensor that lacks D. A
+// bias [D, columns] gives matrices of one row.
+Matrices from_direction(const Tensor& t, int64_t d, bool one_direction = false) {
+  if (!t.defined()) return {};
+  const auto size = static_cast<int64_t>(t.element_size());
+  const int64_t dim = one_direction ? 0 : 1, apart = one_direction ? 0 : t.stride(0);
+  const auto* const data = static_cast<const char*>(t.const_data_ptr()) + d * apart * size;
+  const bool bias = t.dim() == dim + 1;
+  if (bias) return {Matrix::of(data, 1, t.size(dim), t.size(dim), t.stride(dim), size), apart};
+  return {Matrix::of(data, t.size(dim), t.size(dim + 1), t.stride(dim), t.stride(dim + 1), size),
+          apart};
 }
 
 struct Products {
@@ -123,15 +128,12 @@ struct Products {
   Tensor copied_h() const {
     const int64_t rows = args.grad_gates.first.rows;
     const Tensor all = at::empty({args.count, rows, args.hidden}, options);
-    const Matrices to = matrices_of(all);
+    const Matrices to = from_direction(all, 0);
     for (int64_t i = 0; i < args.count; ++i) {
-      const auto at = [&](const Matrices& of) {
-        return of.first.data + i * of.apart * of.first.element_size;
-      };
       check_launch(kOp, launch_previous_h({static_cast<int>(to.first.element_size),
                                            static_cast<int>(args.time_direction), rows, args.batch,
-                                           args.hidden, at(args.h0), at(args.output),
-                                           args.output.first.row_stride, args.marks, at(to)},
+                                           args.hidden, args.h0.data(i), args.output.data(i),
+                                           args.output.first.row_stride, args.marks, to.data(i)},
                                           stream));
     }
     return all;
@@ -148,11 +150,11 @@ struct Products {
     if (args.marks == nullptr && (args.count > 1 || rows * args.hidden >= kManyStates)) {
       const Tensor sum =
           at::empty({args.count, to.first.rows, to.first.columns}, options.dtype(at::kFloat));
-      by_parts(matrices_of(sum), /*wide=*/true);
+      by_parts(from_direction(sum, 0), /*wide=*/true);
       tensor_of(to).copy_(sum);
       return;
     }
-    weight_hh(to, gates, matrices_of(copied_h()), /*add=*/false);
+    weight_hh(to, gates, from_direction(copied_h(), 0), /*add=*/false);
   }
 
   void biases() const {
@@ -164,37 +166,22 @@ struct Products {
     Tensor total;
     if (args.bias_sums.first.data == nullptr && gates.first.rows > kRowsOfOneBlock) {
       total = tensor_of(gates).sum(1, /*keepdim=*/true);
-      gates = matrices_of(total);
+      gates = from_direction(total, 0);
     }
     for (int64_t i = 0; i < args.count; ++i) {
-      const auto at = [&](const Matrices& of) {
-        char* const data = of.first.data;
-        return data == nullptr ? data : data + i * of.apart * of.first.element_size;
-      };
-      const BiasTarget of_input{at(of_ih), cell.input_first * hidden, cell.input_gates * hidden, 0};
-      const BiasTarget of_state{at(of_hh), cell.state_first * hidden, cell.state_gates * hidden,
+      const BiasTarget of_input{of_ih.data(i), cell.input_first * hidden, cell.input_gates * hidden,
+                                0};
+      const BiasTarget of_state{of_hh.data(i), cell.state_first * hidden, cell.state_gates * hidden,
                                 cell.torch_shift * hidden};
-      check_launch(
-          kOp,
-          launch_bias_sums(
-              {args.dtype, gates.first.rows, gates.first.columns, at(gates), {of_input, of_state}},
-              stream));
+      check_launch(kOp, launch_bias_sums({args.dtype,
+                                          gates.first.rows,
+                                          gates.first.columns,
+                                          gates.data(i),
+                                          {of_input, of_state}},
+                                         stream));
     }
   }
 };
-
-// A weight, a bias, a gradient of one of them, or a state, from direction d on. A bias is a matrix
-// of one row.
-Matrices from_direction(const Tensor& t, int64_t d, bool one_direction) {
-  if (!t.defined()) return {};
-  const auto size = static_cast<int64_t>(t.element_size());
-  const int64_t dim = one_direction ? 0 : 1, apart = one_direction ? 0 : t.stride(0);
-  const auto* const data = static_cast<const char*>(t.const_data_ptr()) + d * apart * size;
-  const bool bias = t.dim() == dim + 1;
-  if (bias) return {Matrix::of(data, 1, t.size(dim), t.size(dim), t.stride(dim), size), apart};
-  return {Matrix::of(data, t.size(dim), t.size(dim + 1), t.stride(dim), t.stride(dim + 1), size),
-          apart};
-}
 
 void make(bool needed, const Tensor& like, Tensor& found) {
   if (needed && !found.defined()) found = at::empty(like.sizes(), like.options());
@@ -244,7 +231,7 @@ void add_parameters_cuda(const BackwardPass& pass, int64_t d, int64_t count,
                             (grad_gates.dim() == 3 ? d * of_gates * size : 0);
   args.grad_gates = {Matrix::of(gates, run.sequence.rows, run.width(), run.width(), 1, size),
                      of_gates};
-  args.bias_sums = from_direction(bias_sums, d, /*one_direction=*/false);
+  args.bias_sums = from_direction(bias_sums, d);
   args.input = matrix_of(input);
   args.weight_ih = from_direction(weight, d, one);
   // Only packed batches, and rows that reset to given states, need h before each step in a separate
@@ -255,9 +242,9 @@ void add_parameters_cuda(const BackwardPass& pass, int64_t d, int64_t count,
     previous = count == 1 ? pass.previous_h(d) : previous_of(pass, d, count);
   }
   if (previous.defined()) {
-    args.previous_h = count == 1 ? Matrices{matrix_of(previous)} : matrices_of(previous);
+    args.previous_h = count == 1 ? Matrices{matrix_of(previous)} : from_direction(previous, 0);
   } else {
-    args.h0 = from_direction(h0, d, /*one_direction=*/false);
+    args.h0 = from_direction(h0, d);
     args.output = {matrix_of(states).columns_from(d * hidden, hidden), hidden};
     args.marks = run.resets.from(d).marks;
   }

@@ -26,9 +26,7 @@ constexpr void for_each_dense(const F& f) {
     for (const bool resets : {false, true}) {
       if (resets && !takes_dense_resets(Cell::kGates, Cell::kCParts)) continue;
       const RowCounts counts = kernels.dense(backward, resets);
-      for (int rows = 1; rows <= RowCounts::kMost; ++rows) {
-        if (counts.has(rows)) f(DenseId{i, rows, resets});
-      }
+      for (size_t k = 0; k < counts.size(); ++k) f(DenseId{i, counts.get(k), resets});
     }
   }
 }
