@@ -28,9 +28,20 @@ def test_chunks_grow_with_the_cache_and_shrink_with_the_step() -> None:
 @BINDINGS
 def test_a_chunk_holds_what_the_cache_does() -> None:
     # A step needs 3 * 512 * 4 bytes * 64 rows; 64 steps need 24 MB.
-    assert plan((512, 64, 512, 4), l2_bytes=48 * MEGABYTE).steps_per_chunk == 64
+    assert plan((512, 64, 512, 4), l2_bytes=48 * MEGABYTE, tf32=True).steps_per_chunk == 64
     assert plan((512, 64, 512, 2), l2_bytes=48 * MEGABYTE).steps_per_chunk == 64
     assert plan((512, 64, 512, 8), l2_bytes=48 * MEGABYTE).steps_per_chunk == 32
     # Without a cache, a chunk has 1024 rows.
-    assert plan((512, 64, 512, 4), l2_bytes=0).steps_per_chunk == 16
-    assert plan((5, 64, 512, 4), l2_bytes=0).steps_per_chunk == 5
+    assert plan((512, 64, 512, 2), l2_bytes=0).steps_per_chunk == 16
+    assert plan((5, 64, 512, 2), l2_bytes=0).steps_per_chunk == 5
+
+
+@BINDINGS
+def test_exact_products_of_steps_fill_many_waves() -> None:
+    """In float32 without TF32, a chunk of "step" has 8192 rows, or products of 128 MiB."""
+    assert chunk_of((512, 64, 512, 4), l2_bytes=0) == 128
+    assert chunk_of((512, 64, 512, 4), l2_bytes=0, tf32=True) == 16
+    assert plan((512, 64, 512, 4), l2_bytes=0, forced="grid").steps_per_chunk == 16
+    assert chunk_of((64, 64, 512, 4), l2_bytes=0) == 64
+    assert chunk_of((512, 64, 4096, 4), l2_bytes=0) == 43  # 2730 rows have 128 MiB
+    assert chunk_of((512, 64, 1 << 20, 4), l2_bytes=0) == 16
