@@ -31,6 +31,32 @@ constexpr bool compiled_for(int gpu) {
   return false;
 }
 
+// Whether the kernel that the driver loaded has a body, where compiled(architecture) says for which
+// architectures (90 for sm_90) it has one. If the driver has compiled PTX for an older
+// GPU, the kernel may be empty: it would run without an error and compute nothing.
+template <class Compiled, class... P>
+cudaError_t has_code(void (*kernel)(P...), const Compiled& compiled, bool* found) {
+#if defined(__CUDA_ARCH_LIST__)
+  // If the kernel has a body for every architecture of this build, no check is needed.
+  *found = true;
+  for (const int architecture : {__CUDA_ARCH_LIST__}) *found &= compiled(architecture / 10);
+  if (*found) return cudaSuccess;
+#endif
+  cudaFuncAttributes attributes = {};
+  const cudaError_t error =
+      cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel));
+  *found = error == cudaSuccess && compiled(attributes.ptxVersion);
+  return error;
+}
+
+// Whether this error means that the device cannot run a kernel: the kernel needs more resources
+// than the device has, or was not compiled for the device. If so, the error is cleared.
+inline bool cannot_run(cudaError_t error) {
+  const bool found = error == cudaErrorInvalidValue || error == cudaErrorNoKernelImageForDevice ||
+                     error == cudaErrorInvalidDeviceFunction;
+  return found && cudaGetLastError() == error;
+}
+
 // The architecture of the current GPU (900 for sm_90); 0 if CUDA reports an error.
 inline int current_gpu() {
   constexpr int kMost = 64;

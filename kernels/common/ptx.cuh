@@ -48,6 +48,17 @@ __device__ __forceinline__ uint16_t load2(uint32_t at) {
   return v;
 }
 
+// Loads four matrices with 8 rows of 16 bytes. Lane l passes the address of row l % 8 of matrix
+// l / 8, and receives word l % 4 of row l / 4 of each matrix.
+__device__ __forceinline__ uint4 load_matrices(uint32_t at) {
+  uint4 v;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(at)
+               : "memory");
+  return v;
+}
+
 // Loads four 8 x 8 matrices of half types, transposed. Lane l passes the address of row l % 8 of
 // matrix l / 8, and receives elements [2 (l % 4)] and [2 (l % 4) + 1] of column l / 4 of each
 // matrix.

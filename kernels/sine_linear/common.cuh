@@ -14,6 +14,12 @@ namespace treadle {
 template <class T>
 inline constexpr int kWide = 16 / sizeof(T);
 
+// The columns of a group. In the products of the fused kernels, the columns of each group are
+// permuted so that the four threads of a row have n = kWide consecutive columns each: column
+// 4na + nb + 2c + d of the output is column 4na + 8c + 2b + d of the product.
+template <class T>
+inline constexpr int kGroup = 4 * kWide<T>;
+
 template <class T, int kWidth>
 __device__ __forceinline__ Vector<T, kWidth> load_at(const void* data, int64_t element) {
   return *reinterpret_cast<const Vector<T, kWidth>*>(static_cast<const T*>(data) + element);

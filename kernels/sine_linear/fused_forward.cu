@@ -17,6 +17,9 @@
 namespace treadle {
 namespace {
 
+constexpr int kTile = 128;  // rows of x and of W in a tile
+// Code for other architectures does not use this constant.
+[[maybe_unused]] constexpr int kHalfRows = kTile / 2;
 constexpr int kRowBytes = 128, kTileBytes = kTile * kRowBytes;
 constexpr int kStages = 6;
 constexpr int kBlocks = 2;  // per cluster
@@ -163,7 +166,9 @@ __global__ void __launch_bounds__(kThreads<kGroups>, 1)
       multiply<T, kGroups>(shared, inputs, consumer, half, turn, c);
       turn.advance(stages);
       const int64_t row = (int64_t{tile / tiles.across} * kBlocks + rank) * kTile;
-      store_sines_of<T, kSave>(args, row + half * kHalfRows, tile % tiles.across * kTile, c);
+      const int warp = threadIdx.x / 32 % 4;
+      store_sines_of<T, kSave, kHalfRows>(args, row + half * kHalfRows + warp * 16,
+                                          tile % tiles.across * kTile, c);
     }
   }
   // A block may not exit before its peer's last write to this block's shared memory.

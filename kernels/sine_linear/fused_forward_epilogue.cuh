@@ -1,14 +1,11 @@
-// Epilogue of fused_forward.cu: bias, sine and phase of an accumulator tile in registers.
+// Epilogue of fused_forward.cu and mma_forward.cu: bias, sine and phase of accumulator tiles in
+// registers.
 #pragma once
 
 #include "kernels/sine_linear/common.cuh"
 
 namespace treadle {
 namespace {
-
-constexpr int kTile = 128, kHalfRows = kTile / 2;  // rows of x and of W in a tile
-template <class T>
-constexpr int kGroup = 4 * kWide<T>;  // columns of a group, inside which W's rows are permuted
 
 // For large arguments and NaN. These are rare, so not inlining the function saves registers.
 template <class T>
@@ -46,14 +43,15 @@ struct Sines {
   }
 };
 
-// c has kHalves times 64 rows, in the register layout of multiply_tile (wgmma.cuh).
-// fused_forward.cu loads W in an order that makes n columns of a thread consecutive.
-template <class T, bool kSave, int kHalves>
+// c has kBands bands of rows, kApart rows apart. In each band, a warp has the accumulators of
+// kWords / 4 mma instructions with 16 x 8 results. `first_row` is the warp's first row in the first
+// band. W's rows are loaded in an order that makes n columns of a thread consecutive.
+template <class T, bool kSave, int kApart, int kBands, int kWords>
 __device__ __forceinline__ void store_sines_of(const SineLinearForward& args, int64_t first_row,
-                                               int first_column, const float (&c)[kHalves][64]) {
-  constexpr int n = kWide<T>, kRows = 2;  // a thread's rows in each half, 8 apart
-  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-  const int64_t row = first_row + warp * 16 + lane / 4;
+                                               int first_column, const float (&c)[kBands][kWords]) {
+  constexpr int n = kWide<T>, kRows = 2;  // a thread's rows in each band, 8 apart
+  const int lane = threadIdx.x % 32;
+  const int64_t row = first_row + lane / 4;
   const int column = first_column + lane % 4 * n, columns = static_cast<int>(args.columns);
   const int rows = static_cast<int>(args.rows - row);  // from `row` to the end
   const int64_t first = row * columns + column;
@@ -65,7 +63,7 @@ __device__ __forceinline__ void store_sines_of(const SineLinearForward& args, in
   };
   load_bias(0);
 #pragma unroll
-  for (int group = 0; group < kTile / kGroup<T>; ++group) {
+  for (int group = 0; group < kWords / (2 * n); ++group) {
     if (column + group * kGroup<T> >= columns) return;
     float bias[n];
     widen(next, bias);
@@ -73,7 +71,7 @@ __device__ __forceinline__ void store_sines_of(const SineLinearForward& args, in
 #pragma unroll
     for (int e = 0; e < n; ++e) bias[e] *= omega;
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
+    for (int band = 0; band < kBands; ++band) {
       // Computes both rows together, because independent work hides latency.
       float u[kRows][n];
       bool far = false;
@@ -82,13 +80,13 @@ __device__ __forceinline__ void store_sines_of(const SineLinearForward& args, in
 #pragma unroll
         for (int e = 0; e < n; ++e) {
           const int j = n / 2 * group + e / 2;
-          u[r][e] = fmaf(omega, c[half][4 * j + 2 * r + e % 2], bias[e]);
+          u[r][e] = fmaf(omega, c[band][4 * j + 2 * r + e % 2], bias[e]);
         }
         far |= any_far<T>(u[r]);
       }
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
-        const int down = half * kHalfRows + r * 8;
+        const int down = band * kApart + r * 8;
         const int64_t element = first + int64_t{down} * columns + group * kGroup<T>;
         if (far) {
           float copy[n];

@@ -9,8 +9,6 @@ namespace treadle {
 namespace {
 
 constexpr int kTile = 64;  // points and rows of W in a tile
-template <class T>
-constexpr int kGroup = 4 * kWide<T>;  // columns of a group, inside which W's rows are permuted
 
 // The value part of n elements: the stored results, and the slopes.
 template <class T>

@@ -23,6 +23,13 @@ cudaError_t launch_sine_linear_fused_forward(const SineLinearForward& args, int 
                                              cudaStream_t stream)
     TREADLE_EXPORTED(launch_sine_linear_fused_forward);
 
+// mma_forward.cu, the same for half types on GPUs of sm_80 and later that have no wgmma. The launch
+// returns cudaErrorNotSupported if the current GPU has no code for it.
+bool sine_linear_mma_forward_supports(const SineLinearForward& args)
+    TREADLE_EXPORTED(sine_linear_mma_forward_supports);
+cudaError_t launch_sine_linear_mma_forward(const SineLinearForward& args, cudaStream_t stream)
+    TREADLE_EXPORTED(launch_sine_linear_mma_forward);
+
 // backward.cu
 cudaError_t launch_sine_linear_slope(const SineLinearSlope& args, cudaStream_t stream)
     TREADLE_EXPORTED(launch_sine_linear_slope);

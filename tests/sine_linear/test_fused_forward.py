@@ -1,5 +1,6 @@
-"""Tests the kernel that computes both the layer's product and its sines, for half types and TF32 on
-sm_90, with full and partial tiles. On other devices the same tests run other kernels."""
+"""Tests the kernels that compute both the layer's product and its sines, with full and partial
+tiles. sm_90 has one, for half types and TF32, and most other GPUs from sm_80 on have another, for
+half types. On other devices the same tests run other kernels."""
 
 from __future__ import annotations
 
@@ -14,11 +15,12 @@ import treadle
 from tests.laws.test_launches import BINDINGS
 from tests.sine_linear.cases import sine_arguments
 from tests.support.cases import DEVICES, HALVES
-from tests.support.inputs import HOPPER, Make
+from tests.support.inputs import FUSED_SINES, Make, on_hopper
 from tests.support.layouts import padded_rows
 
-# Rows, columns, inputs. A cluster computes two tiles of [128, 128]. Each stage of the pipeline
-# loads 128 bytes of every row, and six stages are in flight.
+# Rows, columns, inputs. Tiles are [128, 128]. On sm_90, a cluster computes two, each stage of the
+# pipeline loads 128 bytes of every row, and six stages are in flight. Elsewhere, a stage loads 64
+# bytes of every row, and three are in flight.
 SIZES = (
     (128, 32, 8),
     (130, 48, 12),
@@ -130,10 +132,13 @@ def test_large_and_no_numbers_keep_to_themselves(dtype: torch.dtype, device: str
 
 
 @BINDINGS
-@HOPPER
+@FUSED_SINES
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_one_launch_cuda(dtype: torch.dtype, allow_tf32: Callable[[bool], None]) -> None:
     """Few rows, odd sizes, unaligned memory and float32 without TF32 need two kernels."""
+    fused = "sine_linear_fused_forward" if on_hopper() else "sine_linear_mma_forward"
+    if dtype == torch.float32 and not on_hopper():
+        pytest.skip("only sm_90 has such a kernel for float32")
 
     def kernels(rows: int, inputs: int, columns: int, first: int = 0) -> list[str]:
         make = Make("launches", "cuda", dtype)
@@ -143,10 +148,11 @@ def test_one_launch_cuda(dtype: torch.dtype, allow_tf32: Callable[[bool], None])
         return [str(launch["kernel"]) for launch in found]
 
     (only,) = kernels(128, 64, 32)
-    assert "sine_linear_fused_forward" in only
+    assert fused in only
     for sizes in ((127, 64, 32), (128, 65, 32), (128, 64, 33), (128, 64, 32, 1)):
-        assert not any("sine_linear_fused_forward" in name for name in kernels(*sizes))
+        assert not any(fused in name for name in kernels(*sizes))
+    if not on_hopper():
+        assert fused in kernels(128, 512, 32)[0]
+        assert not any(fused in name for name in kernels(128, 520, 32))
     allow_tf32(False)
-    assert any("sine_linear_fused_forward" in name for name in kernels(128, 64, 32)) == (
-        dtype != torch.float32
-    )
+    assert any(fused in name for name in kernels(128, 64, 32)) == (dtype != torch.float32)

@@ -26,6 +26,10 @@ def on_hopper() -> bool:
 
 
 HOPPER = pytest.mark.skipif(not on_hopper(), reason="needs a GPU of sm_90")
+FUSED_SINES = pytest.mark.skipif(
+    not (80 <= gpus.architecture() <= 90 or gpus.architecture() >= 120),
+    reason="needs a GPU with kernels that compute both the product and the sines",
+)
 # For tests of algorithms that run a whole layer in one launch.
 SM80 = pytest.mark.skipif(gpus.architecture() < 80, reason="needs a GPU of sm_80 or later")
 # Without a GPU there are no cases on CUDA. Otherwise pytest would collect 8,000 cases only to skip

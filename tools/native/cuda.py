@@ -31,6 +31,8 @@ CODE: tuple[tuple[str, Callable[[int], bool]], ...] = (
     ("recurrent/instances/(grid_|tiles)", lambda arch: arch == 90),
     ("recurrent/instances/block_and_fma", lambda arch: arch >= 80),
     ("recurrent/formula/instances", lambda arch: False),
+    ("sine_linear/fused_", lambda arch: arch == 90),
+    ("sine_linear/mma_", lambda arch: 80 <= arch < 90 or arch >= 120),
 )
 
 

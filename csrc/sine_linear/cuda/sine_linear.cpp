@@ -29,23 +29,25 @@ static void forward_cuda(const SineLinearForward& args, at::Device device) {
   check_launch("sine_linear", launch_sine_linear_forward(args, at::cuda::getCurrentCUDAStream()));
 }
 
-// The number of SMs if the GPU can run code for sm_90a, otherwise 0.
-static int processors_of_90(at::Device device) {
-  const auto* gpu = at::cuda::getDeviceProperties(device.index());
-  return architecture_of(gpu->major, gpu->minor) == 90 ? gpu->multiProcessorCount : 0;
-}
-
-// Calls launch(processors, stream) if a fused kernel supports the GPU and the arguments (`fit`).
-// Otherwise, or if the driver cannot encode tensor maps, does nothing and returns false.
+// Launches a fused kernel. Returns false if it was not launched: if the current GPU has no code for
+// it, or if the driver cannot encode tensor maps.
 template <class Launch>
-static bool launch_fused(const char* op, at::Device device, bool fit, const Launch& launch) {
-  const int processors = processors_of_90(device);
-  if (!fit || processors == 0) return false;
+static bool launched(const char* op, at::Device device, const Launch& launch) {
   const c10::cuda::CUDAGuard guard(device);
-  const cudaError_t error = launch(processors, at::cuda::getCurrentCUDAStream());
+  const cudaError_t error = launch(at::cuda::getCurrentCUDAStream());
   if (error == cudaErrorNotSupported) return false;
   check_launch(op, error);
   return true;
+}
+
+// The same for a kernel of sm_90a, which gets the number of SMs. `fit` says whether it supports the
+// arguments.
+template <class Launch>
+static bool launch_for_90(const char* op, at::Device device, bool fit, const Launch& launch) {
+  const auto* gpu = at::cuda::getDeviceProperties(device.index());
+  if (!fit || architecture_of(gpu->major, gpu->minor) != 90) return false;
+  return launched(op, device,
+                  [&](cudaStream_t stream) { return launch(gpu->multiProcessorCount, stream); });
 }
 
 // The GEMMs of fused kernels use TF32 for float32, so torch must allow it.
@@ -53,9 +55,14 @@ static bool fused_product(Dtype dtype) { return dtype != Dtype::kFloat || tf32_a
 
 static bool fused_forward_cuda(const SineLinearForward& args, at::Device device) {
   const bool fit = fused_product(args.dtype) && sine_linear_fused_forward_supports(args);
-  return launch_fused("sine_linear", device, fit, [&](int processors, cudaStream_t stream) {
-    return launch_sine_linear_fused_forward(args, processors, stream);
-  });
+  return launch_for_90("sine_linear", device, fit,
+                       [&](int processors, cudaStream_t stream) {
+                         return launch_sine_linear_fused_forward(args, processors, stream);
+                       }) ||
+         (sine_linear_mma_forward_supports(args) &&
+          launched("sine_linear", device, [&](cudaStream_t stream) {
+            return launch_sine_linear_mma_forward(args, stream);
+          }));
 }
 
 static void slope_cuda(const SineLinearSlope& args, at::Device device) {
@@ -78,7 +85,7 @@ static void backward_bias_cuda(const SineLinearSlope& slope, const Tensor& grad_
 
 static bool fused_backward_cuda(const SineLinearFusedBackward& args, at::Device device) {
   const bool fit = sine_linear_fused_backward_supports(args);
-  return launch_fused(
+  return launch_for_90(
       "sine_linear_backward", device, fit, [&](int processors, cudaStream_t stream) {
         const Tensor parts = at::empty({sine_linear_fused_backward_parts(args, processors)},
                                        at::TensorOptions(device).dtype(at::kFloat));
@@ -111,7 +118,7 @@ static void jet_forward_cuda(const SineJetForward& args, at::Device device) {
 
 static bool jet_fused_forward_cuda(const SineJetForward& args, at::Device device) {
   const bool fit = fused_product(args.dtype) && sine_jet_fused_forward_supports(args);
-  return launch_fused("sine_linear_jet", device, fit, [&](int processors, cudaStream_t stream) {
+  return launch_for_90("sine_linear_jet", device, fit, [&](int processors, cudaStream_t stream) {
     return launch_sine_jet_fused_forward(args, processors, stream);
   });
 }
