@@ -160,7 +160,7 @@ def _facts(graph: Graph, toolkit: cuda.Toolkit | cuda.Missing) -> dict[str, obje
         facts["cuda"] = toolkit.version
         facts["archs"] = list(toolkit.archs)
         facts["nvcc_flags"] = " ".join(_public(graph.nvcc_flags(toolkit)))
-        facts["for_checking"] = toolkit.optimization() != ["-O3"]
+        facts["for_checking"] = toolkit.for_checking()
     elif toolkit is not cuda.TORCH_WITHOUT:
         facts["cuda_missing"] = {"reason": toolkit.reason, "remedy": toolkit.remedy}
     return facts

@@ -82,11 +82,15 @@ class Toolkit:
 
     def optimization(self) -> list[str]:
         """The flags that select how much to optimize. A build that is only for checking takes a
-        third of the time or less, but its kernels do not keep weights in registers."""
-        level = checking_level()
-        if level and int(self.version.split(".")[0]) >= 13:
-            return [f"-Ofc={level}", "-O0" if level == "max" else "-O3"]
-        return ["-O3"]
+        third of the time or less, but its kernels do not keep weights in registers. -O0 and -O1 are
+        for host code, which only launches kernels."""
+        if self.for_checking():
+            level = checking_level()
+            return [f"-Ofc={level}", "-O0" if level == "max" else "-O1"]
+        return ["-O1"]
+
+    def for_checking(self) -> bool:
+        return checking_level() != "" and int(self.version.split(".")[0]) >= 13
 
     def libraries(self, torch: Torch) -> list[Path]:
         """The CUDA runtime and cuBLAS to link: the toolkit's if it has them, else torch's."""

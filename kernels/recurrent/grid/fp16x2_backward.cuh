@@ -5,6 +5,7 @@
 
 #include "kernels/recurrent/grid/fp16x2_backward_mma.cuh"
 #include "kernels/recurrent/grid/half_backward_epilogue.cuh"
+#include "kernels/recurrent/grid/kernels.cuh"
 
 namespace treadle {
 
@@ -254,17 +255,5 @@ __device__ __forceinline__ void run_grid_split_backward(const PersistentBackward
 }
 
 #endif
-
-// `alone` means that the group has a single tile.
-template <class Cell, class Layout, bool any_resets, bool alone>
-__global__ void __launch_bounds__(Layout::kThreads, 1)
-    grid_split_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
-  begin_kernel();
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  if constexpr (Layout::kSetmaxnreg == ptx::kSetmaxnreg) {
-    run_grid_split_backward<Cell, Layout, any_resets, alone>(args, rows_each);
-  }
-#endif
-}
 
 }  // namespace treadle

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/recurrent/grid/call.cuh"
-#include "kernels/recurrent/grid/fp16x2_backward.cuh"
+#include "kernels/recurrent/grid/kernels.cuh"
 
 namespace treadle {
 

@@ -6,6 +6,7 @@
 #include "kernels/math/h_bound.h"
 #include "kernels/recurrent/grid/fp16x2_forward_mma.cuh"
 #include "kernels/recurrent/grid/fp16x2_terms.cuh"
+#include "kernels/recurrent/grid/kernels.cuh"
 
 namespace treadle {
 
@@ -324,17 +325,5 @@ __device__ __forceinline__ void run_grid_split_forward(const PersistentForward& 
 }
 
 #endif
-
-// `alone` means that the group has a single tile.
-template <class Cell, class Layout, bool any_resets, bool alone>
-__global__ void __launch_bounds__(Layout::kThreads, 1)
-    grid_split_forward(const __grid_constant__ PersistentForward args, int rows_each) {
-  begin_kernel();
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  if constexpr (Layout::kSetmaxnreg == ptx::kSetmaxnreg) {
-    run_grid_split_forward<Cell, Layout, any_resets, alone>(args, rows_each);
-  }
-#endif
-}
 
 }  // namespace treadle

@@ -5,6 +5,7 @@
 
 #include "kernels/recurrent/grid/half_backward_epilogue.cuh"
 #include "kernels/recurrent/grid/half_backward_mma.cuh"
+#include "kernels/recurrent/grid/kernels.cuh"
 
 namespace treadle {
 
@@ -154,18 +155,6 @@ __device__ __forceinline__ void run_grid_backward(const PersistentBackward& args
         args, group, exchange, ring, rank, rows_each, ptx::shared_address(memory))
         .run();
   }
-}
-
-// GridBackwardMultiplier explains `late`.
-template <class Cell, class T, class Layout, bool any_resets, int late>
-__global__ void __launch_bounds__(Layout::kThreads, 1)
-    grid_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
-  begin_kernel();
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  if constexpr (Layout::kSetmaxnreg == ptx::kSetmaxnreg) {
-    run_grid_backward<Cell, T, Layout, any_resets, late>(args, rows_each);
-  }
-#endif
 }
 
 }  // namespace treadle

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/recurrent/grid/h1024_mma.cuh"
+#include "kernels/recurrent/grid/kernels.cuh"
 
 namespace treadle {
 
@@ -294,18 +295,6 @@ __device__ __forceinline__ void run_grid_forward(const PersistentForward& args, 
         args, group, exchange, ring, rank, rows_each, ptx::shared_address(memory))
         .run();
   }
-}
-
-// GridMultiplier explains `late`.
-template <class Cell, class T, class Layout, bool any_resets, int late>
-__global__ void __launch_bounds__(Layout::kThreads, 1)
-    grid_forward(const __grid_constant__ PersistentForward args, int rows_each) {
-  begin_kernel();
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  if constexpr (Layout::kSetmaxnreg == ptx::kSetmaxnreg) {
-    run_grid_forward<Cell, T, Layout, any_resets, late>(args, rows_each);
-  }
-#endif
 }
 
 }  // namespace treadle

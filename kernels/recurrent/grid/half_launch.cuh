@@ -3,8 +3,7 @@
 #pragma once
 
 #include "kernels/recurrent/grid/call.cuh"
-#include "kernels/recurrent/grid/half_backward.cuh"
-#include "kernels/recurrent/grid/half_forward.cuh"
+#include "kernels/recurrent/grid/kernels.cuh"
 
 namespace treadle {
 

@@ -1,5 +1,7 @@
 // Instances of the grid kernels in float32 for sm_90.
+#include "kernels/recurrent/grid/fp16x2_backward.cuh"
 #include "kernels/recurrent/grid/fp16x2_backward_launch.cuh"
+#include "kernels/recurrent/grid/fp16x2_forward.cuh"
 #include "kernels/recurrent/grid/fp16x2_launch.cuh"
 #include "kernels/recurrent/instances/cell.h"
 

@@ -1,4 +1,6 @@
 // Instances of the grid kernels in half types for sm_90.
+#include "kernels/recurrent/grid/half_backward.cuh"
+#include "kernels/recurrent/grid/half_forward.cuh"
 #include "kernels/recurrent/grid/half_launch.cuh"
 #include "kernels/recurrent/instances/cell.h"
 
