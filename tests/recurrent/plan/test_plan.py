@@ -217,6 +217,13 @@ def test_weights_lie_by_columns_where_that_is_faster() -> None:
         *({"cuda": False}, {"forced": "warp"}),
     ):
         assert not plan(sizes, **other).weight_by_columns
+    # More rows are faster by columns only with four gates.
+    for batch, hidden, cell, faster in (
+        *((129, 1024, "lstm", True), (256, 1024, "lstm", True)),
+        *((257, 1024, "lstm", False), (256, 1023, "lstm", False), (256, 1024, "gru", False)),
+    ):
+        found = plan((32, batch, hidden, 4), cell=cell, forced="step")
+        assert found.weight_by_columns == faster
 
 
 @BINDINGS
