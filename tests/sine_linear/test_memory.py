@@ -26,6 +26,9 @@ TWICE = "backward through the graph a second time"
 def most(prepare: Callable[[], Tensor], run: Callable[[Tensor], Any], device: str) -> int:
     """The peak bytes of tensors in `run`, beyond those allocated by `prepare`."""
     if device == "cuda":
+        # The first product of a thread allocates cuBLAS's workspace.
+        square = torch.ones(8, 8, device=device, requires_grad=True)
+        (square @ square).sum().backward()
         z = prepare()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
