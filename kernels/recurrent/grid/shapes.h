@@ -72,7 +72,8 @@ struct GridForward {
   static constexpr int kDepth = kWide && state_gates == 4 ? 4 : 6;  // stages of input products
   static constexpr int kStageRow = kUnits * 2 + 16;                 // bytes
   // With one tile: how many clock cycles to wait before the first poll.
-  static constexpr int kFirstPoll = state_gates == 4 && hidden > kGridNarrowHidden ? 350 : 600;
+  static constexpr int kFirstPoll =
+      setmaxnreg && state_gates == 4 && hidden > kGridNarrowHidden ? 350 : 600;
 
   static constexpr int kSumBytes = kMultiplyingWarps * state_gates * 512;
   static constexpr int kWeights = 2 * kSumBytes;  // after both buffers of sums

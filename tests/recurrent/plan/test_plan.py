@@ -208,22 +208,18 @@ def test_weights_lie_by_columns_where_that_is_faster() -> None:
     sizes = (32, 64, 2048, 4)
     assert plan(sizes).algorithm == "step" and plan(sizes).weight_by_columns
     for steps, batch, hidden, element in (
-        *((31, 64, 2048, 4), (32, 32, 2048, 4), (32, 129, 2048, 4)),
-        *((32, 64, 2047, 4), (32, 64, 2304, 2), (32, 64, 2048, 8)),
+        *((31, 64, 2048, 4), (32, 32, 2048, 4), (32, 513, 2048, 4)),
+        *((32, 64, 2047, 4), (32, 64, 2112, 4), (32, 64, 704, 4)),
+        *((32, 64, 2304, 2), (32, 64, 2048, 8)),
     ):
-        assert not plan((steps, batch, hidden, element)).weight_by_columns
+        assert not plan((steps, batch, hidden, element), forced="step").weight_by_columns
+    for sizes_of_step in ((32, 33, 768, 4), (32, 512, 1024, 4)):
+        assert plan(sizes_of_step, forced="step").weight_by_columns
     for other in (
         *({"backward": True}, {"ragged": True}, {"tf32": True}),
         *({"cuda": False}, {"forced": "warp"}),
     ):
         assert not plan(sizes, **other).weight_by_columns
-    # More rows are faster by columns only with four gates.
-    for batch, hidden, cell, faster in (
-        *((129, 1024, "lstm", True), (256, 1024, "lstm", True)),
-        *((257, 1024, "lstm", False), (256, 1023, "lstm", False), (256, 1024, "gru", False)),
-    ):
-        found = plan((32, batch, hidden, 4), cell=cell, forced="step")
-        assert found.weight_by_columns == faster
 
 
 @BINDINGS
