@@ -26,6 +26,10 @@ inline constexpr bool kMmaTiles = false;
 // Prepares a launch. Returns cudaErrorNotSupported if the current GPU has no code for the kernel.
 template <class... P>
 cudaError_t prepare_mma_kernel(void (*kernel)(P...), size_t shared_bytes) {
+  // Without this check, the driver would look for the missing code in every call. sm_90 can run
+  // code of sm_80 that was assembled for it (docs/other_gpus.md).
+  const int gpu = current_gpu() / 10;
+  if (gpu != 90 && !CompiledForMma{}(gpu)) return cudaErrorNotSupported;
   bool compiled = false;
   cudaError_t error = has_code(kernel, CompiledForMma{}, &compiled);
   if (error == cudaSuccess && compiled) {
