@@ -226,22 +226,13 @@ cudaError_t launch_typed(const SineLinearForward& args, int processors, cudaStre
                 : launch_grouped<T, 1>(args, processors, stream);
 }
 
-template <class T>
-bool supports_shape(const SineLinearForward& args) {
-  // With fewer rows than one tile has, cuBLAS is faster.
-  return args.rows >= kTile && args.columns % kGroup<T> == 0 && args.inputs % kWide<T> == 0 &&
-         args.column_stride == 1 && args.row_stride % kWide<T> == 0 &&
-         args.row_stride >= args.inputs;
-}
-
 }  // namespace
 
 bool sine_linear_fused_forward_supports(const SineLinearForward& args) {
-  const bool half = args.dtype == Dtype::kHalf || args.dtype == Dtype::kBFloat16;
-  const bool shape = half ? supports_shape<Half>(args)
-                          : args.dtype == Dtype::kFloat && supports_shape<float>(args);
-  return compiled_for(900) && shape && aligned(args.input) && aligned(args.weight) &&
-         aligned(args.bias) && aligned(args.output) && aligned(args.phase) &&
+  const bool fits = is_half(args.dtype)
+                        ? fits_tiles<Half>(args, kTile)
+                        : args.dtype == Dtype::kFloat && fits_tiles<float>(args, kTile);
+  return compiled_for(900) && fits &&
          std::max({args.rows + 2 * kTile, args.columns, args.inputs, pairs_of_tiles(args)}) <
              std::numeric_limits<int>::max();
 }

@@ -106,5 +106,15 @@ __device__ __forceinline__ void store_sines_of(const SineLinearForward& args, in
   }
 }
 
+// Whether the kernels with this epilogue support the layout of the arguments, in tiles of `tile`
+// rows. With fewer rows than one tile has, cuBLAS is faster.
+template <class T>
+bool fits_tiles(const SineLinearForward& args, int64_t tile) {
+  return args.rows >= tile && args.columns % kGroup<T> == 0 && args.inputs % kWide<T> == 0 &&
+         args.column_stride == 1 && args.row_stride % kWide<T> == 0 &&
+         args.row_stride >= args.inputs && aligned(args.input) && aligned(args.weight) &&
+         aligned(args.bias) && aligned(args.output) && aligned(args.phase);
+}
+
 }  // namespace
 }  // namespace treadle

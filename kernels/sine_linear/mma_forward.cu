@@ -63,12 +63,7 @@ cudaError_t launch_typed(const SineLinearForward& args, cudaStream_t stream) {
 }  // namespace
 
 bool sine_linear_mma_forward_supports(const SineLinearForward& args) {
-  // With fewer rows than a tile has, cuBLAS is faster.
-  return is_half(args.dtype) && args.rows >= kTile && args.columns % kGroup<Half> == 0 &&
-         args.inputs % kWide<Half> == 0 && args.inputs <= kMostInputs && args.column_stride == 1 &&
-         args.row_stride % kWide<Half> == 0 && args.row_stride >= args.inputs &&
-         aligned(args.input) && aligned(args.weight) && aligned(args.bias) &&
-         aligned(args.output) && aligned(args.phase) &&
+  return is_half(args.dtype) && fits_tiles<Half>(args, kTile) && args.inputs <= kMostInputs &&
          std::max({args.rows + kTile, args.columns + kTile, tiles_of(args)}) <
              std::numeric_limits<int>::max();
 }
