@@ -83,9 +83,10 @@ template <bool setmaxnreg, class With>
 cudaError_t with_grid_width(int64_t hidden, const With& with) {
   const int width = grid_width(hidden, setmaxnreg);
   if constexpr (!setmaxnreg) {
-    if (width == 0) return with(Constant<int, kGrid256>{});
+    if (width == 0) return with(Constant<int, kGrid128>{});
+    if (width == 1) return with(Constant<int, kGrid256>{});
   }
-  return width == 1 ? with(Constant<int, kGridNarrowHidden>{}) : with(Constant<int, kGridHidden>{});
+  return width == 2 ? with(Constant<int, kGridNarrowHidden>{}) : with(Constant<int, kGridHidden>{});
 }
 
 // For half types. run_grid_half is for H up to kGridHidden, run_grid_h2048 for larger H.

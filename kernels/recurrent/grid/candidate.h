@@ -46,10 +46,10 @@ inline int rows_of_group(const RecurrenceSizes& sizes, const RecurrenceDevice& d
 }
 
 // The largest H that any grid kernel supports, or 0 if none supports the dtype.
-inline int64_t most_hidden_of_grid(Dtype dtype, bool backward) {
-  if (dtype == Dtype::kFloat) return kGridHidden;
-  if (!is_half(dtype)) return 0;
-  return backward ? kGridHidden : kGridWideHidden;
+inline int64_t most_hidden_of_grid(const RecurrenceDevice& device, Dtype dtype, bool backward) {
+  if (dtype != Dtype::kFloat && !is_half(dtype)) return 0;
+  const bool wide = is_half(dtype) || (device.tf32 && device.setmaxnreg());
+  return wide && !backward ? kGridWideHidden : kGridHidden;
 }
 
 inline KernelId grid_kernel(const RecurrenceSizes& sizes) {
@@ -68,7 +68,7 @@ inline size_t group_bytes(const GridShape& shape, int rows, bool backward) {
 inline Candidate grid_candidate(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                                 bool backward) {
   Candidate found;
-  found.exists = on_chip(sizes, device, most_hidden_of_grid(sizes.dtype, backward)) &&
+  found.exists = on_chip(sizes, device, most_hidden_of_grid(device, sizes.dtype, backward)) &&
                  row_groups(sizes, device, backward) > 0 && most_rows(sizes, device, backward) > 0;
   if (!found.exists) return found;
   RecurrencePlan& plan = found.plan;

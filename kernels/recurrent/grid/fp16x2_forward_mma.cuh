@@ -1,5 +1,6 @@
 // An MMA warp's part of W_hh in grid/fp16x2_forward.cuh, and its products. High and low terms of h
-// are in different chunks of the exchange; those of W_hh are in different fragments.
+// are in different chunks of the exchange; those of W_hh are in different fragments. If TF32 is
+// allowed, there are only the high terms.
 #pragma once
 
 #include "kernels/recurrent/engine/fp16x2.cuh"
@@ -15,7 +16,7 @@ template <class Cell, class Layout>
 struct GridSplitProducts : GridSplitWeights<Layout> {
   using Weights = GridSplitWeights<Layout>;
   using Weights::put, Weights::take;
-  static constexpr int kChunks = Layout::kChunks, kHighs = kChunks / 2;  // half of them have highs
+  static constexpr int kChunks = Layout::kChunks, kHighs = Layout::kHighs, kWords = Layout::kWords;
   static constexpr int kStateGates = Cell::kStateGates, kTogether = Layout::kGatesTogether;
 
   // Must be called after the block has written the scales of its rows.
@@ -50,9 +51,9 @@ struct GridSplitProducts : GridSplitWeights<Layout> {
       return Pair{{even.high.x, odd.high.x, even.high.y, odd.high.y},
                   {even.low.x, odd.low.x, even.low.y, odd.low.y}};
     };
-    load_in_batches<Layout::kFragments / 2, 1>(load, [&](int n, const Pair& of) {
+    load_in_batches<Layout::kFragments / kWords, 1>(load, [&](int n, const Pair& of) {
       put(place(gate(n), half_chunk(n), 0), of.highs);
-      put(place(gate(n), half_chunk(n), 1), of.lows);
+      if (kWords == 2) put(place(gate(n), half_chunk(n), 1), of.lows);
     });
     Weights::ask_first();
   }
@@ -60,14 +61,44 @@ struct GridSplitProducts : GridSplitWeights<Layout> {
   // The index of the fragment with the highs or lows of gate m and half-chunk c (16 elements of K,
   // the reduction dimension). Fragments are in the order in which multiply() takes them.
   static constexpr __device__ __forceinline__ int place(int m, int c, int lows) {
-    return ((m / kTogether * 2 * kHighs + c) * 2 + lows) * kTogether + m % kTogether;
+    return ((m / kTogether * 2 * kHighs + c) * kWords + lows) * kTogether + m % kTogether;
+  }
+
+  template <class Await, class Leave, class Used>
+  __device__ __forceinline__ void multiply(const uint4 (&words)[kChunks], const Await& await,
+                                           const Leave& leave, const Used& used) {
+    if constexpr (kWords == 2) {
+      multiply_terms(words, await, leave, used);
+    } else {
+      multiply_highs(words, await, leave, used);
+    }
+  }
+
+ private:
+  template <class Await, class Leave, class Used>
+  __device__ __forceinline__ void multiply_highs(const uint4 (&words)[kChunks], const Await& await,
+                                                 const Leave& leave, const Used& used) {
+    float sums[kStateGates][4] = {};
+#pragma unroll
+    for (int c = 0; c < 2 * kHighs; ++c) {
+      if (c % 4 == 0) await(c / 2, c / 2 + 1);
+      const uint4& h = words[c / 2];
+#pragma unroll
+      for (int m = 0; m < kStateGates; ++m) {
+        const uint4 a = take(place(m, c, 0));
+        ptx::multiply_add<Half>(sums[m], a.x, a.y, a.z, a.w, c % 2 ? h.z : h.x, c % 2 ? h.w : h.y);
+      }
+      if (c % 2) used(c / 2);
+    }
+#pragma unroll
+    for (int m = 0; m < kStateGates; ++m) leave(m, sums[m]);
   }
 
   // Tensor cores truncate their accumulators instead of rounding them, so sums of highs are added
   // in registers after every two products.
   template <class Await, class Leave, class Used>
-  __device__ __forceinline__ void multiply(const uint4 (&words)[kChunks], const Await& await,
-                                           const Leave& leave, const Used& used) {
+  __device__ __forceinline__ void multiply_terms(const uint4 (&words)[kChunks], const Await& await,
+                                                 const Leave& leave, const Used& used) {
 #pragma unroll
     for (int first = 0; first < kStateGates; first += kTogether) {
       float total[kTogether][4], high[kTogether][4] = {}, low[kTogether][4] = {};

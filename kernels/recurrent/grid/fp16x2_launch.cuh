@@ -10,9 +10,9 @@ namespace treadle {
 template <class Kind, bool setmaxnreg>
 cudaError_t run_grid_split(const PersistentForward* args, const GridCall& call) {
   using Cell = typename Kind::template Cell<float>;
-  return with_grid_width<setmaxnreg>(call.sizes.hidden, [&](auto width) {
-    using Layout = GridSplit<Cell::kGates, Cell::kStateGates, decltype(width)::value, setmaxnreg,
-                             Cell::kCParts>;
+  const auto of = [&](auto width, auto words) {
+    using Layout = GridSplit<Cell::kGates, Cell::kStateGates, decltype(width)::value,
+                             decltype(words)::value, setmaxnreg, Cell::kCParts>;
     const auto run = [&](auto alone) {
       constexpr bool kAlone = decltype(alone)::value;
       const auto kernel =
@@ -21,6 +21,14 @@ cudaError_t run_grid_split(const PersistentForward* args, const GridCall& call) 
       return call.of<Layout>(kernel, args);
     };
     return call.plan.rows == 8 ? run(Constant<bool, true>{}) : run(Constant<bool, false>{});
+  };
+  if constexpr (setmaxnreg) {
+    if (call.sizes.hidden > kGridHidden) {
+      return of(Constant<int, kGridWideHidden>{}, Constant<int, 1>{});
+    }
+  }
+  return with_grid_width<setmaxnreg>(call.sizes.hidden, [&](auto width) {
+    return call.plan.tf32 ? of(width, Constant<int, 1>{}) : of(width, Constant<int, 2>{});
   });
 }
 

@@ -1,8 +1,9 @@
 // The fma products of grid/fp16x2_forward.cuh, for rows of W_hh and of h that are outside the range
-// of fp16x2 (engine/fp16x2.cuh). A pair of units is sent as two packets, highs and lows. If the h
-// of either unit is too large for fp16x2, the first packet is kLargePair, which makes the sums of
-// that row NaN in all blocks. Then each block multiplies the row by fma, and reads the pair from
-// its origin: h0, the state of a reset, or the previous step's output.
+// of fp16x2 (engine/fp16x2.cuh). A pair of units is sent as a packet of highs and, unless TF32 is
+// allowed, one of lows. If the h of either unit is too large for fp16x2, the first packet is
+// kLargePair, which makes the sums of that row NaN in all blocks. Then each block multiplies the
+// row by fma, and reads the pair from its origin: h0, the state of a reset, or the previous step's
+// output.
 #pragma once
 
 #include "kernels/recurrent/engine/fp16x2.cuh"
@@ -29,13 +30,13 @@ __device__ __forceinline__ void send_split(char* at, const float (&h)[2]) {
     highs = kLargePair, lows = 0;
   }
   store_word4(at, highs);
-  store_word4(at + Layout::kLowAt, lows);
+  if (Layout::kWords == 2) store_word4(at + Layout::kLowAt, lows);
 }
 
 template <class Layout>
 __device__ __forceinline__ void put_back_split(char* at) {
   store_word4(at, ~0u);
-  store_word4(at + Layout::kLowAt, ~0u);
+  if (Layout::kWords == 2) store_word4(at + Layout::kLowAt, ~0u);
 }
 
 // The products of a row of h with the rows of W_hh of a pair of units. They are rarely needed, so
@@ -96,7 +97,8 @@ struct GridSplitExact {
 #pragma unroll 1
         for (int k = chunk * 32; k < chunk * 32 + 32 && k < hidden; k += 8) {
           const char* const here = words + Layout::word_of(k / 2);
-          const uint4 highs = arrived(here), lows = arrived(here + Layout::kLowAt);
+          const uint4 highs = arrived(here);
+          const uint4 lows = Layout::kWords == 2 ? arrived(here + Layout::kLowAt) : uint4{};
           const uint32_t h_words[4] = {highs.x, highs.y, highs.z, highs.w};
           const uint32_t l_words[4] = {lows.x, lows.y, lows.z, lows.w};
 #pragma unroll

@@ -11,16 +11,21 @@ namespace treadle {
 inline constexpr int kWarp = 32;
 inline constexpr int kMostSharedBytes = 227 * 1024;  // per block, on sm_90
 
-// Each layout supports every H up to one of these limits. The layout for 256 (h256) exists only
-// without setmaxnreg (see below), because sm_90 uses clusters for such layers. The layout for 2048
-// (h2048) exists only for the forward pass in half types.
-inline constexpr int kGrid256 = 256, kGridNarrowHidden = 512, kGridHidden = 1024,
+// Each layout supports every H up to one of these limits. The layouts for 128 and 256 (h128, h256)
+// exist only without setmaxnreg (see below), because sm_90 uses clusters for such layers. The
+// layout for 2048 (h2048) exists only for the forward pass, in half types and, with setmaxnreg, in
+// float32 with TF32.
+inline constexpr int kGrid128 = 128, kGrid256 = 256, kGridNarrowHidden = 512, kGridHidden = 1024,
                      kGridWideHidden = 2048;
-inline constexpr int kGridWidths = 4;
+inline constexpr int kGridWidths = 5;
 constexpr int grid_width(int64_t hidden, bool setmaxnreg) {
-  if (hidden <= kGrid256 && !setmaxnreg) return 0;
-  return hidden <= kGridNarrowHidden ? 1 : hidden <= kGridHidden ? 2 : 3;
+  if (hidden <= kGrid128 && !setmaxnreg) return 0;
+  if (hidden <= kGrid256 && !setmaxnreg) return 1;
+  return hidden <= kGridNarrowHidden ? 2 : hidden <= kGridHidden ? 3 : 4;
 }
+
+// A warp multiplies at least 32 elements of K, the reduction dimension.
+constexpr int grid_mma_warps(int hidden) { return hidden > kGrid128 ? 8 : 4; }
 
 inline constexpr int kGridRing = 32;  // slots of the exchange, one per step
 
@@ -52,7 +57,8 @@ struct GridForward {
       hidden > kGridHidden || (!setmaxnreg && hidden > kGridNarrowHidden && state_gates == 4);
   static constexpr int kTileBytes = hidden * 8 * 2;  // h of all units in 8 rows
   static constexpr int kMostRows = 128;
-  static constexpr int kMultiplyingWarps = 8, kMultiplying = kMultiplyingWarps * kWarp;
+  static constexpr int kMultiplyingWarps = grid_mma_warps(hidden);
+  static constexpr int kMultiplying = kMultiplyingWarps * kWarp;
   // Two teams of epilogue threads alternate between tiles. A thread computes a pair of units of one
   // row of a tile.
   static constexpr int kTeam = kUnits / 2 * 8, kFinishing = 2 * kTeam;
@@ -85,17 +91,19 @@ struct GridForward {
   static constexpr int shared_bytes(int rows) { return kStages + rows * kRowBytes; }
 };
 
-// Forward in float32 on tensor cores (engine/fp16x2.cuh). Each number is stored as two float16
-// terms, a high and a low. A pair of units has two packets, one with both highs and one with both
-// lows. So a tile is as large as a half-type tile with twice as many units.
-template <int gates, int state_gates, int hidden, bool setmaxnreg, int c_parts>
+// Forward in float32 on tensor cores. Every float of the exchange and of W_hh becomes `words`
+// float16 numbers: two, a high and a low (engine/fp16x2.cuh), or only the high, if TF32 is allowed.
+// A pair of units has a packet with both highs and, if there are lows, a packet with both lows. So
+// a tile is as large as a half-type tile with `words` times as many units.
+template <int gates, int state_gates, int hidden, int words, bool setmaxnreg, int c_parts>
 struct GridSplit {
   static constexpr bool kSetmaxnreg = setmaxnreg;
-  static constexpr int kGates = gates, kStateGates = state_gates, kHidden = hidden;
+  static constexpr int kGates = gates, kStateGates = state_gates, kHidden = hidden, kWords = words;
   static constexpr int kUnits = 16, kBlocks = hidden / kUnits;
-  static constexpr int kTileBytes = kHidden * 8 * 4;
+  static constexpr int kTileBytes = kHidden * 8 * 2 * kWords;
   static constexpr int kMostRows = 128;
-  static constexpr int kMultiplyingWarps = 8, kMultiplying = kMultiplyingWarps * kWarp;
+  static constexpr int kMultiplyingWarps = grid_mma_warps(hidden);
+  static constexpr int kMultiplying = kMultiplyingWarps * kWarp;
   static constexpr int kTeam = kUnits / 2 * 8, kFinishing = 2 * kTeam;  // as in GridForward
   static constexpr int kThreads = kMultiplying + kFinishing, kWarps = kThreads / kWarp;
   static constexpr int kMultiplyingRegisters = !setmaxnreg ? registers_of_warps(kThreads / kWarp)
@@ -103,29 +111,29 @@ struct GridSplit {
                                                                   : 176;
   static constexpr int kFinishingRegisters =
       finishing_registers(kThreads, kMultiplying, kMultiplyingRegisters);
-  // A warp has kChunks chunks of 32 elements of K: first the highs, then the lows. It multiplies
-  // kGatesTogether gates at a time. kInRegisters of its kFragments fragments of weights are in
-  // registers: up to h512 these are all fragments. In h1024, cells with four gates keep more
-  // fragments in registers than other cells, because in shared memory they would take the space of
-  // rows.
-  static constexpr int kChunks = 2 * kHidden / 32 / kMultiplyingWarps;
-  static constexpr int kGatesTogether = state_gates % 2 == 0 ? 2 : state_gates;
+  // A warp has kChunks chunks of 32 elements of K: first the kHighs chunks with highs, then those
+  // with lows. It multiplies kGatesTogether gates at a time. kInRegisters of its kFragments
+  // fragments of weights are in registers. Up to h512, and with highs alone up to h1024, these are
+  // all fragments. Otherwise, cells with four gates keep more fragments in registers than other
+  // cells, because in shared memory they would take the space of rows.
+  static constexpr int kHighs = kHidden / 32 / kMultiplyingWarps, kChunks = kWords * kHighs;
+  static constexpr int kGatesTogether = kWords == 2 && state_gates % 2 == 0 ? 2 : state_gates;
   static constexpr int kFragments = 2 * kChunks * state_gates;
-  static constexpr int kInRegisters = hidden <= kGridNarrowHidden ? kFragments
-                                      : state_gates == 4          ? 24
-                                      : kFragments < 18           ? kFragments
-                                                                  : 18;
+  static constexpr int kInRegisters = hidden * words <= 1024 ? kFragments
+                                      : state_gates == 4     ? 24
+                                      : kFragments < 18      ? kFragments
+                                                             : 18;
   static constexpr int kInShared = kFragments - kInRegisters;
   static constexpr int kDepth = 3;                                             // stages of input
   static constexpr int kStageRow = kUnits * 4 + (state_gates == 4 ? 16 : 32);  // bytes
   static constexpr int kFirstPoll = 600;  // with one tile: clock cycles before the first poll
 
-  // Offsets in a tile. word_of(pair) is the offset of a pair's highs in the first row. The lows
-  // follow kLowAt bytes later.
-  static constexpr int kLowAt = kChunks / 2 * 512;
+  // Offsets in a tile. word_of(pair) is the offset of a pair's highs in the first row. The lows, if
+  // there are any, follow kLowAt bytes later.
+  static constexpr int kLowAt = kHighs * 512;
   static constexpr int word_of(int pair) {
-    const int chunk = pair / 16, warp = chunk / (kChunks / 2);
-    return (warp * kChunks + chunk % (kChunks / 2)) * 512 + pair % 16 * 4;
+    const int chunk = pair / 16, warp = chunk / kHighs;
+    return (warp * kChunks + chunk % kHighs) * 512 + pair % 16 * 4;
   }
 
   static constexpr int kSumBytes = kMultiplyingWarps * state_gates * 512;  // per buffer
@@ -149,7 +157,8 @@ struct GridBackward {
   static constexpr int kBlocks = hidden / kUnits;
   static constexpr int kTileBytes = state_gates * hidden * 8 * 2;  // in the B operand's order
   static constexpr int kMostRows = 64;
-  static constexpr int kMultiplyingWarps = 8, kMultiplying = kMultiplyingWarps * kWarp;
+  static constexpr int kMultiplyingWarps = grid_mma_warps(hidden);
+  static constexpr int kMultiplying = kMultiplyingWarps * kWarp;
   // A thread computes a pair of units of one row of a tile. There are two teams if weights leave
   // enough registers.
   static constexpr int kTeam = kUnits / 2 * 8;
@@ -197,7 +206,7 @@ struct GridSplitBackward {
   static constexpr int kBlocks = hidden / kUnits;
   static constexpr int kMostRows = 64;
   // A warp has at least four spans, because it loads the scales of four spans at a time.
-  static constexpr int kMultiplyingWarps = hidden > kGrid256 ? 8 : 4;
+  static constexpr int kMultiplyingWarps = hidden > kGrid256 ? 8 : hidden / 64;
   static constexpr int kMultiplying = kMultiplyingWarps * kWarp;
   // A team computes a tile; each of its threads computes a pair of units of one row. There are two
   // teams if a block has 16 units.
@@ -276,29 +285,38 @@ constexpr GridShape grid_shape() {
 }
 
 // The layouts of a cell's grid kernels, indexed by grid_width(). The first two arrays are for half
-// types. The other two are for float32, where backward layouts also depend on whether TF32 is
-// allowed.
+// types. The other two are for float32, where layouts also depend on whether TF32 is allowed.
 struct GridShapes {
   GridShape forward[kGridWidths], backward[kGridWidths - 1];
-  GridShape split[kGridWidths - 1], split_backward[kGridWidths - 1][2];
+  GridShape split[kGridWidths][2], split_backward[kGridWidths - 1][2];
 };
 
-// With setmaxnreg the planner never uses the layouts of h256, so their entries repeat those of
-// h512.
+// With setmaxnreg the planner never uses the layouts of h128 and h256, so their entries repeat
+// those of h512.
 template <int gates, int state_gates, bool setmaxnreg, int c_parts,
-          int h256 = setmaxnreg ? 512 : 256>
+          int h128 = setmaxnreg ? 512 : 128, int h256 = setmaxnreg ? 512 : 256>
 inline constexpr GridShapes kGridShapes{
-    {grid_shape<GridForward<gates, state_gates, h256, setmaxnreg, c_parts>>(),
+    {grid_shape<GridForward<gates, state_gates, h128, setmaxnreg, c_parts>>(),
+     grid_shape<GridForward<gates, state_gates, h256, setmaxnreg, c_parts>>(),
      grid_shape<GridForward<gates, state_gates, kGridNarrowHidden, setmaxnreg, c_parts>>(),
      grid_shape<GridForward<gates, state_gates, kGridHidden, setmaxnreg, c_parts>>(),
      grid_shape<GridForward<gates, state_gates, kGridWideHidden, setmaxnreg, c_parts>>()},
-    {grid_shape<GridBackward<gates, state_gates, h256, setmaxnreg, c_parts>>(),
+    {grid_shape<GridBackward<gates, state_gates, h128, setmaxnreg, c_parts>>(),
+     grid_shape<GridBackward<gates, state_gates, h256, setmaxnreg, c_parts>>(),
      grid_shape<GridBackward<gates, state_gates, kGridNarrowHidden, setmaxnreg, c_parts>>(),
      grid_shape<GridBackward<gates, state_gates, kGridHidden, setmaxnreg, c_parts>>()},
-    {grid_shape<GridSplit<gates, state_gates, h256, setmaxnreg, c_parts>>(),
-     grid_shape<GridSplit<gates, state_gates, kGridNarrowHidden, setmaxnreg, c_parts>>(),
-     grid_shape<GridSplit<gates, state_gates, kGridHidden, setmaxnreg, c_parts>>()},
-    {{grid_shape<GridSplitBackward<gates, state_gates, h256, 2, setmaxnreg, c_parts>>(),
+    {{grid_shape<GridSplit<gates, state_gates, h128, 2, setmaxnreg, c_parts>>(),
+      grid_shape<GridSplit<gates, state_gates, h128, 1, setmaxnreg, c_parts>>()},
+     {grid_shape<GridSplit<gates, state_gates, h256, 2, setmaxnreg, c_parts>>(),
+      grid_shape<GridSplit<gates, state_gates, h256, 1, setmaxnreg, c_parts>>()},
+     {grid_shape<GridSplit<gates, state_gates, kGridNarrowHidden, 2, setmaxnreg, c_parts>>(),
+      grid_shape<GridSplit<gates, state_gates, kGridNarrowHidden, 1, setmaxnreg, c_parts>>()},
+     {grid_shape<GridSplit<gates, state_gates, kGridHidden, 2, setmaxnreg, c_parts>>(),
+      grid_shape<GridSplit<gates, state_gates, kGridHidden, 1, setmaxnreg, c_parts>>()},
+     {{}, grid_shape<GridSplit<gates, state_gates, kGridWideHidden, 1, setmaxnreg, c_parts>>()}},
+    {{grid_shape<GridSplitBackward<gates, state_gates, h128, 2, setmaxnreg, c_parts>>(),
+      grid_shape<GridSplitBackward<gates, state_gates, h128, 1, setmaxnreg, c_parts>>()},
+     {grid_shape<GridSplitBackward<gates, state_gates, h256, 2, setmaxnreg, c_parts>>(),
       grid_shape<GridSplitBackward<gates, state_gates, h256, 1, setmaxnreg, c_parts>>()},
      {grid_shape<
           GridSplitBackward<gates, state_gates, kGridNarrowHidden, 2, setmaxnreg, c_parts>>(),
@@ -311,13 +329,13 @@ inline constexpr GridShapes kGridShapes{
 struct CellShapes {
   const GridShapes &without_setmaxnreg, &with_setmaxnreg;
 
-  // H is at most kGridWideHidden in the forward pass in half types, otherwise at most kGridHidden.
+  // H is at most most_hidden_of_grid().
   constexpr const GridShape& grid_of(Dtype dtype, int64_t hidden, bool tf32, bool setmaxnreg,
                                      bool backward) const {
     const GridShapes& grid = setmaxnreg ? with_setmaxnreg : without_setmaxnreg;
     const int width = grid_width(hidden, setmaxnreg);
     if (is_half(dtype)) return backward ? grid.backward[width] : grid.forward[width];
-    return backward ? grid.split_backward[width][tf32] : grid.split[width];
+    return (backward ? grid.split_backward : grid.split)[width][tf32];
   }
 };
 

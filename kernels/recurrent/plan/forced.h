@@ -15,7 +15,7 @@ namespace treadle::plans {
 inline int64_t most_hidden(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                            Dtype dtype, bool cluster, bool backward) {
   return cluster ? most_hidden_of_clusters(sizes, device, dtype, backward)
-                 : most_hidden_of_grid(dtype, backward);
+                 : most_hidden_of_grid(device, dtype, backward);
 }
 
 // Whether "cluster" or "grid" has a forward kernel for a layer of these sizes, but no backward

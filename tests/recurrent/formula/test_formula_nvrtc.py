@@ -35,7 +35,7 @@ SEVERAL_STATES = {
     "cluster_dense_backward": f"{SLSTM}, treadle::BFloat16, 16, 8, 1, 8, true",
     "grid_forward": f"{SLSTM}, treadle::Half, treadle::GridForward<4, 4, 512, true, 3>, true, 0",
     "grid_backward": f"{SLSTM}, treadle::Half, treadle::GridBackward<4, 4, 512, true, 3>, true, 0",
-    "grid_split_forward": f"{SLSTM}, treadle::GridSplit<4, 4, 512, true, 3>, true, false",
+    "grid_split_forward": f"{SLSTM}, treadle::GridSplit<4, 4, 512, 2, true, 3>, true, false",
     "grid_split_backward": (
         f"{SLSTM}, treadle::GridSplitBackward<4, 4, 512, 2, true, 3>, true, false"
     ),

@@ -1,11 +1,13 @@
 """Tests the float32 forward kernels of recurrent_layer that multiply weights and h on tensor cores,
-each number as two float16 terms (fp16x2), in clusters and in the grid. The cases test which calls
-use these kernels, and inputs for which fp16x2 could lose accuracy."""
+in clusters and in the grid, each number as two float16 terms (fp16x2) or, in the grid if TF32 is
+allowed, as one term. The cases test which calls use these kernels, and inputs for which they could
+lose accuracy."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,10 +16,11 @@ import torch
 from torch import Tensor
 
 from tests.recurrent.kernels import persistent_calls as calls
-from tests.recurrent.kernels.persistent_calls import Cases, Given
+from tests.recurrent.kernels.persistent_calls import Cases, Given, rounding
 from tests.recurrent.kernels.persistent_checks import Checks
 from tests.recurrent.kernels.persistent_rows import kind
 from tests.recurrent.support.layer_cases import BLOCKS, Lengths
+from tests.support import gpus
 from tests.support.rule import within_rule
 from treadle import reference
 
@@ -28,6 +31,8 @@ NOT_FINITE = (float("inf"), float("-inf"), float("nan"))
 
 
 def drawn(name: str, cell: str, batch: int, hidden: int, **options: Any) -> Given:
+    if hidden > 1024:  # there are not enough multiprocessors for two directions
+        options["directions"] = 1
     return calls.given(name, F32, (5, batch, hidden), cell=cell, features=8, **options)
 
 
@@ -35,19 +40,37 @@ def composition(one: Given, dtype: torch.dtype = F32) -> list[Tensor]:
     return list(reference.recurrent_layer(*one.map(lambda t: t.to(dtype)).arguments, cell=one.cell))
 
 
-def obeys(one: Given, algorithm: str, rows: slice = slice(None), more: Given | None = None) -> None:
-    """Checks these rows of the batch by the rule (tests/support/rule.py). The rows of `more` also
-    count when the composition's error is measured."""
-    truth, theirs = composition(one, torch.float64), composition(one)
-    found = [[t[:, rows] for t in ts] for ts in (calls.inference(one, algorithm), truth, theirs)]
+def as_tf32(t: Tensor) -> Tensor:
+    return (t.view(torch.int32) & ~0x1FFF).view(F32)
+
+
+def inference(one: Given, algorithm: str, tf32: bool) -> list[Tensor]:
+    with rounding(tf32):
+        return calls.inference(one, algorithm)
+
+
+def obeys(
+    one: Given,
+    algorithm: str,
+    tf32: bool,
+    rows: slice = slice(None),
+    more: Given | None = None,
+) -> None:
+    """Checks these rows of the batch by the rule (tests/support/rule.py). With TF32, the
+    composition's error includes the rounding of its operands. The rows of `more` also count when
+    the composition's error is measured."""
+    cut = as_tf32 if tf32 else (lambda t: t)
+    truth, theirs = composition(one, torch.float64), composition(one.map(cut))
+    ours = inference(one, algorithm, tf32)
+    found = [[t[:, rows] for t in ts] for ts in (ours, truth, theirs)]
     if more is not None:
-        truth, theirs = composition(more, torch.float64), composition(more)
+        truth, theirs = composition(more, torch.float64), composition(more.map(cut))
         found = [
             [torch.cat(pair, 1) for pair in zip(*both, strict=True)]
             for both in zip(found, (theirs, truth, theirs), strict=True)
         ]
     for n, each in enumerate(zip(*found, strict=True)):
-        within_rule(*each, what=f"result {n}", slack=1 if more is None else 4)
+        within_rule(*each, what=f"result {n}", slack=4 if tf32 or more is not None else 1)
 
 
 # ---- which kernel
@@ -58,25 +81,30 @@ def kernel_of(run: Callable[[], Any]) -> str:
     return str(name)
 
 
-def kernels(algorithm: str, cell: str, batch: int, hidden: int) -> None:
+def kernels(algorithm: str, cell: str, batch: int, hidden: int, tf32: bool) -> None:
     dense = drawn("kernels", cell, batch, hidden)
-    assert f"{algorithm}_split_forward" in kernel_of(lambda: calls.inference(dense, algorithm))
+    name = kernel_of(lambda: inference(dense, algorithm, tf32))
+    assert f"{algorithm}_split_forward" in name
+    if algorithm == "grid":
+        words = re.search(r"GridSplit<\d+, \d+, \d+, (\d)", name)
+        assert words and words[1] == ("1" if tf32 else "2"), name
     packed = drawn("kernels", cell, batch, hidden, lengths=(5, *[2] * (batch - 1)))
     marks = torch.zeros(5, batch, 1, dtype=torch.bool, device=calls.DEVICE)
     op = torch.ops.treadle.recurrent_layer
     for run in (
-        lambda: calls.inference(packed, algorithm),
+        lambda: inference(packed, algorithm, tf32),
         lambda: op(*dense.arguments, cell=cell, algorithm=algorithm, reset=marks),
     ):
         # In clusters, the fp16x2 kernels support only dense batches without resets.
         other = "cluster_fp32_forward" if algorithm == "cluster" else "grid_split_forward"
-        assert other in kernel_of(run)
+        with rounding(tf32):
+            assert other in kernel_of(run)
 
 
 # ---- values
 
 
-def weights(algorithm: str, cell: str, hidden: int) -> None:
+def weights(algorithm: str, cell: str, hidden: int, tf32: bool) -> None:
     """Tests rows of W_hh that are zero, lie far outside the range of fp16x2, or mix large and small
     weights."""
     one = drawn("weights", cell, 9, hidden)
@@ -89,9 +117,9 @@ def weights(algorithm: str, cell: str, hidden: int) -> None:
     w[:, 6, 7], w[:, 6, 8:] = 2.0**14, w[:, 6, 8:] * 2.0**-20
     if BLOCKS[cell] > 1:  # an RNN's h would depend on how a sum near 0 is rounded
         w[:, -1] *= 2.0**12
-    obeys(replace(one, weight_hh=w), algorithm)
+    obeys(replace(one, weight_hh=w), algorithm, tf32)
     # The weights of all units are small.
-    obeys(replace(one, weight_hh=one.weight_hh * 2.0**-40), algorithm)
+    obeys(replace(one, weight_hh=one.weight_hh * 2.0**-40), algorithm, tf32)
 
 
 def enlarged(one: Given, row: int | slice, by: float) -> Given:
@@ -106,25 +134,25 @@ def same_layer(one: Given) -> dict[str, Any]:
     return {name: getattr(one, name) for name in calls.NAMES[3:]}
 
 
-def states(algorithm: str, cell: str, batch: int, hidden: int) -> None:
+def states(algorithm: str, cell: str, batch: int, hidden: int, tf32: bool) -> None:
     """The results of a row with a large h0 obey the rule, and the other rows keep their bits. A
     single row's error depends on how much its sums happen to cancel. So the composition's error is
     measured over many such rows, and the bound is four times that of the rule."""
     one = drawn("states", cell, batch, hidden)
     many = drawn("many", cell, 400, hidden)
-    clean = calls.inference(one, algorithm)
+    clean = inference(one, algorithm, tf32)
     for row, large in itertools.product({0, batch - 1}, LARGE):
         bad = enlarged(one, row, large)
         if large < 1e30:
             more = replace(enlarged(many, slice(None), large), **same_layer(one))
-            obeys(bad, algorithm, slice(row, row + 1), more)
+            obeys(bad, algorithm, tf32, slice(row, row + 1), more)
         others = [r for r in range(batch) if r != row]
         with Checks() as checks:
-            for ours, theirs in zip(calls.inference(bad, algorithm), clean, strict=True):
+            for ours, theirs in zip(inference(bad, algorithm, tf32), clean, strict=True):
                 checks.bits(ours[:, others], theirs[:, others], "other rows")
 
 
-def not_finite(algorithm: str, cell: str, hidden: int, value: float) -> None:
+def not_finite(algorithm: str, cell: str, hidden: int, value: float, tf32: bool) -> None:
     one = drawn("not finite", cell, 5, hidden)
     w = one.weight_hh.clone()
     other = hidden if BLOCKS[cell] > 1 else 9
@@ -133,20 +161,20 @@ def not_finite(algorithm: str, cell: str, hidden: int, value: float) -> None:
     w[:, other, 2] = value
     bad = replace(one, weight_hh=w)
     with Checks() as checks:
-        for ours, theirs in zip(calls.inference(bad, algorithm), composition(bad), strict=True):
+        for ours, theirs in zip(inference(bad, algorithm, tf32), composition(bad), strict=True):
             checks.no(kind(ours) != kind(theirs), "kind of result", ours, theirs)
 
 
-def growing(algorithm: str, batch: int, hidden: int) -> None:
+def growing(algorithm: str, batch: int, hidden: int, tf32: bool) -> None:
     """With relu, |h| exceeds the range of fp16x2 after the first steps, in every row."""
     one = drawn("growing", "rnn_relu", batch, hidden)
     one = replace(one, weight_hh=one.weight_hh.abs())
-    output = calls.inference(one, algorithm)[0][..., :hidden].amax(-1)
+    output = inference(one, algorithm, tf32)[0][..., :hidden].amax(-1)
     assert output[0].max() < 15 and output[-1].min() > 15, (output[0], output[-1])
-    obeys(one, algorithm)
+    obeys(one, algorithm, tf32)
 
 
-def rounded(algorithm: str, batch: int, hidden: int) -> None:
+def rounded(algorithm: str, batch: int, hidden: int, tf32: bool) -> None:
     """Tests sums of positive numbers. The errors of tensor cores accumulate in such sums, unless
     truncation is rare."""
     one = calls.given("rounded", F32, (3, batch, hidden), directions=1)
@@ -157,7 +185,8 @@ def rounded(algorithm: str, batch: int, hidden: int) -> None:
         c0=one.c0.abs(),
         weight_hh=one.weight_hh.abs() * 0.5,
     )
-    output, _, _, gates = calls.forward(one, algorithm)
+    with rounding(tf32):
+        output, _, _, gates = calls.forward(one, algorithm)
     before = torch.cat([one.h0, output[:-1]]).double()
     w = one.weight_hh[0].double()
     expected = one.input.double() + before @ w.t()
@@ -165,10 +194,11 @@ def rounded(algorithm: str, batch: int, hidden: int) -> None:
     expected += one.bias_ih[0].double()
     size = expected + 2 * one.bias_ih[0].double().abs()
     with Checks() as checks:
-        checks.close(gates[0], expected, 6 * 2.0**-24 * size, "gates")
+        bits = 11 if tf32 else 24  # with TF32, the input products are rounded, too
+        checks.close(gates[0], expected, 6 * 2.0**-bits * size, "gates")
 
 
-def large_resets(cell: str, hidden: int, lengths: Lengths, per_step: bool) -> None:
+def large_resets(cell: str, hidden: int, lengths: Lengths, per_step: bool, tf32: bool) -> None:
     """Results obey the rule even if some initial and replacement states are outside the range of
     fp16x2. In every second row, some units have such large values."""
     one = calls.given("resets", F32, (7, 19, hidden), cell=cell, features=8, lengths=lengths)
@@ -186,13 +216,12 @@ def large_resets(cell: str, hidden: int, lengths: Lengths, per_step: bool) -> No
     else:
         one = replace(one, c0=one.h0)
         resets["reset_c"] = reset_h
-    ours = list(
-        torch.ops.treadle.recurrent_layer(*one.arguments, cell=cell, algorithm="grid", **resets)
-    )
-    found = [ours]
-    for dtype in (torch.float64, F32):
-        to = one.map(lambda t, dtype=dtype: t.to(dtype))  # type: ignore[misc]
-        wide = {n: t if n == "reset" else t.to(dtype) for n, t in resets.items()}
+    op = torch.ops.treadle.recurrent_layer
+    with rounding(tf32):
+        found = [list(op(*one.arguments, cell=cell, algorithm="grid", **resets))]
+    for change in (Tensor.double, as_tf32 if tf32 else Tensor.float):
+        to = one.map(change)
+        wide = {n: t if n == "reset" else change(t) for n, t in resets.items()}
         found.append(list(reference.recurrent_layer(*to.arguments, cell=cell, **wide)))
     for n, each in enumerate(zip(*found, strict=True)):
         within_rule(*each, what=f"result {n}", slack=4)
@@ -200,29 +229,33 @@ def large_resets(cell: str, hidden: int, lengths: Lengths, per_step: bool) -> No
 
 def of_clusters() -> Cases:
     for cell, (batch, hidden) in itertools.product(CELLS, ((20, 129), (40, 256), (64, 512))):
-        yield f"{cell} kernel B{batch} H{hidden}", partial(kernels, "cluster", cell, batch, hidden)
+        one = partial(kernels, "cluster", cell, batch, hidden, tf32=False)
+        yield f"{cell} kernel B{batch} H{hidden}", one
     for cell, hidden in itertools.product(CELLS, (129, 256, 511, 512)):
-        yield f"{cell} weights H{hidden}", partial(weights, "cluster", cell, hidden)
+        yield f"{cell} weights H{hidden}", partial(weights, "cluster", cell, hidden, tf32=False)
         for value in NOT_FINITE:
-            yield f"{cell} H{hidden} {value}", partial(not_finite, "cluster", cell, hidden, value)
+            one = partial(not_finite, "cluster", cell, hidden, value, tf32=False)
+            yield f"{cell} H{hidden} {value}", one
     # With these batches, a cluster runs 1 to 10 rows.
     for cell, batch in itertools.product(CELLS, (1, 9, 17, 26, 33, 50, 64)):
         hidden = 512 if batch % 2 else 257
-        yield f"{cell} states B{batch}", partial(states, "cluster", cell, batch, hidden)
+        yield f"{cell} states B{batch}", partial(states, "cluster", cell, batch, hidden, tf32=False)
     for batch in (1, 28, 50, 64):
-        yield f"rounded B{batch}", partial(rounded, "cluster", batch, 512)
-        yield f"growing B{batch}", partial(growing, "cluster", batch, 257 + batch)
+        yield f"rounded B{batch}", partial(rounded, "cluster", batch, 512, tf32=False)
+        yield f"growing B{batch}", partial(growing, "cluster", batch, 257 + batch, tf32=False)
 
 
-def of_grids() -> Cases:
-    for cell, (batch, hidden) in itertools.product(CELLS, ((5, 129), (70, 512), (32, 1024))):
+def of_grids(wide: tuple[int, ...]) -> Iterator[tuple[str, Callable[..., None]]]:
+    """Cases that need the argument tf32. `wide` has more widths, above 1024."""
+    sizes = ((5, 129), (70, 512), (32, 1024), *((20, hidden) for hidden in wide))
+    for cell, (batch, hidden) in itertools.product(CELLS, sizes):
         yield f"{cell} kernel B{batch} H{hidden}", partial(kernels, "grid", cell, batch, hidden)
-    for cell, hidden in itertools.product(CELLS, (129, 512, 999, 1024)):
+    for cell, hidden in itertools.product(CELLS, (129, 512, 999, 1024, *wide)):
         yield f"{cell} weights H{hidden}", partial(weights, "grid", cell, hidden)
         for value in NOT_FINITE:
             yield f"{cell} H{hidden} {value}", partial(not_finite, "grid", cell, hidden, value)
     for cell, batch in itertools.product(CELLS, (1, 9, 33, 130)):
-        for hidden in (1024, 257) if batch % 2 else (601, 512):
+        for hidden in (1024, 257, *wide[:1]) if batch % 2 else (601, 512):
             name = f"{cell} states B{batch} H{hidden}"
             yield name, partial(states, "grid", cell, batch, hidden)
     for batch, hidden in itertools.product((1, 28, 64), (512, 1024)):
@@ -237,7 +270,14 @@ def of_grids() -> Cases:
 
 
 def split(algorithm: str) -> Cases:
-    return of_clusters() if algorithm == "cluster" else of_grids()
+    if algorithm == "cluster":
+        yield from of_clusters()
+        return
+    # With TF32, wide layers run on GPUs with setmaxnreg and 128 multiprocessors.
+    most = gpus.any_clusters() and gpus.multiprocessors() >= 128
+    for tf32 in (False, True):
+        for name, one in of_grids((1100, 2048) if tf32 and most else ()):
+            yield f"{name} {'TF32' if tf32 else 'exact'}", partial(one, tf32=tf32)
 
 
 GROUPS = {"split": split}

@@ -17,7 +17,7 @@ from torch import Tensor
 from tests.recurrent.kernels import persistent_calls as calls
 from tests.recurrent.kernels.persistent_calls import NAMES, Cases, Given, rounding
 from tests.recurrent.kernels.persistent_checks import Checks
-from tests.recurrent.kernels.persistent_fp16x2 import CELLS, F32, NOT_FINITE, drawn
+from tests.recurrent.kernels.persistent_fp16x2 import CELLS, F32, NOT_FINITE, as_tf32, drawn
 from tests.recurrent.kernels.persistent_rows import kind
 from tests.support.rule import within_rule
 from treadle import reference
@@ -52,10 +52,6 @@ def obeys(one: Given, tf32: bool = False, slack: float = 1) -> None:
     theirs = calls.backward(one.map(as_tf32) if tf32 else one, saved, "step")
     for n, each in enumerate(zip(ours, truth, theirs, strict=True)):
         within_rule(*each, gradient=True, what=f"gradient {n}", slack=slack)
-
-
-def as_tf32(t: Tensor) -> Tensor:
-    return (t.view(torch.int32) & ~0x1FFF).view(F32)
 
 
 # ---- which kernel

@@ -89,17 +89,19 @@ def grid_of(sizes: Sizes, tf32: bool, backward: bool, architecture: int) -> tupl
     has 227 KB of shared memory."""
     _, _, hidden, element = sizes
     if architecture != 90:  # the kernels use setmaxnreg only on sm_90
-        blocks = max(16, 1 << (hidden - 1).bit_length() - 4) if hidden > 1 else 16
+        blocks = 8 if hidden <= 128 else 1 << (hidden - 1).bit_length() - 4
         if element == 2 and backward:
             return blocks // 2 if hidden <= 512 else 64, 64
-        most = {(False, 4): 80, (True, 4): 64 if tf32 else 48, (False, 2): 128}
+        most = {(False, 4): 128 if tf32 else 80, (True, 4): 64 if tf32 else 48, (False, 2): 128}
         if element == 2:
             return blocks, 112 if hidden > 1024 else 128
         return blocks, most[backward, 4] if hidden > 512 else 64 if backward else 128
     if backward and element == 4:
         return FLOAT_GRIDS[hidden > 512, tf32]
     if element == 4:
-        return (32, 128) if hidden <= 512 else (64, 80)
+        if hidden > 1024:
+            return 128, 80
+        return (32, 128) if hidden <= 512 else (64, 128 if tf32 else 80)
     if backward:
         return (16 if hidden <= 512 else 32), 64
     return (32 if hidden <= 512 else 64 if hidden <= 1024 else 128), 128
@@ -122,7 +124,8 @@ def possible(
         widest = {2: 96 if backward else 128, 4: 128, 8: 0}[element]
     if 1 <= hidden <= widest and architecture >= 80:
         found |= {"cluster"}
-    most = {2: 1024 if backward else 2048, 4: 1024, 8: 0}[element]
+    wide = not backward and (element == 2 or (tf32 and architecture == 90))
+    most = 0 if element == 8 else 2048 if wide else 1024
     enough = multiprocessors >= grid_of(sizes, tf32, backward, architecture)[0] * directions
     if 1 <= hidden <= most and architecture >= 80 and enough:
         found |= {"grid"}

@@ -74,18 +74,26 @@ def test_half_types_up_to_h1024_where_64_multiprocessors_are() -> None:
 # together keep one copy of W_hh, and the largest number of its rows on an A100 and on a GeForce,
 # whose blocks have less shared memory. None: there is too little shared memory.
 LSTM_GRIDS = {
+    ("half", 128, False): (8, 120, 64),
+    ("half", 128, True): (4, 64, 40),
     ("half", 256, False): (16, 104, 48),
     ("half", 256, True): (8, 64, 32),
     ("half", 512, False): (32, 104, 48),
     ("half", 512, True): (16, 48, 24),
     ("half", 1024, False): (64, 128, 56),
     ("half", 1024, True): (64, 64, 16),
+    ("float", 128, False): (8, 128, 72),
+    ("float", 128, True): (8, 64, 56),
     ("float", 256, False): (16, 120, 56),
     ("float", 256, True): (16, 64, 56),
     ("float", 512, False): (32, 120, 56),
     ("float", 512, True): (32, 56, 16),
     ("float", 1024, False): (64, None, None),
+    ("tf32", 128, False): (8, 128, 72),
+    ("tf32", 256, False): (16, 120, 56),
+    ("tf32", 512, False): (32, 120, 56),
     ("tf32", 512, True): (32, 64, 56),
+    ("tf32", 1024, False): (64, 120, 56),
     ("tf32", 1024, True): (64, 56, 16),
 }
 

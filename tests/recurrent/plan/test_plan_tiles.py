@@ -64,9 +64,9 @@ def test_some_rows_of_wide_layers_in_float32(cell: str) -> None:
     for batch, hidden, algorithm in (
         (16, 1024, "grid"),
         (64, 1024, "grid"),
-        (200, 1024, "tiles"),
-        (256, 1024, "tiles"),
-        (16, 1088, "step"),
+        (200, 1024, "grid"),
+        (512, 1024, "tiles"),
+        (16, 1088, "grid"),
         (512, 1088, "tiles"),
     ):
         size = 24, batch, hidden, 4
