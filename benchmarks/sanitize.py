@@ -170,7 +170,7 @@ def run_algorithms(part: Part) -> int:
 
     count = 0
     for algorithm, cell, dtype, hidden, blocks in part.of_all(layers()):
-        d = 1 if blocks > 1 else calls.most_directions(algorithm, hidden)
+        d = 1 if blocks > 1 else 2
         options: dict[str, Any] = {"cell": cell, "directions": d, "features": 8}
         for lengths in (None, (3, 3, 2, 1, 1, 1, 1, 1, 1)):
             one = calls.given("watched", dtype, (3, 9, hidden), lengths=lengths, **options)

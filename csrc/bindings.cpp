@@ -91,8 +91,9 @@ PYBIND11_MODULE(_C, m) {
                                return py::make_tuple(p.shape.units, p.shape.blocks, p.shape.tiles,
                                                      p.shape.units > 0 ? p.rows : 0);
                              })
-      .def_property_readonly(
-          "grid_rows", [](const treadle::RecurrencePlan& p) { return p.grid() ? p.rows : 0; });
+      .def_property_readonly("grid_rows",
+                             [](const treadle::RecurrencePlan& p) { return p.grid() ? p.rows : 0; })
+      .def_readonly("grid_directions", &treadle::RecurrencePlan::directions);
   m.def("plan_recurrence", plan_recurrence, py::arg("cell"), py::arg("steps"), py::arg("batch"),
         py::arg("hidden"), py::arg("element_size"), py::arg("cuda"), py::arg("multiprocessors"),
         py::arg("l2_bytes"), py::arg("tf32"), py::arg("forced"), py::arg("directions") = 1,

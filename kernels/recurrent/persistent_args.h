@@ -1,11 +1,11 @@
-// Arguments of the persistent kernels, which compute all steps and directions of a recurrent layer
-// in one launch. This header is for the host and for CUDA, and needs no torch. Shapes are as in
-// step_args.h, with D directions, some of which may run backward in time (PersistentSizes::groups).
-// Strides count elements. Arrays that are read in 16-byte chunks have a 16-byte-aligned base and
-// strides that are multiples of 8 elements (of 4 in float32). If H does not allow such strides, the
-// caller pads the rows; the padding is never used. The kernel of a single block needs no alignment,
-// because it reads single elements. In half types it reads each element together with its
-// neighbour, which must not be written meanwhile.
+// Arguments of the persistent kernels, which compute all steps of a recurrent layer in one launch,
+// usually for all directions. This header is for the host and for CUDA, and needs no torch. Shapes
+// are as in step_args.h, with D directions, some of which may run backward in time
+// (PersistentSizes::groups). Strides count elements. Arrays that are read in 16-byte chunks have a
+// 16-byte-aligned base and strides that are multiples of 8 elements (of 4 in float32). If H does
+// not allow such strides, the caller pads the rows; the padding is never used. The kernel of a
+// single block needs no alignment, because it reads single elements. In half types it reads each
+// element together with its neighbour, which must not be written meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,21 @@ namespace treadle {
 
 struct PersistentSizes {
   CellKind cell;
-  Dtype dtype;  // Half, BFloat16 or Float
-  int directions;
+  Dtype dtype;     // Half, BFloat16 or Float
+  int directions;  // that this launch computes, from first_direction on
   int64_t steps, batch, hidden;
   // [T + 1] on the device: where the rows of each step of a packed batch begin. Null if the batch
   // is not packed; then step t begins at row t * batch.
   const int64_t* starts;
   int64_t first_row, row_count;  // the rows of the batch that this launch computes
   bool half_c;                   // whether c0, c_n and their gradients have `dtype`, else acc
-  // The first `groups` directions run forward in time, the others backward.
+  // The first `groups` of all directions run forward in time, the others backward.
   int groups = 1;
+  int first_direction = 0;
 };
 
-// The number of row groups, over all directions, in a launch of a grid kernel whose row groups have
-// `rows` rows each.
+// The number of row groups, over all its directions, in a launch of a grid kernel whose row groups
+// have `rows` rows each.
 inline int grid_groups(const PersistentSizes& sizes, int rows) {
   return static_cast<int>((sizes.row_count + rows - 1) / rows) * sizes.directions;
 }

@@ -8,22 +8,37 @@ namespace treadle {
 namespace {
 
 // Calls launch(args, plan, stream) for all rows of the batch, with as many rows at a time as one
-// launch can compute. Before a launch of a grid, sets every byte of the workspace to 0xff, which
-// means that no packet has arrived.
+// launch can compute.
 template <class Args, class Launch>
-cudaError_t run_rows(Args args, const RecurrencePlan& plan, void* workspace, cudaStream_t stream,
+cudaError_t run_rows(Args args, const RecurrencePlan& plan, cudaStream_t stream,
                      const Launch& launch) {
   const int64_t batch = args.sizes.batch, each = plan.rows_at_once(batch);
-  args.exchange = workspace;
   for (int64_t first = 0; first < batch; first += each) {
     args.sizes.first_row = first;
     args.sizes.row_count = std::min(each, batch - first);
+    // If every byte of a grid's workspace is 0xff, no packet has arrived.
     const size_t bytes = plan.workspace(args.sizes.row_count, args.sizes.directions);
-    cudaError_t error = bytes > 0 ? cudaMemsetAsync(workspace, 0xff, bytes, stream) : cudaSuccess;
+    cudaError_t error =
+        bytes > 0 ? cudaMemsetAsync(args.exchange, 0xff, bytes, stream) : cudaSuccess;
     if (error == cudaSuccess) error = launch(args, plan, stream);
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
+}
+
+// The same for all directions.
+template <class Args, class Launch>
+cudaError_t run_directions(Args args, const RecurrencePlan& plan, void* workspace,
+                           cudaStream_t stream, const Launch& launch) {
+  const int all = args.sizes.directions, each = static_cast<int>(plan.directions_at_once(all));
+  args.exchange = workspace;
+  cudaError_t error = cudaSuccess;
+  for (int first = 0; first < all && error == cudaSuccess; first += each) {
+    args.sizes.first_direction = first;
+    args.sizes.directions = std::min(each, all - first);
+    error = run_rows(args, plan, stream, launch);
+  }
+  return error;
 }
 
 }  // namespace
@@ -66,12 +81,13 @@ cudaError_t plan_fits(const RecurrenceSizes& sizes, const RecurrencePlan& plan, 
   if (!plan.persistent()) return cudaSuccess;
   PersistentSizes first = persistent_sizes(sizes, /*half_c=*/false);
   first.row_count = plan.rows_at_once(sizes.batch);
+  first.directions = static_cast<int>(plan.directions_at_once(sizes.directions));
   return persistent_fits(backward, first, plan, fits);
 }
 
 cudaError_t run_forward(PersistentForward args, const RecurrencePlan& plan, void* workspace,
                         cudaStream_t stream) {
-  return run_rows(args, plan, workspace, stream, launch_persistent_forward);
+  return run_directions(args, plan, workspace, stream, launch_persistent_forward);
 }
 
 cudaError_t run_backward(const BackwardArguments& args, const RecurrencePlan& plan, void* workspace,
@@ -80,7 +96,7 @@ cudaError_t run_backward(const BackwardArguments& args, const RecurrencePlan& pl
   if (error != cudaSuccess) return error;
   PersistentBackward steps = args.steps;
   steps.c_states = args.c_states.c_states;
-  return run_rows(steps, plan, workspace, stream, launch_persistent_backward);
+  return run_directions(steps, plan, workspace, stream, launch_persistent_backward);
 }
 
 }  // namespace treadle

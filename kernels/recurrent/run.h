@@ -1,6 +1,6 @@
 // The host code of a recurrent layer on CUDA, which calls launchers.h: it checks whether a plan's
-// kernel fits, and runs a pass over all rows. csrc/recurrent/cuda and kernels/c_api both use it, so
-// it must not depend on torch.
+// kernel fits, and runs a pass over all rows and directions. csrc/recurrent/cuda and kernels/c_api
+// both use it, so it must not depend on torch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -44,7 +44,7 @@ inline size_t c_states_bytes(const RecurrenceSizes& sizes, int64_t rows) {
 
 // Bytes of a pass's workspace, through which the blocks of a grid exchange packets.
 inline size_t workspace_bytes(const RecurrenceSizes& sizes, const RecurrencePlan& plan) {
-  return plan.workspace(plan.rows_at_once(sizes.batch), sizes.directions);
+  return plan.workspace(plan.rows_at_once(sizes.batch), plan.directions_at_once(sizes.directions));
 }
 
 cudaError_t run_forward(PersistentForward args, const RecurrencePlan& plan, void* workspace,

@@ -24,6 +24,7 @@ class RecurrencePlan:
     weight_by_columns: bool
     clusters: tuple[int, int, int, int]
     grid_rows: int
+    grid_directions: int
 
 def record_launches(on: bool) -> None: ...
 def take_launches() -> list[Launch]: ...

@@ -63,7 +63,8 @@ struct Group {
   GroupRows rows;
 
   __device__ __forceinline__ Group(const PersistentSizes& sizes, int number, int rows_each)
-      : direction(number % sizes.directions), reverse(direction >= sizes.groups ? 1 : 0) {
+      : direction(sizes.first_direction + number % sizes.directions),
+        reverse(direction >= sizes.groups ? 1 : 0) {
     const int64_t before = int64_t{number / sizes.directions} * rows_each;
     const int64_t first = sizes.first_row + before, rest = sizes.row_count - before;
     rows = {sizes.starts, static_cast<int>(sizes.batch), first,

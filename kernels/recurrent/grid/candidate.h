@@ -1,6 +1,6 @@
-// The planner's candidate for algorithm "grid": the number of RowGroups, and the number of rows
-// that each of them computes. A RowGroup consists of the blocks that together keep one copy of
-// W_hh.
+// The planner's candidate for algorithm "grid": the number of RowGroups, the number of rows that
+// each of them computes, and the number of directions that run at once. A RowGroup consists of the
+// blocks that together keep one copy of W_hh.
 #pragma once
 
 #include <algorithm>
@@ -23,26 +23,30 @@ inline int most_rows(const RecurrenceSizes& sizes, const RecurrenceDevice& devic
   return grid_shape_of(sizes, device, backward).rows(static_cast<int64_t>(device.shared_bytes));
 }
 
-// The number of RowGroups of each direction, with one block per multiprocessor.
-inline int64_t row_groups(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
-                          bool backward) {
-  return device.multiprocessors / grid_shape_of(sizes, device, backward).blocks /
-         std::max<int64_t>(sizes.directions, 1);
-}
+// How a layer is divided among launches and RowGroups, with one block per multiprocessor.
+struct GridDivision {
+  int64_t directions = 0;  // per launch; 0: the GPU has too few multiprocessors for one direction
+  int64_t groups = 0;      // RowGroups of each direction in a launch
+  int rows = 0;            // of a RowGroup, in whole tiles of 8
+  int64_t launches = 0;
 
-inline int64_t grid_launches(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
-                             bool backward) {
-  const int64_t at_once = row_groups(sizes, device, backward) * most_rows(sizes, device, backward);
-  return std::max<int64_t>(ceil_div(sizes.batch, at_once), 1);
-}
+  GridDivision(const RecurrenceSizes& sizes, int64_t at_once, int most_rows) {
+    if (at_once == 0 || most_rows == 0) return;
+    const int64_t all = std::max<int64_t>(sizes.directions, 1);
+    const int64_t of_directions = ceil_div(all, at_once);
+    directions = ceil_div(all, of_directions);
+    groups = at_once / directions;
+    const int64_t of_rows = std::max<int64_t>(ceil_div(sizes.batch, groups * most_rows), 1);
+    const int64_t each = std::max<int64_t>(ceil_div(sizes.batch, groups * of_rows), 1);
+    rows = static_cast<int>(ceil_div(each, 8) * 8);
+    launches = of_directions * of_rows;
+  }
+};
 
-// The rows of each RowGroup, in whole tiles of 8.
-inline int rows_of_group(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
-                         bool backward) {
-  const int64_t at_once =
-      row_groups(sizes, device, backward) * grid_launches(sizes, device, backward);
-  const int64_t rows = std::max<int64_t>(ceil_div(sizes.batch, at_once), 1);
-  return static_cast<int>(ceil_div(rows, 8) * 8);
+inline GridDivision grid_division(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
+                                  bool backward) {
+  return {sizes, device.multiprocessors / grid_shape_of(sizes, device, backward).blocks,
+          most_rows(sizes, device, backward)};
 }
 
 // The largest H that any grid kernel supports, or 0 if none supports the dtype.
@@ -68,14 +72,16 @@ inline size_t group_bytes(const GridShape& shape, int rows, bool backward) {
 inline Candidate grid_candidate(const RecurrenceSizes& sizes, const RecurrenceDevice& device,
                                 bool backward) {
   Candidate found;
-  found.exists = on_chip(sizes, device, most_hidden_of_grid(device, sizes.dtype, backward)) &&
-                 row_groups(sizes, device, backward) > 0 && most_rows(sizes, device, backward) > 0;
+  if (!on_chip(sizes, device, most_hidden_of_grid(device, sizes.dtype, backward))) return found;
+  const GridDivision division = grid_division(sizes, device, backward);
+  found.exists = division.directions > 0;
   if (!found.exists) return found;
   RecurrencePlan& plan = found.plan;
   plan.kernel = grid_kernel(sizes);
   plan.reason = "the blocks of the grid keep the weights on the chip";
-  plan.rows = rows_of_group(sizes, device, backward);
-  plan.groups = row_groups(sizes, device, backward);
+  plan.rows = division.rows;
+  plan.groups = division.groups;
+  plan.directions = division.directions;
   plan.setmaxnreg = device.setmaxnreg();
   plan.group_bytes = group_bytes(grid_shape_of(sizes, device, backward), plan.rows, backward);
   // For small H, clusters are preferred whatever the estimated time of the grid is, because the
@@ -85,8 +91,7 @@ inline Candidate grid_candidate(const RecurrenceSizes& sizes, const RecurrenceDe
       device.clusters() && sizes.hidden <= kGridFromHidden && in_clusters(sizes, backward);
   const bool by_fma = !is_half(sizes.dtype) && (backward || sizes.ragged());
   if (!small || by_fma) {
-    const int64_t launches = grid_launches(sizes, device, backward);
-    found.time = slower(device) * grid_time(launches, plan.rows, sizes, device, backward);
+    found.time = slower(device) * grid_time(division.launches, plan.rows, sizes, device, backward);
   }
   return found;
 }

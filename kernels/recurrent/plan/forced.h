@@ -70,10 +70,9 @@ inline const char* refuse_persistent(const RecurrenceSizes& sizes, const Recurre
   }
   if (cluster) return nullptr;
   const GridShape& shape = grid_shape_of(sizes, device, backward);
-  if (row_groups(sizes, device, backward) == 0) {
-    return fail("algorithm grid needs ", shape.blocks, " multiprocessors per direction, got ",
-                device.multiprocessors, " for ", sizes.directions,
-                sizes.directions == 1 ? " direction" : " directions");
+  if (device.multiprocessors < shape.blocks) {
+    return fail("algorithm grid needs ", shape.blocks, " multiprocessors, got ",
+                device.multiprocessors);
   }
   if (most_rows(sizes, device, backward) == 0) {
     return fail("algorithm grid needs ", shape.stages + 8 * shape.row_bytes,

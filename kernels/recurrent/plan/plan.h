@@ -122,6 +122,7 @@ struct RecurrencePlan {
   ClusterShape shape{};     // cluster
   int tile_rows = 0;        // cluster_dense, cluster_fp16x2: the rows per tile of the kernel
   int64_t groups = 0;       // grid: RowGroups of a direction that run at once
+  int64_t directions = 0;   // grid: directions that run at once
   bool setmaxnreg = false;  // grid: use the layouts that need setmaxnreg
   size_t group_bytes = 0;   // grid: bytes of the workspace for each RowGroup
 
@@ -140,15 +141,17 @@ struct RecurrencePlan {
   bool grid() const { return algorithm() == Algorithm::kGrid; }
   bool persistent() const { return grid() || algorithm() == Algorithm::kCluster; }
 
-  // Rows of the batch that one launch computes, in all directions. Further launches of the grid
-  // compute the rest.
+  // Rows of the batch that one launch computes. Further launches of the grid compute the rest.
   int64_t rows_at_once(int64_t batch) const {
     return grid() && groups * rows < batch ? groups * rows : batch;
   }
-  // Bytes of the workspace for a launch that computes `count` rows of the batch.
-  size_t workspace(int64_t count, int64_t directions) const {
-    if (!grid()) return 0;
-    return group_bytes * static_cast<size_t>((count + rows - 1) / rows * directions);
+  // How many of `all` directions one launch computes.
+  int64_t directions_at_once(int64_t all) const {
+    return grid() && directions < all ? directions : all;
+  }
+  // Bytes of the workspace for a launch that computes `count` rows of the batch in `of` directions.
+  size_t workspace(int64_t count, int64_t of) const {
+    return grid() ? group_bytes * static_cast<size_t>((count + rows - 1) / rows * of) : 0;
   }
 };
 

@@ -25,6 +25,8 @@ std::string describe(const RecurrenceSizes& sizes, bool backward, const Recurren
   if (units > 0) text << " {" << units << ", " << blocks << ", " << tiles << "}";
   if (plan.rows > 0) text << ", " << plan.rows << " rows";
   if (plan.grid()) text << ", " << plan.groups << " groups";
+  const int64_t at_once = plan.directions_at_once(sizes.directions);
+  if (at_once < sizes.directions) text << ", " << at_once << " directions at once";
   text << " (" << plan.reason << ")";
   return text.str();
 }

@@ -109,17 +109,6 @@ def backward_of(algorithm: str, dtype: torch.dtype, hidden: int) -> str:
     return "step" if alone or algorithm in ("tiles", "warp") else algorithm
 
 
-def most_directions(algorithm: str, hidden: int) -> int:
-    """The number of directions that the algorithm supports: 1 if a grid for one direction occupies
-    nearly the whole GPU, else 2."""
-    if algorithm != "grid":
-        return 2
-    if gpus.any_clusters():
-        return 1 if hidden > 1024 else 2
-    blocks = next(width for width in (256, 512, 1024, 2048) if width >= hidden) // 16
-    return 1 if 2 * blocks > gpus.multiprocessors() else 2
-
-
 def fitting(algorithm: str, hidden: int) -> int:
     """An H near ``hidden`` that the algorithm supports."""
     return max(64, hidden // 64 * 64) if algorithm == "tiles" else hidden

@@ -31,8 +31,6 @@ NOT_FINITE = (float("inf"), float("-inf"), float("nan"))
 
 
 def drawn(name: str, cell: str, batch: int, hidden: int, **options: Any) -> Given:
-    if hidden > 1024:  # there are not enough multiprocessors for two directions
-        options["directions"] = 1
     return calls.given(name, F32, (5, batch, hidden), cell=cell, features=8, **options)
 
 
@@ -82,13 +80,13 @@ def kernel_of(run: Callable[[], Any]) -> str:
 
 
 def kernels(algorithm: str, cell: str, batch: int, hidden: int, tf32: bool) -> None:
-    dense = drawn("kernels", cell, batch, hidden)
+    dense = drawn("kernels", cell, batch, hidden, directions=1)
     name = kernel_of(lambda: inference(dense, algorithm, tf32))
     assert f"{algorithm}_split_forward" in name
     if algorithm == "grid":
         words = re.search(r"GridSplit<\d+, \d+, \d+, (\d)", name)
         assert words and words[1] == ("1" if tf32 else "2"), name
-    packed = drawn("kernels", cell, batch, hidden, lengths=(5, *[2] * (batch - 1)))
+    packed = drawn("kernels", cell, batch, hidden, lengths=(5, *[2] * (batch - 1)), directions=1)
     marks = torch.zeros(5, batch, 1, dtype=torch.bool, device=calls.DEVICE)
     op = torch.ops.treadle.recurrent_layer
     for run in (

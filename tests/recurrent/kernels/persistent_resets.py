@@ -41,7 +41,7 @@ LENGTHS: tuple[Lengths, ...] = (None, (37, *[21] * 7, *[2] * 9, 1))
 
 
 def cases(algorithm: str, dtype: str, cell: str) -> Cases:
-    """The op's own cases, and large cases with as many directions as the algorithm supports."""
+    """The op's own cases, and large cases with two directions."""
     op = OPS[f"recurrent_layer {cell} resets"]
     for case in op.cases:
         if DTYPES[dtype] in case.dtypes:
@@ -50,8 +50,7 @@ def cases(algorithm: str, dtype: str, cell: str) -> Cases:
         starts = STARTS[turn % 3]
         if not calls.fits(algorithm, DTYPES[dtype], size[3], cell, lengths, resets=True):
             continue
-        options: dict[str, Any] = {"lengths": lengths, "cell": cell}
-        options["directions"] = calls.most_directions(algorithm, size[3])
+        options: dict[str, Any] = {"lengths": lengths, "cell": cell, "directions": 2}
 
         def build(
             make: Make, size: tuple[int, int, int, int], starts: str, options: dict[str, Any]
@@ -183,8 +182,7 @@ def pieces(algorithm: str, dtype: torch.dtype, size: calls.Sizes, cell: str) -> 
 
 def bits(algorithm: str, dtype: str, cell: str) -> Cases:
     for _, b, _, h in SIZES:
-        both = calls.most_directions(algorithm, h) == 2
-        if not both or not calls.fits(algorithm, DTYPES[dtype], h, cell, resets=True):
+        if not calls.fits(algorithm, DTYPES[dtype], h, cell, resets=True):
             continue
         for check in (no_marks, twice, contained, *([pieces] if cell == "lltm" else [])):
             size = 9, b, h

@@ -160,10 +160,10 @@ def options_of(turn: int) -> dict[str, Any]:
 Kinds = tuple[torch.dtype, ...]
 
 
-def each_kind(dtypes: Kinds, turn: int, directions: int) -> Iterable[tuple[torch.dtype, int]]:
+def each_kind(dtypes: Kinds, turn: int) -> Iterable[tuple[torch.dtype, int]]:
     """Half types with one and with two directions; float32 alternately with one or two."""
     if dtypes == HALVES:
-        return itertools.product(dtypes, range(1, directions + 1))
+        return itertools.product(dtypes, (1, 2))
     return [(dtype, 1 + (turn + turn // len(BATCHES)) % 2) for dtype in dtypes]
 
 
@@ -173,7 +173,7 @@ def sizes(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
         if t * b * h > MOST:
             continue
         options = options_of(turn)
-        for dtype, d in each_kind(dtypes, turn, calls.most_directions(algorithm, h)):
+        for dtype, d in each_kind(dtypes, turn):
             name = f"T{t} B{b} H{h} D{d} {dtype} {options}"
             given = name, dtype, (t, b, h)
             yield name, partial(check_given, algorithm, *given, directions=d, **options)
@@ -189,7 +189,7 @@ def batches(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
     """Batch sizes for which the kernels divide the rows in many ways, with one direction or two."""
     for turn, (h, b) in enumerate(itertools.product(widths, SHARED)):
         for n, dtype in enumerate(dtypes):
-            d = 1 + (turn + turn // len(SHARED) + n) % calls.most_directions(algorithm, h)
+            d = 1 + (turn + turn // len(SHARED) + n) % 2
             name = f"B{b} H{h} D{d} {dtype}"
             given = name, dtype, (6, b, h)
             options = options_of(turn) | {"directions": d}
@@ -228,7 +228,7 @@ PACKED: tuple[tuple[tuple[int, ...], int], ...] = (
 
 def packed(algorithm: str, *widths: int, dtypes: Kinds = HALVES) -> Cases:
     for turn, (h, (lengths, idle)) in enumerate(itertools.product(widths, PACKED)):
-        for dtype, d in each_kind(dtypes, turn, calls.most_directions(algorithm, h)):
+        for dtype, d in each_kind(dtypes, turn):
             name = f"{len(lengths)} rows of {lengths[:3]}.. H{h} D{d} {dtype}"
             given = name, dtype, (0, 0, h)
             options = {"lengths": lengths, "idle_steps": idle, "directions": d}

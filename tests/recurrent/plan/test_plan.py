@@ -111,7 +111,6 @@ def possible(
     sizes: Sizes,
     multiprocessors: int,
     architecture: int,
-    directions: int,
     backward: bool,
     tf32: bool = False,
 ) -> set[str]:
@@ -126,7 +125,7 @@ def possible(
         found |= {"cluster"}
     wide = not backward and (element == 2 or (tf32 and architecture == 90))
     most = 0 if element == 8 else 2048 if wide else 1024
-    enough = multiprocessors >= grid_of(sizes, tf32, backward, architecture)[0] * directions
+    enough = multiprocessors >= grid_of(sizes, tf32, backward, architecture)[0]
     if 1 <= hidden <= most and architecture >= 80 and enough:
         found |= {"grid"}
     return found
@@ -155,9 +154,13 @@ def covered(
         assert one.clusters == (0, 0, 0, 0)
     if one.algorithm == "grid":
         blocks, most = grid_of(sizes, tf32, backward, architecture)
-        groups = multiprocessors // blocks // directions
+        at_once = one.grid_directions
+        groups = multiprocessors // blocks // at_once
         assert one.grid_rows in range(8, most + 1, 8) and groups > 0
-        # Checks that no smaller multiple of 8 rows needs as few launches.
+        # Checks that no smaller number of directions needs as few launches.
+        launches = -(-directions // (multiprocessors // blocks))
+        assert at_once * launches >= directions > (at_once - 1) * launches
+        # The same for multiples of 8 rows.
         launches = max(1, -(-batch // (most * groups)))
         assert one.grid_rows * groups * launches >= batch
         assert one.grid_rows == 8 or (one.grid_rows - 8) * groups * launches < batch
@@ -186,7 +189,7 @@ def test_every_size() -> None:
         for tf32, architecture, directions, backward in itertools.product(
             (False, True), ARCHITECTURES, (1, 2), (False, True)
         ):
-            can = possible(sizes, 132, architecture, directions, backward, tf32)
+            can = possible(sizes, 132, architecture, backward, tf32)
             one = plan(
                 sizes,
                 tf32=tf32,
@@ -235,7 +238,7 @@ def test_every_chip() -> None:
         sizes = (257, batch, *width)
         device = {"multiprocessors": multiprocessors, "architecture": architecture}
         one = plan(sizes, directions=directions, backward=backward, **device)
-        can = possible(sizes, multiprocessors, architecture, directions, backward)
+        can = possible(sizes, multiprocessors, architecture, backward)
         chosen(one, can, sizes, backward, architecture)
         covered(sizes, one, multiprocessors, directions, backward, architecture=architecture)
 

@@ -124,9 +124,7 @@ def test_rows_follow_shared_memory(
                 plan(sizes, **device)
             continue
         assert plan(sizes, **device).grid_rows == most
-        fewer = (
-            f"grid needs {blocks} multiprocessors per direction, got {blocks - 1} for 1 direction"
-        )
+        fewer = f"grid needs {blocks} multiprocessors, got {blocks - 1}"
         with pytest.raises(RuntimeError, match=fewer):
             plan(sizes, **device | {"multiprocessors": blocks - 1})
 

@@ -16,13 +16,32 @@ from tests.recurrent.plan.test_plan import BINDINGS, plan
 )
 def test_a_grid_on_a_small_chip(hidden: int, backward: bool, blocks: int) -> None:
     words = (
-        f"^recurrent_layer: algorithm grid needs {blocks} multiprocessors per direction, "
-        rf"got {2 * blocks - 1} for 2 directions($|\n)"
+        f"^recurrent_layer: algorithm grid needs {blocks} multiprocessors, got {blocks - 1}($|\n)"
     )
     options = {"forced": "grid", "directions": 2, "backward": backward}
     with pytest.raises(RuntimeError, match=words):
-        plan((512, 17, hidden, 2), multiprocessors=2 * blocks - 1, **options)
-    assert plan((512, 17, hidden, 2), multiprocessors=2 * blocks, **options).grid_rows == 24
+        plan((512, 17, hidden, 2), multiprocessors=blocks - 1, **options)
+    for count in (blocks, 2 * blocks):
+        assert plan((512, 17, hidden, 2), multiprocessors=count, **options).grid_rows == 24
+
+
+@BINDINGS
+@pytest.mark.parametrize(
+    ("directions", "multiprocessors", "at_once", "rows"),
+    [
+        (2, 64, 1, 24),  # one direction after the other, in 64 blocks
+        (2, 132, 2, 24),
+        (2, 256, 2, 16),  # two RowGroups for each direction
+        (8, 132, 2, 24),  # blocks of W_hh count as directions
+        (5, 256, 3, 24),  # three and two, instead of four and one
+    ],
+)
+def test_directions_in_turn(directions: int, multiprocessors: int, at_once: int, rows: int) -> None:
+    """If a GPU has too few multiprocessors for all directions, several launches compute them."""
+    options = {"multiprocessors": multiprocessors, "directions": directions}
+    one = plan((512, 17, 1000, 2), forced="grid", **options)
+    assert (one.grid_directions, one.grid_rows) == (at_once, rows)
+    assert plan((512, 17, 1000, 2), **options).algorithm == "grid"
 
 
 @BINDINGS
@@ -50,10 +69,7 @@ def test_a_grid_of_float32_backward(cell: str, hidden: int, tf32: bool, units: i
     options = {"cell": cell, "tf32": tf32, "backward": True, "forced": "grid"}
     for few in (hidden - 127, hidden):
         assert plan((512, 64, few, 4), multiprocessors=blocks, **options).algorithm == "grid"
-        words = (
-            f"algorithm grid needs {blocks} multiprocessors per direction, "
-            f"got {blocks - 1} for 1 direction"
-        )
+        words = f"algorithm grid needs {blocks} multiprocessors, got {blocks - 1}"
         with pytest.raises(RuntimeError, match=words):
             plan((512, 64, few, 4), multiprocessors=blocks - 1, **options)
     free = plan((512, 64, hidden, 4), **options | {"forced": "auto"})
@@ -62,7 +78,5 @@ def test_a_grid_of_float32_backward(cell: str, hidden: int, tf32: bool, units: i
 
 @BINDINGS
 def test_a_grid_of_too_few_multiprocessors_says_so_backward_too() -> None:
-    with pytest.raises(
-        RuntimeError, match="algorithm grid needs 128 multiprocessors per direction"
-    ):
+    with pytest.raises(RuntimeError, match="algorithm grid needs 128 multiprocessors, got 114"):
         plan((512, 17, 2048, 2), forced="grid", backward=True, multiprocessors=114)
