@@ -27,12 +27,19 @@ IN_HARDWARE = frozenset(
     )
     if found
 )
-# On such a CPU, treadle's kernels are faster than torch's up to this H.
+# On such a CPU, treadle's kernels are faster than torch's up to this H. But if B * H is less than
+# _SMALL_STEP, torch's RNN cell (two products and an activation) is faster. Without gradients, so
+# are torch's other cells with a single row, except in bfloat16 from _ONEDNN_UNITS units on, for
+# which torch calls oneDNN.
 _FEW_UNITS = 64
-# But if B * H is less than this, torch's RNN cell (two products and an activation) is faster. In
-# wider types, so are torch's RNN cell for every size and, without gradients, its GRU cell and
-# other cells with a single row.
 _SMALL_STEP = 1024
+_ONEDNN_UNITS = 33
+# In wider types, torch's RNN cell is faster for every size. If B * H is at least _LARGE_STEP, its
+# other cells with gradients are faster on an Intel CPU, and as fast on an AMD CPU. Without
+# gradients, so is its GRU cell, and its LSTM cell with fewer than _ROWS_OF_FEW_UNITS rows, or _ROWS
+# of more than _FEW_UNITS units.
+_LARGE_STEP = 2048
+_ROWS_OF_FEW_UNITS, _ROWS = 64, 256
 # cell_step runs treadle's kernels, which are faster than torch's, up to this number of rows
 # (kCellStepRows in kernels/recurrent/cell_step/args.h).
 _FEW_ROWS = 32
@@ -63,12 +70,20 @@ def _on_a_cpu(kind: str, hidden: int, input: Tensor, state: Tensor, training: bo
     elif not rnn:
         # Compiled programs and traces contain treadle's op, because they run for other sizes, too.
         # torch's op does not support DTensors.
-        if training or torch.compiler.is_compiling() or is_tracing() or type(input) is not Tensor:
+        if torch.compiler.is_compiling() or is_tracing() or type(input) is not Tensor:
             return False
-        if kind != "gru" and state.numel() > hidden:
+        if not _wide_on_a_cpu(kind, hidden, state.numel(), training):
             return False
     # torch's op has no batching rule, so vmap would run it once for each element of the batch.
     return torch.compiler.is_compiling() or _innermost_transform() is None
+
+
+def _wide_on_a_cpu(kind: str, hidden: int, elements: int, training: bool) -> bool:
+    """The choice for LSTM and GRU in float32 and float64. ``elements`` is B * H."""
+    if training:
+        return elements >= _LARGE_STEP
+    most = _ROWS_OF_FEW_UNITS if hidden <= _FEW_UNITS else _ROWS
+    return kind == "gru" or elements < most * hidden
 
 
 def _half_on_a_cpu(
@@ -77,10 +92,12 @@ def _half_on_a_cpu(
     """The choice for half types. ``elements`` is B * H."""
     if rnn and elements < _SMALL_STEP:
         return True
-    if hidden <= _FEW_UNITS:
-        return False
+    in_hardware = dtype in IN_HARDWARE
     # Without such hardware, torch's products are slow, except those with a single row.
-    return dtype in IN_HARDWARE or (elements <= hidden and not training)
+    if elements <= hidden and not training:
+        by_onednn = in_hardware and dtype is torch.bfloat16 and hidden >= _ONEDNN_UNITS
+        return hidden > _FEW_UNITS or not by_onednn
+    return hidden > _FEW_UNITS and in_hardware
 
 
 def _on_a_gpu(input: Tensor, c: Tensor) -> bool:

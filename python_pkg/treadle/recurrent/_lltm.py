@@ -62,9 +62,9 @@ def lltm(*args: Any, **kwargs: Any) -> Any:
     num_layers, dropout, train, bidirectional)``. :class:`treadle.nn.LLTM` has the parameters and
     calls this. Every step computes :func:`lltm_cell`. D is 2 if bidirectional, else 1.
 
-    On GPUs of sm_90 one kernel launch runs all steps of a layer if its weight_hh fits on the chip.
-    It fits up to H = 1024 in half types (2048 in the forward pass) and up to H = 512 in float32
-    (1024 in the forward pass). :func:`treadle.launch_info` shows which ``algorithm`` ran, and why.
+    On GPUs of sm_80 and later, one kernel launch runs all steps of a layer if its weight_hh fits on
+    the chip. On an H100 it fits up to H = 1024, and in the forward pass in half types, or with TF32
+    allowed, up to H = 2048. :func:`treadle.launch_info` shows which ``algorithm`` ran, and why.
 
     The LLTM has no forget gate: :class:`treadle.nn.LLTM` explains what that means for a model.
 
