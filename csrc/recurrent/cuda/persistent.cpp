@@ -1,7 +1,7 @@
-// Algorithms "cluster" and "grid" on CUDA, which run all steps and directions in one launch. This
-// file computes the input products of all steps, and copies operands that are not aligned for the
-// kernels' 16-byte loads. Then functions of kernels/recurrent/run.h launch the kernels.
-// c_states_cuda computes c before every step.
+// Algorithms "cluster" and "grid" on CUDA, which run all steps in one launch. This file computes
+// the input products of all steps, and copies operands that are not aligned for the kernels'
+// 16-byte loads. Then functions of kernels/recurrent/run.h launch the kernels. c_states_cuda
+// computes c before every step.
 #include <ATen/Functions.h>
 
 #include <algorithm>
