@@ -26,7 +26,7 @@ NAMED_ARCHS = {
 # exist like an empty one (kernels/recurrent/engine/persistent.cuh). A source of instances/ that has
 # code for no architecture of the build is left out (kernels/recurrent/launch.cuh).
 CODE: tuple[tuple[str, Callable[[int], bool]], ...] = (
-    ("recurrent/instances/cluster_", lambda arch: arch >= 90),
+    ("recurrent/instances/cluster_", lambda arch: 90 <= arch < 110),
     (r"recurrent/instances/grid_\w+_sm80", lambda arch: arch >= 80 and arch != 90),
     ("recurrent/instances/(grid_|tiles)", lambda arch: arch == 90),
     ("recurrent/instances/block_and_fma", lambda arch: arch >= 80),

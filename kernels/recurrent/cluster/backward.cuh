@@ -18,7 +18,7 @@ template <class Cell, class T, int units, int blocks, bool any_resets>
 __global__ void __launch_bounds__(ClusterBackwardOf<Cell, units, blocks>::kThreads, 1)
     cluster_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
   begin_kernel();
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if TREADLE_CLUSTER_CODE
   constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
   using Layout = ClusterBackwardOf<Cell, units, blocks>;
   constexpr int kChunks = Layout::kChunks, kItems = Layout::kItems, kGroups = Layout::kGroups;

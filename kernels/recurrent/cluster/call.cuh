@@ -52,7 +52,7 @@ cudaError_t visit_rows(int rows, const F& f) {
 
 // The GPUs for which the kernels of clusters and of single blocks have code. Which units a single
 // block supports depends on the GPU, too (block/launch.cuh).
-inline constexpr CompiledFor kClusterCode = {90}, kBlockCode = {80};
+inline constexpr CompiledFor kClusterCode = {90, 109}, kBlockCode = {80};
 
 // Opts in to more than 48 KB of shared memory and to clusters of more than 8 blocks.
 template <class... P>

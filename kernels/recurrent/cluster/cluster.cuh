@@ -11,6 +11,14 @@
 
 #include "kernels/recurrent/engine/resets.cuh"
 
+// Whether cluster kernels have a body. sm_120 also has clusters, but a block has too little shared
+// memory for these kernels.
+#ifdef __CUDA_ARCH__
+#define TREADLE_CLUSTER_CODE (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1100)
+#else
+#define TREADLE_CLUSTER_CODE 0
+#endif
+
 namespace treadle {
 
 // Named barriers. All threads pass kStepBarrier once per step; after it, the copy warp stores the
@@ -24,7 +32,7 @@ using ClusterForwardOf = ClusterForward<Cell::kGates, Cell::kStateGates, units, 
 template <class Cell, int units, int blocks>
 using ClusterBackwardOf = ClusterBackward<Cell::kGates, Cell::kStateGates, units, blocks>;
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if TREADLE_CLUSTER_CODE
 
 // Initialises `count` mbarriers and arms them: each then expects `bytes` bytes (arrive.expect_tx).
 // Called by one thread of a block. The fence makes them visible to the cluster before its first

@@ -117,7 +117,7 @@ struct SpreadWeights {
   }
 };
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if TREADLE_CLUSTER_CODE
 
 // What a thread sends in each step: 16-byte pieces of its block's h, each to one block. Some
 // threads send one fewer piece than others.

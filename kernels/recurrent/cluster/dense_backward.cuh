@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(
     DenseLayout<DenseBackward, Cell, units, blocks, tiles, stride>::kThreads, 1)
     cluster_dense_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
   begin_kernel();
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if TREADLE_CLUSTER_CODE
   constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
   using L = DenseLayout<DenseBackward, Cell, units, blocks, tiles, stride>;
   using C = math::CType<float, Cell::kCParts>;

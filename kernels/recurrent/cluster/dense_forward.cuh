@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(
     DenseLayout<DenseForward, Cell, units, blocks, tiles, stride>::kThreads, 1)
     cluster_dense_forward(const __grid_constant__ PersistentForward args, int rows_each) {
   begin_kernel();
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if TREADLE_CLUSTER_CODE
   constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
   constexpr int kFirstInput = kGates - Cell::kInputGates;
   using C = math::CType<float, Cell::kCParts>;

@@ -9,7 +9,7 @@
 
 namespace treadle {
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if TREADLE_CLUSTER_CODE
 
 // A ring buffer of words in shared memory. It has one word for each step, with a bit for each row's
 // mark, which says whether the row resets. The ring has two halves of kWarp steps. During the steps

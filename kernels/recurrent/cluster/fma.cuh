@@ -132,7 +132,7 @@ __device__ __forceinline__ float sum_of_warps(const float* sums, int row, int ou
   return sum_in_pairs(parts);
 }
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if TREADLE_CLUSTER_CODE
 // Sends the block's part of the state to all blocks: `rows` rows of `sent` floats, which are
 // `apart` floats apart here and `all` floats apart at the receiver.
 template <int blocks, int sent, int all, int apart = sent>

@@ -18,7 +18,7 @@ template <class Cell, int units, int blocks, bool any_resets>
 __global__ void __launch_bounds__(kFp32Threads, 1)
     cluster_fp32_backward(const __grid_constant__ PersistentBackward args, int rows_each) {
   begin_kernel();
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if TREADLE_CLUSTER_CODE
   constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
   constexpr int kOwn = kGates * units;  // gradients per row; kSent of them are sent
   constexpr int kSent = kStateGates * units, kAll = kSent * blocks;

@@ -18,7 +18,7 @@ template <class Cell, class T, int units, int blocks, int tiles, bool any_resets
 __global__ void __launch_bounds__(ClusterForwardOf<Cell, units, blocks, tiles>::kThreads, 1)
     cluster_forward(const __grid_constant__ PersistentForward args, int rows_each) {
   begin_kernel();
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if TREADLE_CLUSTER_CODE
   constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
   constexpr int kFirstInput = kGates - Cell::kInputGates;
   using Layout = ClusterForwardOf<Cell, units, blocks, tiles>;

@@ -46,7 +46,7 @@ struct SplitOperands {
   }
 };
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if TREADLE_CLUSTER_CODE
 
 // The sums of a warp. Tensor cores truncate their accumulators instead of rounding them, so the
 // products of highs are added to `total` after every two chunks. `low` is the sum of the products

@@ -5,7 +5,7 @@
 
 namespace treadle {
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if TREADLE_CLUSTER_CODE
 
 // Writes h0 of `count` rows to the buffer of even steps, and zeros for the other rows. Returns a
 // bit for each row whose h0 is too large for fp16x2. Such rows are multiplied by fma, which is

@@ -17,7 +17,7 @@ template <class Cell, int units, int blocks, int stride>
 __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::kThreads, 1)
     cluster_split_forward(const __grid_constant__ PersistentForward args, int rows_each) {
   begin_kernel();
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if TREADLE_CLUSTER_CODE
   constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
   constexpr int kFirstInput = kGates - Cell::kInputGates;
   using L = SplitForwardOf<Cell, units, blocks, stride>;
