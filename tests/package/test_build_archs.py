@@ -15,7 +15,8 @@ from treadle import _build
 
 ROOT = Path(__file__).resolve().parents[2]
 GRU = Path("kernels/math/cells/gru.h")  # the cell that differs most from the others
-# For each rule of cuda.CODE, a source and the compute capabilities nearest to those of the rule.
+# Each entry has a source and a compute capability just outside those of the source's rule in
+# cuda.CODE.
 LEFT_OUT = (
     ("cluster_general", "8.9"),
     ("cluster_general", "12.0"),

@@ -34,8 +34,8 @@ IN_HARDWARE = frozenset(
 _FEW_UNITS = 64
 _SMALL_STEP = 1024
 _ONEDNN_UNITS = 33
-# In wider types, torch's RNN cell is faster for every size. If B * H is at least _LARGE_STEP, its
-# other cells with gradients are faster on an Intel CPU, and as fast on an AMD CPU. Without
+# torch's RNN cell in wider types is faster for every size. Its other cells with gradients are
+# faster on an Intel CPU, and as fast on an AMD CPU, if B * H is at least _LARGE_STEP. Without
 # gradients, so is its GRU cell, and its LSTM cell with fewer than _ROWS_OF_FEW_UNITS rows, or _ROWS
 # of more than _FEW_UNITS units.
 _LARGE_STEP = 2048
@@ -95,8 +95,8 @@ def _half_on_a_cpu(
     in_hardware = dtype in IN_HARDWARE
     # Without such hardware, torch's products are slow, except those with a single row.
     if elements <= hidden and not training:
-        by_onednn = in_hardware and dtype is torch.bfloat16 and hidden >= _ONEDNN_UNITS
-        return hidden > _FEW_UNITS or not by_onednn
+        by_onednn = in_hardware and dtype is torch.bfloat16
+        return not (by_onednn and _ONEDNN_UNITS <= hidden <= _FEW_UNITS)
     return hidden > _FEW_UNITS and in_hardware
 
 

@@ -136,6 +136,11 @@ def allowing(algorithm: str, dtype: torch.dtype) -> AbstractContextManager[None]
     return rounding(True) if rounds(algorithm, dtype) else nullcontext()
 
 
+def as_tf32(t: Tensor) -> Tensor:
+    """A float32 tensor without the bits that TF32 does not keep."""
+    return (t.view(torch.int32) & ~0x1FFF).view(torch.float32)
+
+
 def as_multiplied(t: Tensor, algorithm: str) -> Tensor:
     """The operand as the product reads it, in float64. TF32 keeps 10 of 23 mantissa bits."""
     exact = t.double()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tests.recurrent.kernels import persistent_calls as calls
-from tests.recurrent.kernels.persistent_calls import Cases, Given, rounding
+from tests.recurrent.kernels.persistent_calls import Cases, Given, as_tf32, rounding
 from tests.recurrent.kernels.persistent_checks import Checks
 from tests.recurrent.kernels.persistent_rows import kind
 from tests.recurrent.support.layer_cases import BLOCKS, Lengths
@@ -36,10 +36,6 @@ def drawn(name: str, cell: str, batch: int, hidden: int, **options: Any) -> Give
 
 def composition(one: Given, dtype: torch.dtype = F32) -> list[Tensor]:
     return list(reference.recurrent_layer(*one.map(lambda t: t.to(dtype)).arguments, cell=one.cell))
-
-
-def as_tf32(t: Tensor) -> Tensor:
-    return (t.view(torch.int32) & ~0x1FFF).view(F32)
 
 
 def inference(one: Given, algorithm: str, tf32: bool) -> list[Tensor]:

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from tests.recurrent.kernels import persistent_calls as calls
-from tests.recurrent.kernels.persistent_calls import NAMES, Cases, Given, rounding
+from tests.recurrent.kernels.persistent_calls import NAMES, Cases, Given, as_tf32, rounding
 from tests.recurrent.kernels.persistent_checks import Checks
-from tests.recurrent.kernels.persistent_fp16x2 import CELLS, F32, NOT_FINITE, as_tf32, drawn
+from tests.recurrent.kernels.persistent_fp16x2 import CELLS, F32, NOT_FINITE, drawn
 from tests.recurrent.kernels.persistent_rows import kind
 from tests.support.rule import within_rule
 from treadle import reference

@@ -70,8 +70,7 @@ def of_cut_operands(op: Op, *args: Any, **options: Any) -> Any:
     def cut(t: Any) -> Any:
         if not isinstance(t, Tensor) or t.dtype != torch.float32:
             return t
-        kept = (t.detach().view(torch.int32) & ~0x1FFF).view(torch.float32)
-        return t + (kept - t).detach()
+        return t + (calls.as_tf32(t.detach()) - t).detach()
 
     named = {name: cut(t) for name, t in options.items()}
     return op.reference(*(cut(t) for t in args), **named)

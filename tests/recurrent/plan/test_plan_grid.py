@@ -51,7 +51,7 @@ def test_a_grid_of_wide_layers_runs_forward_alone() -> None:
     ):
         one = plan((512, 17, 2048, element), forced=forced, backward=way, tf32=tf32)
         assert one.algorithm == ("step" if way else "grid")
-    # In float32, the kernels for wide layers exist only for TF32, and only on sm_90.
+    # The float32 kernels for wide layers exist only for TF32, and only on sm_90.
     for facts in ({"tf32": False}, {"tf32": True, "architecture": 100}):
         assert plan((512, 17, 1025, 4), **facts).algorithm == "step"
         with pytest.raises(RuntimeError, match="float32 up to 1024"):
