@@ -213,7 +213,12 @@ void direction_forward(const LayerRun& run, const ForwardDirection& direction,
                                run.tf32, stream);
   }
   const Tensor weight = as_multiplied(run, direction.weight_hh);
-  in_chunks(run, direction, [&](const RecurrenceForward& chunk, bool first) {
+  const auto products = [&](const Tensor& x, const Tensor&) {
+    const Tensor& w = direction.weight_ih;
+    if (!run.plan.transposed) return run.backend.product(run, x, w.t());
+    return run.backend.product(run, w, x.t()).t();
+  };
+  in_chunks(run, direction, products, [&](const RecurrenceForward& chunk, bool first) {
     steps_forward(run, chunk, weight, first ? first_h : nullptr, stream);
   });
 }

@@ -42,16 +42,11 @@ Tensor packed(const CpuParts& parts, cpu::RowsFunctions::Pack pack, CellKind cel
   return panels;
 }
 
-// Whether to pack W_hh for the kernels' own products. For a single step of a cell with few rows, a
-// BLAS product, which reads W_hh once, is faster than packing. A layer always packs, so that a
-// sequence gives the same bits as its steps, run one by one.
+// Whether a call has a single step, which multiplies by W_hh only once. A reset would have to
+// replace h before the product, or cut the gradient after it.
 template <class Args>
-bool packs(const LayerRun& run, const Args& args) {
-  // With at least kRows rows, packing pays off. With fewer than kHidden units, a BLAS call takes
-  // longer than packing.
-  constexpr int64_t kRows = 32, kHidden = 32;
-  return !run.is_cell || args.step_count > 1 || args.steps[0].rows >= kRows ||
-         args.hidden < kHidden || args.resets.marks != nullptr;
+bool single_step(const Args& args) {
+  return args.step_count == 1 && args.resets.marks == nullptr;
 }
 
 // Steps without a product of h. The activations of a unit take as long as 64 multiplications.
@@ -68,7 +63,8 @@ Tensor matrix_at(void* data, int64_t rows, int64_t columns, const at::TensorOpti
 const cpu::RowsFunctions* rows_of(CellKind cell, Dtype dtype) {
   static constexpr cpu::RowsFunctions kCompiled{
       cpu::recurrent_pack_forward,  cpu::recurrent_pack_backward,  cpu::recurrent_pack_input,
-      cpu::recurrent_layer_forward, cpu::recurrent_layer_backward, cpu::recurrent_layer_c_states};
+      cpu::recurrent_layer_forward, cpu::recurrent_layer_backward, cpu::recurrent_layer_c_states,
+      cpu::recurrent_products};
   return is_formula(cell) ? formula_rows(cell, dtype) : &kCompiled;
 }
 
@@ -112,10 +108,60 @@ bool steps_with_input(const cpu::RowsFunctions& rows, const LayerRun& run,
   return true;
 }
 
-void single_step(const cpu::RowsFunctions& rows, const LayerRun& run, const RecurrenceForward& args,
-                 const Tensor& weight_hh) {
+// A product with a weight that is not packed as a whole, written to `out`.
+void multiply_rows(const cpu::RowsFunctions& rows, const LayerRun& run, cpu::ProductOf product,
+                   const Tensor& weight, const Tensor& x, const Tensor& out) {
+  constexpr int64_t kWork = int64_t{1} << 18;  // the least multiplications for a task
+  const int64_t hidden = run.sizes.hidden, count = x.size(0), depth = x.size(1);
+  const int64_t x_stride = x.stride(0), out_stride = out.stride(0);
+  const int64_t bytes = acc_bytes(x), block = cpu::unit_block(bytes);
+  // Packing a weight takes as long as multiplying 8 rows by it.
+  const int64_t most = weight.numel() * (count + 8) / kWork;
+  const int64_t threads = at::in_parallel_region() ? 1 : at::get_num_threads();
+  const int64_t parts = std::clamp<int64_t>(most, 1, threads);
+  // Threads share the units. If there are too few, they share the rows, too.
+  const int64_t unit_blocks = (hidden + block - 1) / block;
+  const int64_t unit_parts = std::min(parts, unit_blocks);
+  const int64_t row_parts = std::clamp<int64_t>(parts / unit_parts, 1, count);
+  const MatrixView w = matrix_view(weight);
+  const auto* const data = static_cast<const char*>(x.const_data_ptr());
+  auto* const result = static_cast<char*>(out.mutable_data_ptr());
+  at::parallel_for(0, unit_parts * row_parts, 1, [&](int64_t begin, int64_t end) {
+    const cpu::FlushSubnormals flush;
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t row_part = task / unit_parts, unit_part = task % unit_parts;
+      const int64_t row = count * row_part / row_parts, last = count * (row_part + 1) / row_parts;
+      const auto unit = [&](int64_t part) {
+        return std::min(unit_blocks * part / unit_parts * block, hidden);
+      };
+      const cpu::RowProducts args{w,
+                                  hidden,
+                                  depth,
+                                  data + row * x_stride * bytes,
+                                  x_stride,
+                                  last - row,
+                                  result + row * out_stride * bytes,
+                                  out_stride};
+      rows.products(run.sizes.cell, run.sizes.dtype, product, args, unit(unit_part),
+                    unit(unit_part + 1));
+    }
+  });
+}
+
+// x W^T; `out` may be undefined.
+Tensor products_of(const cpu::RowsFunctions& rows, const LayerRun& run, cpu::ProductOf product,
+                   const Tensor& weight, const Tensor& x, const Tensor& out = {}) {
+  Tensor in = x.to(run.acc);
+  if (in.stride(1) != 1) in = in.contiguous();
+  const Tensor found = out.defined() ? out : at::empty({in.size(0), weight.size(0)}, in.options());
+  multiply_rows(rows, run, product, weight, in, found);
+  return found;
+}
+
+void run_single_step(const cpu::RowsFunctions& rows, const LayerRun& run,
+                     const RecurrenceForward& args, const Tensor& weight_hh) {
   const Tensor h = matrix_at(args.h, args.steps[0].rows, args.hidden, weight_hh.options());
-  const Tensor products = product_cpu(run, h, weight_hh.t());
+  const Tensor products = products_of(rows, run, cpu::ProductOf::kState, weight_hh, h);
   RecurrenceForward step = args;
   step.state_products = matrix_view(products);
   CpuParts(pointwise_steps(step, weight_hh)).run([&](const cpu::RowsPart& part) {
@@ -127,11 +173,19 @@ void forward_direction(const LayerRun& run, const ForwardDirection& direction) {
   const RecurrenceForward& all = direction.all;
   const Tensor& weight_hh = direction.weight_hh;
   const cpu::RowsFunctions* const rows = rows_of(all.cell, all.dtype);
-  const bool own_products = rows != nullptr && packs(run, all);
-  if (own_products && steps_with_input(*rows, run, direction)) return;
-  in_chunks(run, direction, [&](const RecurrenceForward& args, bool) {
+  if (rows != nullptr && steps_with_input(*rows, run, direction)) return;
+  const Tensor weight_ih = parameter_of(run.arguments, run.arguments.weight_ih, direction.d);
+  // Gates that are saved in the dtype of products share their memory with the products: each
+  // product is read before its gate is written.
+  const auto products = [&](const Tensor& x, const Tensor& gates) {
+    if (rows == nullptr) return product_cpu(run, x, weight_ih.t());
+    const bool shared = gates.defined() && gates.scalar_type() == run.acc;
+    return products_of(*rows, run, cpu::ProductOf::kInput, weight_ih, x,
+                       shared ? run.input_window(gates) : Tensor());
+  };
+  in_chunks(run, direction, products, [&](const RecurrenceForward& args, bool) {
     if (rows == nullptr) return formula_forward_cpu(args, weight_hh);
-    if (!own_products) return single_step(*rows, run, args, weight_hh);
+    if (single_step(all)) return run_single_step(*rows, run, args, weight_hh);
     packed_steps(*rows, parts_of(args, weight_hh, weight_hh.numel()), args, weight_hh);
   });
 }
@@ -142,23 +196,18 @@ LayerSaved forward_cpu(const LayerRun& run, bool save) {
       [&](const ForwardDirection& direction) { forward_direction(run, direction); });
 }
 
-void single_step_backward(const cpu::RowsFunctions& rows, const BackwardDirection& direction) {
+void single_step_backward(const cpu::RowsFunctions& rows, const LayerRun& run,
+                          const BackwardDirection& direction) {
   RecurrenceBackward args = direction.all;
   args.c_states = direction.c_states.c;  // c before the only step is c0
   CpuParts(pointwise_steps(args, direction.weight_hh)).run([&](const cpu::RowsPart& part) {
     rows.backward(args, nullptr, part);
   });
-  const CellInfo& cell = cell_info(args.cell);
-  const int64_t count = args.steps[0].rows, hidden = args.hidden;
-  const Tensor weight = direction.weight_hh.to(direction.grad_h.scalar_type());
-  Tensor grad_h = direction.grad_h.narrow(0, 0, count);
-  const Tensor gates = matrix_at(args.grad_gates, count, cell.gates * hidden, grad_h.options())
-                           .narrow(1, cell.state_first * hidden, cell.state_gates * hidden);
-  // W_hh's blocks of rows are in torch's order, which is the order of the gates, rotated by
-  // torch_shift blocks.
-  const int64_t moved = cell.torch_shift * hidden, rest = cell.state_gates * hidden - moved;
-  at::mm_out(grad_h, gates.narrow(1, moved, rest), weight.narrow(0, 0, rest));
-  if (moved > 0) grad_h.addmm_(gates.narrow(1, 0, moved), weight.narrow(0, rest, moved));
+  const int64_t count = args.steps[0].rows;
+  const Tensor grad_h = direction.grad_h.narrow(0, 0, count);
+  const Tensor gates = matrix_at(args.grad_gates, count, run.width(), grad_h.options());
+  multiply_rows(rows, run, cpu::ProductOf::kGradient, direction.weight_hh, run.state_window(gates),
+                grad_h);
 }
 
 void steps_backward_cpu(const LayerRun& run, const BackwardDirection& direction) {
@@ -168,7 +217,7 @@ void steps_backward_cpu(const LayerRun& run, const BackwardDirection& direction)
     formula_c_states_cpu(direction.c_states);
     return formula_backward_cpu(args, direction.weight_hh);
   }
-  if (!packs(run, args)) return single_step_backward(*rows, direction);
+  if (single_step(args)) return single_step_backward(*rows, run, direction);
   CpuParts(pointwise_steps(direction.c_states, direction.weight_hh))
       .run([&](const cpu::RowsPart& part) { rows->c_states(direction.c_states, part); });
   const CpuParts parts = parts_of(args, direction.weight_hh, direction.weight_hh.numel());

@@ -13,20 +13,6 @@
 namespace treadle {
 namespace {
 
-// The matrix product of the input and W_ih, for the steps of one chunk. On a CPU, if gates are
-// saved in the products' dtype, products and gates share memory: each product is read before its
-// gate is written.
-Tensor input_products(const LayerRun& run, const Tensor& x, const Tensor& w_ih,
-                      const Tensor& gates) {
-  if (!gates.defined() || !x.is_cpu() || x.scalar_type() != run.acc) {
-    const Tensor a = run.plan.transposed ? w_ih : x, b = run.plan.transposed ? x.t() : w_ih.t();
-    return run.backend.product(run, a, b);
-  }
-  Tensor products = run.input_window(gates);
-  at::mm_out(products, x, w_ih.t());
-  return products;
-}
-
 // The data of direction d of a tensor [D, ...].
 const void* const_direction_data(const LayerRun& run, const Tensor& t, int64_t d) {
   return static_cast<const char*>(t.const_data_ptr()) + d * t.nbytes() / run.sizes.directions;
@@ -79,8 +65,7 @@ ForwardDirection direction_of(const LayerRun& run, int64_t d, const Tensor& outp
   ForwardDirection found{d,
                          run.sequence.in_order(args.time_direction(d)),
                          run.rows(args.input),
-                         // Cast once here instead of for every chunk.
-                         cast(parameter_of(args, args.weight_ih, d), run.work),
+                         parameter_of(args, args.weight_ih, d),
                          parameter_of(args, args.weight_hh, d),
                          aligned(parameter_of(args, args.bias_ih, d)),
                          aligned(parameter_of(args, args.bias_hh, d)),
@@ -152,6 +137,7 @@ LayerSaved forward_by_steps(const LayerRun& run, bool save, bool reads_h0, bool 
 }
 
 void in_chunks(const LayerRun& run, const ForwardDirection& direction,
+               const InputProducts& multiply,
                const std::function<void(const RecurrenceForward&, bool first)>& f) {
   const RecurrencePlan& plan = run.plan;
   const Tensor& gates = direction.gates;
@@ -162,14 +148,13 @@ void in_chunks(const LayerRun& run, const ForwardDirection& direction,
     const int64_t first = std::min(one.start, other.start);
     const int64_t last = std::max(one.start + one.rows, other.start + other.rows);
     if (first == last) continue;
-    const Tensor products =
-        input_products(run, part(direction.input, 0, first, last - first), direction.weight_ih,
-                       gates.defined() ? part(gates, 0, first, last - first) : gates);
+    const Tensor products = multiply(part(direction.input, 0, first, last - first),
+                                     gates.defined() ? part(gates, 0, first, last - first) : gates);
     RecurrenceForward chunk = direction.all;
     chunk.steps = &one;
     chunk.step_count = end - begin;
     if (begin > 0) chunk.first_c = nullptr;
-    chunk.products = matrix_view(plan.transposed ? products.t() : products);
+    chunk.products = matrix_view(products);
     // The start of a step is relative to row 0 of the whole sequence, but `products` begins at row
     // `first`. So move the pointer back to where row 0 would be.
     chunk.products.data =

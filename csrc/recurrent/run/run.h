@@ -141,7 +141,7 @@ struct LayerRun {
 struct ForwardDirection {
   int64_t d;
   std::vector<RecurrenceStep> steps;   // in the direction's order
-  Tensor input, weight_ih, weight_hh;  // input: [S, I]; weight_ih: in dtype `work`
+  Tensor input, weight_ih, weight_hh;  // input: [S, I]
   Tensor bias_ih, bias_hh;
   Tensor h, c;              // [D, B, H]: the states, which each step updates
   Tensor first_h, first_c;  // [D, B, H]: if defined, the first step reads these instead
@@ -160,9 +160,13 @@ LayerSaved new_outputs(const LayerRun& run, bool save);
 LayerSaved forward_by_steps(const LayerRun& run, bool save, bool reads_h0, bool reads_c0,
                             const std::function<void(const ForwardDirection&)>& f);
 
+// Multiplies rows of the input by W_ih^T. `gates` is the memory of these rows' gates, or undefined.
+using InputProducts = std::function<Tensor(const Tensor& rows, const Tensor& gates)>;
+
 // Calls f(arguments, first) for each chunk of a direction's steps, after computing the products of
 // its input. `first` is true for the first chunk.
 void in_chunks(const LayerRun& run, const ForwardDirection& direction,
+               const InputProducts& multiply,
                const std::function<void(const RecurrenceForward&, bool first)>& f);
 
 // ---- backward

@@ -88,4 +88,13 @@ void recurrent_layer_c_states(const RecurrenceCStates& args, const RowsPart& par
   });
 }
 
+void recurrent_products(CellKind cell, Dtype dtype, ProductOf product, const RowProducts& args,
+                        int64_t first_unit, int64_t last_unit) {
+  visit_kernel(cell, dtype, [&](auto kind, auto type) {
+    using T = typename decltype(type)::type;
+    using Cell = typename decltype(kind)::type::template Cell<acc_t<T>>;
+    multiply_unpacked<Cell, T, acc_t<T>>(product, args, first_unit, last_unit);
+  });
+}
+
 }  // namespace treadle::cpu::TREADLE_ISA

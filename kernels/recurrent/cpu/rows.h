@@ -70,6 +70,28 @@ TREADLE_CPU_FUNCTION(recurrent_layer_backward,
 TREADLE_CPU_FUNCTION(recurrent_layer_c_states,
                      (const RecurrenceCStates& args, const RowsPart& part), (args, part))
 
+// A product of rows x [R, K] with a weight W that is used only once, so that packing it would not
+// pay off. x and the result have the dtype of sums.
+//   kInput     x W_ih^T, [R, G_i H]
+//   kState     x W_hh^T, [R, G_h H]; the blocks of columns are in the order of W_hh's rows
+//   kGradient  x W_hh, [R, H], where x has G_h H columns in the order of the gates
+// A row's bits are those that the steps compute with packed weights.
+enum class ProductOf { kInput, kState, kGradient };
+
+struct RowProducts {
+  MatrixView weight;
+  int64_t hidden, depth;  // H and K
+  const void* x;
+  int64_t x_stride, rows;
+  void* out;
+  int64_t out_stride;
+};
+
+TREADLE_CPU_FUNCTION(recurrent_products,
+                     (CellKind cell, Dtype dtype, ProductOf product, const RowProducts& args,
+                      int64_t first_unit, int64_t last_unit),
+                     (cell, dtype, product, args, first_unit, last_unit))
+
 // The functions above for one cell: the library's, or functions that were compiled for a formula.
 struct RowsFunctions {
   using Pack = void(CellKind cell, Dtype dtype, const MatrixView& weight, int64_t hidden,
@@ -81,6 +103,8 @@ struct RowsFunctions {
   void (*forward)(const RecurrenceForward& args, const void* panels, const RowsPart& part);
   void (*backward)(const RecurrenceBackward& args, const void* panels, const RowsPart& part);
   void (*c_states)(const RecurrenceCStates& args, const RowsPart& part);
+  void (*products)(CellKind cell, Dtype dtype, ProductOf product, const RowProducts& args,
+                   int64_t first_unit, int64_t last_unit);
 };
 
 }  // namespace treadle::cpu

@@ -6,109 +6,14 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
-#include <new>
+#include <cstring>
 #include <type_traits>
 
 #include "kernels/math/c_parts.h"
-#include "kernels/recurrent/cpu/gemm.h"
+#include "kernels/recurrent/cpu/panels.h"
 #include "kernels/recurrent/cpu/rows.h"
 
 namespace treadle::cpu::TREADLE_ISA {
-
-// Zeroed memory of one task, aligned to cache lines.
-template <class acc>
-class Scratch {
- public:
-  explicit Scratch(int64_t size)
-      : data_(static_cast<acc*>(
-            ::operator new[](std::max<int64_t>(size, 1) * sizeof(acc), std::align_val_t{64}))) {
-    std::fill_n(data_.get(), size, acc(0));
-  }
-  acc* operator+(int64_t i) const { return data_.get() + i; }
-
- private:
-  struct Free {
-    void operator()(acc* p) const { ::operator delete[](p, std::align_val_t{64}); }
-  };
-  std::unique_ptr<acc[], Free> data_;
-};
-
-// The number of groups of kColumns units. Panels and states are padded to whole groups.
-template <class acc>
-int64_t groups_of(int64_t hidden) {
-  return (hidden + kColumns<acc> - 1) / kColumns<acc>;
-}
-
-// The backward product computes two groups at once.
-inline constexpr int kBackwardUnits = 2;
-
-// Packs weights [gates * H, K] into panels [group][gate][K][column], for products with W^T. Writes
-// the panels of units first to last, like pack_backward. Gate g has the rows of block block_of(g).
-template <class T, class acc, class Block>
-void pack_gates(const MatrixView& weight, int gates, int64_t depth, int64_t hidden, int64_t first,
-                int64_t last, const Block& block_of, acc* panels) {
-  constexpr int64_t kN = kColumns<acc>;
-  const auto* data = static_cast<const char*>(weight.data);
-  for (int64_t unit = first; unit < last; unit += kN) {
-    const int64_t units = std::min(kN, last - unit);
-    for (int gate = 0; gate < gates; ++gate) {
-      const char* rows[kN];
-      for (int64_t i = 0; i < kN; ++i) {
-        const int64_t row = block_of(gate) * hidden + unit + std::min(i, units - 1);
-        rows[i] = data + row * weight.row_stride * int64_t{sizeof(T)};
-      }
-      acc* to = panels + (unit * gates + gate * kN) * depth;
-      int64_t k = 0;
-      for (; k + kN <= depth && weight.column_stride == 1; k += kN, to += kN * kN) {
-        transpose_block<T, acc>(rows, k * int64_t{sizeof(T)}, to);
-      }
-      for (; k < depth; ++k, to += kN) {
-        const int64_t at = k * weight.column_stride * int64_t{sizeof(T)};
-        for (int64_t i = 0; i < kN; ++i) to[i] = from_stored<T, acc>(read<T>(rows[i] + at));
-      }
-    }
-  }
-}
-
-// Packs W_hh [G_h H, H].
-template <class Cell, class T, class acc>
-void pack_forward(const MatrixView& weight, int64_t hidden, int64_t first, int64_t last,
-                  acc* panels) {
-  pack_gates<T>(weight, Cell::kStateGates, hidden, hidden, first, last, Cell::weight_block, panels);
-}
-
-// Packs W_ih [G_i H, I].
-template <class Cell, class T, class acc>
-void pack_input(const MatrixView& weight, int64_t inputs, int64_t hidden, int64_t first,
-                int64_t last, acc* panels) {
-  pack_gates<T>(
-      weight, Cell::kInputGates, inputs, hidden, first, last, [](int64_t gate) { return gate; },
-      panels);
-}
-
-// Packs weights [G_h H, H] into panels [group][G_h H][column], for grad_gates W.
-template <class Cell, class T, class acc>
-void pack_backward(const MatrixView& weight, int64_t hidden, int64_t first, int64_t last,
-                   acc* panels) {
-  constexpr int64_t kN = kColumns<acc>;
-  const auto* data = static_cast<const char*>(weight.data);
-  const int64_t depth = Cell::kStateGates * hidden;
-  // The backward product reads whole pairs of groups.
-  const int64_t end =
-      (last + kBackwardUnits * kN - 1) / (kBackwardUnits * kN) * kBackwardUnits * kN;
-  for (int64_t unit = first; unit < end; unit += kN) {
-    const int64_t units = std::clamp(last - unit, int64_t{0}, kN);
-    acc* to = panels + unit * depth;
-    for (int64_t k = 0; k < depth; ++k, to += kN) {
-      const int64_t row = Cell::weight_block(static_cast<int>(k / hidden)) * hidden + k % hidden;
-      const int64_t at = row * weight.row_stride + unit * weight.column_stride;
-      load<T, acc>(data + at * int64_t{sizeof(T)}, weight.column_stride * int64_t{sizeof(T)}, to,
-                   units);
-      std::fill(to + units, to + kN, acc(0));
-    }
-  }
-}
 
 // Whether the cell has output(), which computes h from the gates and the new c.
 template <class Cell, class = void>
@@ -195,6 +100,25 @@ TREADLE_INLINE void store_some(void* base, int64_t at, const acc (&x)[kColumns<a
                      : store_contiguous<T, acc>(to, x, n);
 }
 
+// Adds a + bias to `sum`, or only the bias if a is null.
+template <class acc>
+TREADLE_INLINE void add_vectors(acc (&sum)[kColumns<acc>], const acc* bias, const acc* a) {
+  using V = VectorType<acc>;
+  constexpr int kLanes = kVectorBytes / sizeof(acc);
+  for (int i = 0; i < kColumns<acc>; i += kLanes) {
+    V total, more;
+    std::memcpy(&total, sum + i, sizeof(V));
+    std::memcpy(&more, bias + i, sizeof(V));
+    if (a != nullptr) {
+      V product;
+      std::memcpy(&product, a + i, sizeof(V));
+      more = product + more;
+    }
+    total = total + more;
+    std::memcpy(sum + i, &total, sizeof(V));
+  }
+}
+
 // The forward pass of a part of the batch.
 template <template <class> class CellOf, class T, class acc = acc_t<T>>
 class ForwardRows {
@@ -202,6 +126,7 @@ class ForwardRows {
   static constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
   static constexpr int kInputGates = Cell::kInputGates, kFirstInput = kGates - kInputGates;
   static constexpr int kMostGates = std::max(kStateGates, kInputGates);
+  static constexpr int kGroups = kGroupsAtOnce<kMostGates>;
   static constexpr int kCParts = Cell::kCParts;
   static constexpr int64_t kN = kColumns<acc>;
 
@@ -215,6 +140,7 @@ class ForwardRows {
         first_(part.first_unit),
         width_(part.last_unit - part.first_unit),
         padded_(groups_of<acc>(args.hidden) * kN),
+        rows_at_once_(rows_in_l2(padded_ + (args.input.data == nullptr ? 0 : args.input_size))),
         c_(count_ * kCParts * padded_),
         bias_(kGates * padded_),
         own_h_(part.h == nullptr ? 2 * count_ * padded_ : 0) {
@@ -234,8 +160,15 @@ class ForwardRows {
       start_anew(step, rows);
       // The product reads h of all units. Other threads may write them.
       if (part_.barrier != nullptr) part_.barrier->wait(part_.count);
-      for (int64_t column = first_; column < part_.last_unit; column += kN) {
-        run_group(step, column / kN, rows);
+      if (a_.state_products.data != nullptr) {
+        add_state_products(step.start + begin_, rows);
+      } else {
+        for (int64_t first = 0; first < rows; first += rows_at_once_) {
+          const int64_t count = std::min(rows_at_once_, rows - first);
+          over_groups<kGroups>(first_, part_.last_unit, kN, [&](auto groups, int64_t column) {
+            run_groups<decltype(groups)::value>(step, column / kN, first, count);
+          });
+        }
       }
       std::swap(h_[0], h_[1]);
     }
@@ -247,9 +180,16 @@ class ForwardRows {
   const acc* panels_;
   const RowsPart& part_;
   int64_t begin_, count_, first_, width_, padded_;
+  // Every group reads the input and h of these rows again, so they should stay in the L2 cache.
+  int64_t rows_at_once_;
   Scratch<acc> c_, bias_, own_h_;
   // Before and after this step. Rows without this step have their h in both.
   acc* h_[2];
+
+  static int64_t rows_in_l2(int64_t row_elements) {
+    constexpr int64_t kBytes = 1 << 19, kBlock = 48;  // a multiple of 8 and 6
+    return std::max<int64_t>(kBytes / (row_elements * int64_t{sizeof(acc)} * kBlock), 1) * kBlock;
+  }
 
   void load_state() {
     for (int gate = kFirstInput; gate < kGates; ++gate) {
@@ -319,48 +259,59 @@ class ForwardRows {
     }
   }
 
-  void run_group(const RecurrenceStep& step, int64_t group, int64_t rows) {
+  // Computes `groups` groups, from group `first_group` on, of some rows.
+  template <int groups>
+  void run_groups(const RecurrenceStep& step, int64_t first_group, int64_t from, int64_t rows) {
+    constexpr int kState = groups * kStateGates, kInput = groups * kInputGates;
+    constexpr int kMost = groups * kMostGates;
     const int64_t first_row = step.start + begin_;
-    if (a_.state_products.data != nullptr) return finish_group(first_row, group, rows);
-    const acc* const panel = panels_ + group * a_.hidden * kStateGates * kN;
     const bool given = a_.input.data == nullptr;
-    alignas(64) acc of_input[kMostRows<kMostGates> * kInputGates * kN];
-    multiply_rows<kStateGates, kMostGates>(
-        panel, h_[0], padded_, rows, a_.hidden,
+    alignas(64) acc of_input[kMostRows<kMost> * kInput * kN];
+    multiply_rows<kState, kStateGates, kMost>(
+        panels_ + first_group * a_.hidden * kStateGates * kN, h_[0] + from * padded_, padded_, rows,
+        a_.hidden,
         [&](int64_t first, int count) {
-          given ? fetch(first_row + first, count, group * kN)
-                : multiply_input(first_row + first, count, group, of_input);
+          const int64_t row = first_row + from + first;
+          for (int i = 0; i < groups && given; ++i) fetch(row, count, (first_group + i) * kN);
+          if (!given) multiply_input<groups>(row, count, first_group, of_input);
         },
         [&](int64_t first, int64_t count, const acc* products) {
-          finish(first_row, first, count, group, products, given ? nullptr : of_input);
+          for (int i = 0; i < groups; ++i) {
+            finish<groups>(first_row, first, count, first_group + i,
+                           products + i * kStateGates * kN,
+                           given ? nullptr : of_input + i * kInputGates * kN);
+          }
         });
   }
 
   // Multiplies `count` rows of the input, from row `row` on.
+  template <int groups>
   TREADLE_INLINE void multiply_input(int64_t row, int count, int64_t group, acc* products) const {
     const MatrixView& input = a_.input;
-    multiply_some<kInputGates>(
+    multiply_some<groups * kInputGates, kInputGates>(
         static_cast<const acc*>(a_.input_panels) + group * a_.input_size * kInputGates * kN,
         static_cast<const acc*>(input.data) + row * input.row_stride, input.row_stride, count,
         a_.input_size, products);
   }
 
-  // Computes a group from the products with h that the caller has computed.
-  void finish_group(int64_t first_row, int64_t group, int64_t rows) {
+  // Computes all groups from the products with h that the caller has computed.
+  void add_state_products(int64_t first_row, int64_t rows) {
     constexpr int kMost = kMostRows<kMostGates>;
-    acc products[kMost * kStateGates * kN] = {};
-    const int64_t n = std::min(kN, a_.hidden - group * kN);
-    for (int64_t first = 0; first < rows; first += kMost) {
-      const int64_t count = std::min<int64_t>(kMost, rows - first);
-      for (int64_t i = 0; i < count * kStateGates; ++i) {
-        const int64_t row = begin_ + first + i / kStateGates;
-        const int64_t block = Cell::weight_block(static_cast<int>(i % kStateGates));
-        acc own[kN] = {};
-        load_some<acc>(a_.state_products.data,
-                       row * a_.state_products.row_stride + block * a_.hidden + group * kN, own, n);
-        std::copy_n(own, kN, products + i * kN);
+    for (int64_t column = first_; column < part_.last_unit; column += kN) {
+      const int64_t n = std::min(kN, a_.hidden - column);
+      for (int64_t first = 0; first < rows; first += kMost) {
+        acc products[kMost * kStateGates * kN] = {};
+        const int64_t count = std::min<int64_t>(kMost, rows - first);
+        for (int64_t i = 0; i < count * kStateGates; ++i) {
+          const int64_t row = begin_ + first + i / kStateGates;
+          const int64_t block = Cell::weight_block(static_cast<int>(i % kStateGates));
+          acc own[kN] = {};
+          load_some<acc>(a_.state_products.data,
+                         row * a_.state_products.row_stride + block * a_.hidden + column, own, n);
+          std::copy_n(own, kN, products + i * kN);
+        }
+        finish<1>(first_row, first, count, column / kN, products, nullptr);
       }
-      finish(first_row, first, count, group, products, nullptr);
     }
   }
 
@@ -374,8 +325,9 @@ class ForwardRows {
 
   using Gates = GatesOf<Cell, acc>;
 
-  // Computes the gates and the new state of kN units of some rows. If `of_input` is null, their
-  // products with the input are in the arguments.
+  // Computes the gates and the new state of kN units of some rows, from products of `groups`
+  // groups. If `of_input` is null, their products with the input are in the arguments.
+  template <int groups>
   TREADLE_INLINE void finish(int64_t first_row, int64_t first, int64_t count, int64_t group,
                              const acc* products, const acc* of_input) {
     constexpr int kMost = kMostRows<kMostGates>;
@@ -383,8 +335,10 @@ class ForwardRows {
     Gates gates[kMost];
     acc h[kMost][kN];
     for (int64_t r = 0; r < count; ++r) {
-      const acc* const own = of_input == nullptr ? nullptr : of_input + r * kInputGates * kN;
-      add_up(first_row + first + r, column, products + r * kStateGates * kN, own, gates[r]);
+      const acc* const own =
+          of_input == nullptr ? nullptr : of_input + r * groups * kInputGates * kN;
+      add_up(first_row + first + r, column, products + r * groups * kStateGates * kN, own,
+             gates[r]);
     }
     advance<Cell, acc>(gates, c_ + first * kCParts * padded_ + column, padded_, count, h);
     for (int64_t r = 0; r < count; ++r) store_h(first_row, first + r, column, h[r]);
@@ -395,24 +349,23 @@ class ForwardRows {
                              Gates& gates) {
     const int64_t n = std::min(kN, a_.hidden - column);
     for (int k = 0; k < kGates; ++k) {
-      acc sum[kN] = {};
-      if (k >= kFirstInput && of_input != nullptr) {
+      // The compiler would keep an array of its own in single elements.
+      acc(&sum)[kN] = gates[k];
+      if (k < kFirstInput) {
+        std::fill_n(sum, kN, acc(0));
+      } else if (of_input != nullptr) {
         std::copy_n(of_input + (k - kFirstInput) * kN, kN, sum);
-      } else if (k >= kFirstInput) {
+      } else {
+        if (n < kN) std::fill_n(sum, kN, acc(0));
         load_some<acc>(a_.products.data,
                        row * a_.products.row_stride + (k - kFirstInput) * a_.hidden + column, sum,
                        n);
       }
       const acc* bias = bias_ + k * padded_ + column;
-      if (k < kStateGates) {
-        for (int64_t i = 0; i < kN; ++i) sum[i] += products[k * kN + i] + bias[i];
-      } else {
-        for (int64_t i = 0; i < kN; ++i) sum[i] += bias[i];
-      }
+      add_vectors(sum, bias, k < kStateGates ? products + k * kN : nullptr);
       if (a_.gates != nullptr) {
         store_some<T>(a_.gates, (row * kGates + k) * a_.hidden + column, sum, n);
       }
-      std::copy_n(sum, kN, gates[k]);
     }
   }
 

@@ -37,8 +37,13 @@ struct FormulaRows {
     recurrence_c_states<CellOf, T>(args, part);
   }
 
-  static constexpr RowsFunctions kFunctions{pack_forward, pack_backward, pack_input,
-                                            forward,      backward,      c_states};
+  static void products(CellKind, Dtype, ProductOf product, const RowProducts& args,
+                       int64_t first_unit, int64_t last_unit) {
+    multiply_unpacked<CellOf<acc>, T, acc>(product, args, first_unit, last_unit);
+  }
+
+  static constexpr RowsFunctions kFunctions{pack_forward, pack_backward, pack_input, forward,
+                                            backward,     c_states,      products};
 };
 
 }  // namespace treadle::cpu::TREADLE_ISA

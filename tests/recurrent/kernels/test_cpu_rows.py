@@ -1,8 +1,5 @@
-"""On the CPU, a row gives the same bits by itself, in any batch, and with any number of threads.
-
-BLAS computes the products of the input in an order of summation that depends on the number of rows.
-So the input and its weights have few significant bits here, which makes these products exact.
-"""
+"""On the CPU, a row gives the same bits by itself, in any batch, step by step, and with any number
+of threads."""
 
 from __future__ import annotations
 
@@ -18,13 +15,11 @@ from torch import Tensor
 import treadle
 from tests.support.threads import threads
 
-STEPS, BATCH, INPUTS = 6, 13, 5
+STEPS, BATCH, INPUTS = 6, 13, 21
+# So many rows that each step computes its product with the input.
+MANY = 40
 # Enough work for several threads, which divide the units, because there are few blocks of rows.
 HIDDEN, FEW = 328, 9
-
-
-def few_digits(t: Tensor) -> Tensor:
-    return (4 * t).round() / 4
 
 
 def rows(layer: torch.nn.RNNBase, x: Tensor, h: Tensor) -> list[Tensor]:
@@ -41,8 +36,7 @@ def rows(layer: torch.nn.RNNBase, x: Tensor, h: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("cell", ["LSTM", "GRU", "LLTM"])
 def test_a_row_has_its_bits_in_any_batch(cell: str, hidden: int, dtype: torch.dtype) -> None:
     layer = getattr(treadle.nn, cell)(INPUTS, hidden, dtype=dtype)
-    layer.weight_ih_l0.data.copy_(few_digits(layer.weight_ih_l0.data))
-    x = few_digits(torch.randn(STEPS, BATCH, INPUTS, dtype=dtype))
+    x = torch.randn(STEPS, BATCH, INPUTS, dtype=dtype)
     h = torch.randn(1, BATCH, hidden, dtype=dtype)
     together = rows(layer, x, h)
     for count in (1, 2, 3, 4, 5, 6, 8):
@@ -52,11 +46,50 @@ def test_a_row_has_its_bits_in_any_batch(cell: str, hidden: int, dtype: torch.dt
             assert torch.equal(torch.cat(found, 1), whole), count
 
 
+def step_by_step(layer: torch.nn.RNNBase, x: Tensor) -> Tensor:
+    """The output of a call for each step."""
+    state, outputs = None, []
+    for row in x:
+        output, state = layer(row[None], state)
+        outputs.append(output)
+    return torch.cat(outputs)
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("hidden", [7, 64, 100])
+@pytest.mark.parametrize(
+    ("cell", "dtype"),
+    [
+        ("LSTM", torch.float32),
+        ("LSTM", torch.float16),
+        ("GRU", torch.float64),
+        ("GRU", torch.bfloat16),
+        ("RNN", torch.float32),
+        ("SLSTM", torch.float32),
+    ],
+    ids=str,
+)
+def test_a_row_has_its_bits_step_by_step(
+    cell: str, dtype: torch.dtype, hidden: int, grad: bool
+) -> None:
+    """The products with the input are computed in each step for many rows, before all steps for few
+    rows, and together with h for one step. In half types, a call rounds the states that it returns,
+    so steps one by one have other bits."""
+    layer = getattr(treadle.nn, cell)(INPUTS, hidden, dtype=dtype)
+    x = torch.randn(STEPS, MANY, INPUTS, dtype=dtype)
+    with threads(2), torch.set_grad_enabled(grad):
+        whole = layer(x)[0]
+        for count in (1, 3, MANY):
+            parts = x.split(count, 1)
+            assert torch.equal(torch.cat([layer(part)[0] for part in parts], 1), whole), count
+            if dtype.itemsize >= 4:
+                apart = torch.cat([step_by_step(layer, part) for part in parts], 1)
+                assert torch.equal(apart, whole), count
+
+
 def module(cell: str, dtype: torch.dtype) -> Any:
     torch.manual_seed(0)
-    layer = getattr(treadle.nn, cell)(INPUTS, HIDDEN, dtype=dtype)
-    layer.weight_ih_l0.data.copy_(few_digits(layer.weight_ih_l0.data))
-    return layer
+    return getattr(treadle.nn, cell)(INPUTS, HIDDEN, dtype=dtype)
 
 
 def results(layer: Any, batch: int, ragged: bool, resets: bool) -> list[Tensor]:
@@ -64,7 +97,7 @@ def results(layer: Any, batch: int, ragged: bool, resets: bool) -> list[Tensor]:
     not change."""
     torch.manual_seed(1)
     dtype = layer.weight_ih_l0.dtype
-    x = few_digits(torch.randn(STEPS, batch, INPUTS, dtype=dtype))
+    x = torch.randn(STEPS, batch, INPUTS, dtype=dtype)
     states = [torch.randn(1, batch, HIDDEN, dtype=dtype, requires_grad=True)]
     if isinstance(layer, (torch.nn.LSTM, treadle.nn.SLSTM)):
         more = 1 if isinstance(layer, torch.nn.LSTM) else 3
