@@ -103,11 +103,6 @@ TREADLE_NOINLINE void transpose_block(const char* const* rows, int64_t at, acc* 
   }
 }
 
-// The groups of kColumns units whose products are computed together for a cell with this many
-// gates. With one gate, a single group would read as many values of x as it has sums.
-template <int gates>
-inline constexpr int kGroupsAtOnce = gates == 1 && kVectorBytes == 64 ? 3 : 1;
-
 // The number of independent partial sums of a product, if each has this many vectors. With fewer
 // partial sums, an addition would have to wait for the previous addition to the same register.
 constexpr int sums_of(int vectors) { return vectors >= 8 ? 1 : vectors >= 4 ? 2 : 4; }
@@ -115,17 +110,24 @@ constexpr int sums_of(int vectors) { return vectors >= 8 ? 1 : vectors >= 4 ? 2 
 template <class acc>
 inline constexpr int kUnitVectors = kColumns<acc> * sizeof(acc) / kVectorBytes;
 
+// The groups of kColumns units whose products are computed together for a cell with this many
+// gates. With one gate, a single group would read as many values of x as it has sums. The order of
+// addition is the same for one group.
+template <int gates>
+inline constexpr int kGroupsAtOnce = gates == 1 && kVectorBytes == 64 ? 3 : 1;
+static_assert(sums_of(kUnitVectors<float>* kGroupsAtOnce<1>) == sums_of(kUnitVectors<float>));
+
 // Multiplies `rows` rows of x, each with K elements, by `units` blocks of kColumns columns of a
 // panel with `all_units` of them. The result is out [rows, all_units, kColumns]. `panel` and `out`
 // point to the first of the blocks. A row's bits do not depend on other rows: K is divided into as
-// many parts as a single row of `order` blocks has independent sums, and calls with several rows or
-// more blocks compute these parts one after another.
-template <int rows, int units, int all_units, int order, class acc>
+// many parts as a single row has independent sums, and calls with several rows compute these parts
+// one after another.
+template <int rows, int units, int all_units, class acc>
 TREADLE_NOINLINE void multiply(const acc* panel, const acc* const* x, int64_t k_size, acc* out) {
   using V = VectorType<acc>;
   constexpr int kLanes = kVectorBytes / sizeof(acc);
   constexpr int kVectors = units * kUnitVectors<acc>;
-  constexpr int kAll = sums_of(order * kUnitVectors<acc>);
+  constexpr int kAll = sums_of(all_units * kUnitVectors<acc>);
   constexpr int kAtOnce = std::min(kAll, sums_of(rows * kVectors));
   const int64_t each = k_size / kAll;
 #pragma GCC unroll 4
@@ -179,15 +181,15 @@ TREADLE_NOINLINE void multiply(const acc* panel, const acc* const* x, int64_t k_
 inline constexpr int kMostSums = kVectorBytes == 64 ? 24 : 12;
 
 // Multiplies by all blocks of a panel: by as many at once as have registers.
-template <int rows, int all_units, int order, class acc, int first = 0>
+template <int rows, int all_units, class acc, int first = 0>
 TREADLE_INLINE void multiply_units(const acc* panel, const acc* const* x, int64_t k_size,
                                    acc* out) {
   if constexpr (first < all_units) {
     constexpr int kFit = std::max(1, kMostSums / (rows * kUnitVectors<acc>));
     constexpr int kUnits = std::min(kFit, all_units - first);
-    multiply<rows, kUnits, all_units, order>(panel + first * k_size * kColumns<acc>, x, k_size,
-                                             out + first * kColumns<acc>);
-    multiply_units<rows, all_units, order, acc, first + kUnits>(panel, x, k_size, out);
+    multiply<rows, kUnits, all_units>(panel + first * k_size * kColumns<acc>, x, k_size,
+                                      out + first * kColumns<acc>);
+    multiply_units<rows, all_units, acc, first + kUnits>(panel, x, k_size, out);
   }
 }
 
@@ -209,36 +211,36 @@ int rows_at_once(int64_t left) {
 }
 
 // Multiplies rows_at_once() rows, which are x_stride apart.
-template <int units, int order, class acc>
+template <int units, class acc>
 TREADLE_NOINLINE void multiply_some(const acc* panel, const acc* x, int64_t x_stride, int rows,
                                     int64_t k_size, acc* out) {
   constexpr int kMost = kMostRows<units>;
   const acc* at[8];
   for (int i = 0; i < rows; ++i) at[i] = x + i * x_stride;
   if constexpr (kMost >= 8) {
-    if (rows == 8) return multiply_units<8, units, order>(panel, at, k_size, out);
+    if (rows == 8) return multiply_units<8, units>(panel, at, k_size, out);
   }
   if constexpr (kMost >= 6) {
-    if (rows == 6) return multiply_units<6, units, order>(panel, at, k_size, out);
+    if (rows == 6) return multiply_units<6, units>(panel, at, k_size, out);
   }
   if constexpr (kMost >= 4) {
-    if (rows == 4) return multiply_units<4, units, order>(panel, at, k_size, out);
+    if (rows == 4) return multiply_units<4, units>(panel, at, k_size, out);
   }
-  rows == 2 ? multiply_units<2, units, order>(panel, at, k_size, out)
-            : multiply_units<1, units, order>(panel, at, k_size, out);
+  rows == 2 ? multiply_units<2, units>(panel, at, k_size, out)
+            : multiply_units<1, units>(panel, at, k_size, out);
 }
 
 // Multiplies any number of rows, in calls that suit panels of up to `most_units`. Calls
 // before(first row, count) before each product and f(first row, count, results of these rows) after
 // it.
-template <int units, int order = units, int most_units = units, class acc, class Before, class F>
+template <int units, int most_units = units, class acc, class Before, class F>
 inline void multiply_rows(const acc* panel, const acc* x, int64_t x_stride, int64_t rows,
                           int64_t k_size, const Before& before, const F& f) {
   alignas(64) acc out[kMostRows<most_units> * units * kColumns<acc>];
   for (int64_t r = 0; r < rows;) {
     const int count = rows_at_once<most_units>(rows - r);
     before(r, count);
-    multiply_some<units, order>(panel, x + r * x_stride, x_stride, count, k_size, out);
+    multiply_some<units>(panel, x + r * x_stride, x_stride, count, k_size, out);
     f(r, count, out);
     r += count;
   }

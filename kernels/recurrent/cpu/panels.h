@@ -151,7 +151,7 @@ void multiply_unpacked(const RowProducts& a, int64_t first, int64_t last) {
     pack_gates<T>(
         a.weight, blocks, a.depth, a.hidden, unit, unit + units, [](int block) { return block; },
         panels + 0);
-    multiply_rows<kOwn, blocks>(
+    multiply_rows<kOwn>(
         panels + 0, static_cast<const acc*>(a.x), a.x_stride, a.rows, a.depth,
         [](int64_t, int64_t) {},
         [&](int64_t row, int64_t count, const acc* products) {

@@ -267,7 +267,7 @@ class ForwardRows {
     const int64_t first_row = step.start + begin_;
     const bool given = a_.input.data == nullptr;
     alignas(64) acc of_input[kMostRows<kMost> * kInput * kN];
-    multiply_rows<kState, kStateGates, kMost>(
+    multiply_rows<kState, kMost>(
         panels_ + first_group * a_.hidden * kStateGates * kN, h_[0] + from * padded_, padded_, rows,
         a_.hidden,
         [&](int64_t first, int count) {
@@ -288,7 +288,7 @@ class ForwardRows {
   template <int groups>
   TREADLE_INLINE void multiply_input(int64_t row, int count, int64_t group, acc* products) const {
     const MatrixView& input = a_.input;
-    multiply_some<groups * kInputGates, kInputGates>(
+    multiply_some<groups * kInputGates>(
         static_cast<const acc*>(a_.input_panels) + group * a_.input_size * kInputGates * kN,
         static_cast<const acc*>(input.data) + row * input.row_stride, input.row_stride, count,
         a_.input_size, products);

@@ -87,15 +87,28 @@ def test_chunks_of_steps(form: str, device: str) -> None:
     rows_alone(call, lengths_of(form, steps, batch), 1e-11, 1e-11)
 
 
+@BINDINGS
+def test_chunks_of_few_rows() -> None:
+    """On a CPU, steps of many rows compute their products with the input themselves, so only calls
+    with few rows have chunks."""
+    batch, hidden = 4, 512
+    chunk = plan_of("cpu", batch, hidden, torch.float64).steps_per_chunk
+    call = layer_arguments(Make("few", "cpu", torch.float64), (2 * chunk + 3, batch, 3, hidden))
+    x, _, h, c, *parameters = call.args
+    output, h_n, c_n = torch.ops.treadle.recurrent_layer(x, None, h, c, *parameters, **call.kwargs)
+    for part, expected in zip(x.split(300), output.split(300), strict=True):
+        found, h, c = torch.ops.treadle.recurrent_layer(part, None, h, c, *parameters, **call.kwargs)
+        same_bits(expected, found)
+    same_bits(h_n, h)
+    same_bits(c_n, c)
+
+
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_a_sequence_is_its_steps_to_the_bit(dtype: torch.dtype) -> None:
     """Within a call and between calls, a step passes the same states to the next one: h is rounded,
-    c is not.
-
-    With a single feature, ATen rounds products the same way in any batch.
-    """
+    c is not."""
     state = torch.promote_types(dtype, torch.float32)
-    call = layer_arguments(Make("steps", "cpu", dtype), (9, 11, 1, 33), state=state)
+    call = layer_arguments(Make("steps", "cpu", dtype), (9, 11, 21, 33), state=state)
     x, _, h, c, *parameters = call.args
     output, h_n, c_n = torch.ops.treadle.recurrent_layer(x, None, h, c, *parameters, **call.kwargs)
     for n, row in enumerate(x.split(1)):
