@@ -277,7 +277,7 @@ class ForwardRows {
         },
         [&](int64_t first, int64_t count, const acc* products) {
           for (int i = 0; i < groups; ++i) {
-            finish<groups>(first_row, first, count, first_group + i,
+            finish<groups>(first_row, from + first, count, first_group + i,
                            products + i * kStateGates * kN,
                            given ? nullptr : of_input + i * kInputGates * kN);
           }

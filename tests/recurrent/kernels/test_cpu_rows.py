@@ -87,6 +87,20 @@ def test_a_row_has_its_bits_step_by_step(
                 assert torch.equal(apart, whole), count
 
 
+@pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
+def test_more_rows_than_fit_into_the_cache(cell: str) -> None:
+    """With long rows, a step computes all units of some rows before those of others."""
+    layer = getattr(treadle.nn, cell)(700, 1030)
+    x = torch.randn(2, 120, 700)
+    with torch.no_grad():
+        whole, last = layer(x)
+        for first in (0, 40, 80):
+            found, own = layer(x[:, first : first + 40])
+            assert torch.equal(found, whole[:, first : first + 40]), first
+            ours, theirs = (t[0] if isinstance(t, tuple) else t for t in (own, last))
+            assert torch.equal(ours, theirs[:, first : first + 40]), first
+
+
 def module(cell: str, dtype: torch.dtype) -> Any:
     torch.manual_seed(0)
     return getattr(treadle.nn, cell)(INPUTS, HIDDEN, dtype=dtype)

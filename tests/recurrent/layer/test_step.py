@@ -97,7 +97,8 @@ def test_chunks_of_few_rows() -> None:
     x, _, h, c, *parameters = call.args
     output, h_n, c_n = torch.ops.treadle.recurrent_layer(x, None, h, c, *parameters, **call.kwargs)
     for part, expected in zip(x.split(300), output.split(300), strict=True):
-        found, h, c = torch.ops.treadle.recurrent_layer(part, None, h, c, *parameters, **call.kwargs)
+        args = (part, None, h, c, *parameters)
+        found, h, c = torch.ops.treadle.recurrent_layer(*args, **call.kwargs)
         same_bits(expected, found)
     same_bits(h_n, h)
     same_bits(c_n, c)
