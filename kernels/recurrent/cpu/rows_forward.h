@@ -140,7 +140,7 @@ class ForwardRows {
         first_(part.first_unit),
         width_(part.last_unit - part.first_unit),
         padded_(groups_of<acc>(args.hidden) * kN),
-        rows_at_once_(rows_in_l2(padded_ + (args.input.data == nullptr ? 0 : args.input_size))),
+        most_rows_(rows_in_l2(padded_ + (args.input.data == nullptr ? 0 : args.input_size))),
         c_(count_ * kCParts * padded_),
         bias_(kGates * padded_),
         own_h_(part.h == nullptr ? 2 * count_ * padded_ : 0) {
@@ -163,10 +163,11 @@ class ForwardRows {
       if (a_.state_products.data != nullptr) {
         add_state_products(step.start + begin_, rows);
       } else {
-        for (int64_t first = 0; first < rows; first += rows_at_once_) {
-          const int64_t count = std::min(rows_at_once_, rows - first);
+        const int64_t blocks = (rows + most_rows_ - 1) / most_rows_;
+        for (int64_t i = 0; i < blocks; ++i) {
+          const int64_t first = rows * i / blocks, last = rows * (i + 1) / blocks;
           over_groups<kGroups>(first_, part_.last_unit, kN, [&](auto groups, int64_t column) {
-            run_groups<decltype(groups)::value>(step, column / kN, first, count);
+            run_groups<decltype(groups)::value>(step, column / kN, first, last - first);
           });
         }
       }
@@ -180,15 +181,15 @@ class ForwardRows {
   const acc* panels_;
   const RowsPart& part_;
   int64_t begin_, count_, first_, width_, padded_;
-  // Every group reads the input and h of these rows again, so they should stay in the L2 cache.
-  int64_t rows_at_once_;
+  // The most rows whose input and h stay in the L2 cache, while every group reads them again.
+  int64_t most_rows_;
   Scratch<acc> c_, bias_, own_h_;
   // Before and after this step. Rows without this step have their h in both.
   acc* h_[2];
 
   static int64_t rows_in_l2(int64_t row_elements) {
-    constexpr int64_t kBytes = 1 << 19, kBlock = 48;  // a multiple of 8 and 6
-    return std::max<int64_t>(kBytes / (row_elements * int64_t{sizeof(acc)} * kBlock), 1) * kBlock;
+    constexpr int64_t kBytes = 3 << 18, kLeast = 48;
+    return std::max(kBytes / (row_elements * int64_t{sizeof(acc)}), kLeast);
   }
 
   void load_state() {
