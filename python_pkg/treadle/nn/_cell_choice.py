@@ -34,10 +34,11 @@ IN_HARDWARE = frozenset(
 _FEW_UNITS = 64
 _SMALL_STEP = 1024
 _ONEDNN_UNITS = 33
-# torch's RNN cell in wider types is faster for every size. Its other cells with gradients are
-# faster on an Intel CPU, and as fast on an AMD CPU, if B * H is at least _LARGE_STEP. Without
-# gradients, so is its GRU cell, and its LSTM cell with fewer than _ROWS_OF_FEW_UNITS rows, or _ROWS
-# of more than _FEW_UNITS units.
+# torch's RNN cell in wider types is faster for every size. With gradients, its other cells are
+# faster on an Intel CPU, and as fast on an AMD CPU, if B * H is at least _LARGE_STEP; on an Intel
+# CPU they are also faster for a single row of more than _FEW_UNITS units. Without gradients, its
+# GRU cell is faster, and its LSTM cell with fewer than _ROWS_OF_FEW_UNITS rows, or _ROWS of more
+# than _FEW_UNITS units.
 _LARGE_STEP = 2048
 _ROWS_OF_FEW_UNITS, _ROWS = 64, 256
 # cell_step runs treadle's kernels, which are faster than torch's, up to this number of rows
@@ -81,7 +82,7 @@ def _on_a_cpu(kind: str, hidden: int, input: Tensor, state: Tensor, training: bo
 def _wide_on_a_cpu(kind: str, hidden: int, elements: int, training: bool) -> bool:
     """The choice for LSTM and GRU in float32 and float64. ``elements`` is B * H."""
     if training:
-        return elements >= _LARGE_STEP
+        return elements >= _LARGE_STEP or (elements <= hidden and hidden > _FEW_UNITS)
     most = _ROWS_OF_FEW_UNITS if hidden <= _FEW_UNITS else _ROWS
     return kind == "gru" or elements < most * hidden
 

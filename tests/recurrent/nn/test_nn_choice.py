@@ -158,7 +158,8 @@ def test_cells_in_half_types(
 def test_cells_in_wide_types(dtype: torch.dtype) -> None:
     for kind, rows, grad, torchs in (
         ("lstm", 1, False, True),
-        ("lstm", 1, True, False),
+        ("lstm", 1, True, True),
+        ("lstm", 2, True, False),
         ("lstm", 255, False, True),
         ("lstm", 256, False, False),
         ("lstm", 15, True, False),
@@ -172,6 +173,7 @@ def test_cells_in_wide_types(dtype: torch.dtype) -> None:
         assert torchs_is_faster(kind, H, rows, dtype, grad) == torchs, (kind, rows, grad)
     assert torchs_is_faster("lstm", 64, 63, dtype, grad=False)
     assert not torchs_is_faster("lstm", 64, 64, dtype, grad=False)
+    assert not torchs_is_faster("gru", 64, 1, dtype, grad=True)
     found: list[bool] = []
 
     def vmapped(x: Tensor) -> Tensor:
