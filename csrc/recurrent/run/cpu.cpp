@@ -80,6 +80,12 @@ void packed_steps(const cpu::RowsFunctions& rows, const CpuParts& parts,
   parts.run([&](const cpu::RowsPart& part) { rows.forward(args, panels.data_ptr(), part); });
 }
 
+// x [R, K] in the dtype of sums, with the elements of a row next to each other.
+Tensor readable_rows(const LayerRun& run, const Tensor& x) {
+  const Tensor found = x.to(run.acc);
+  return found.stride(1) == 1 ? found : found.contiguous();
+}
+
 // Steps that also compute their products with the input, which then need no memory. This pays off
 // if a thread has enough rows for the time of reading W_ih in every step, and enough rows of all
 // steps for the time of packing W_ih. Returns whether it ran.
@@ -87,14 +93,12 @@ bool steps_with_input(const cpu::RowsFunctions& rows, const LayerRun& run,
                       const ForwardDirection& direction) {
   constexpr int64_t kRows = 12, kRowsOfAllSteps = 128;
   RecurrenceForward args = direction.all;
-  const Tensor& weight_hh = direction.weight_hh;
-  const Tensor weight_ih = parameter_of(run.arguments, run.arguments.weight_ih, direction.d);
+  const Tensor &weight_ih = direction.weight_ih, &weight_hh = direction.weight_hh;
   const int64_t inputs = weight_ih.size(1), bytes = acc_bytes(weight_hh);
   if (inputs == 0 || run.sequence.rows < kRowsOfAllSteps) return false;
   const CpuParts parts = parts_of(args, weight_hh, weight_hh.numel() + weight_ih.numel());
   if (parts.rows_of_a_step() < kRows) return false;
-  Tensor x = direction.input.to(run.acc);
-  if (x.stride(1) != 1) x = x.contiguous();
+  const Tensor x = readable_rows(run, direction.input);
   const Tensor input_panels = at::empty(
       {cpu::recurrent_panel_bytes(run.cell.input_gates * inputs, args.hidden, bytes)}, at::kByte);
   parts.over_units(weight_ih.numel(), [&](int64_t first, int64_t last) {
@@ -151,8 +155,7 @@ void multiply_rows(const cpu::RowsFunctions& rows, const LayerRun& run, cpu::Pro
 // x W^T; `out` may be undefined.
 Tensor products_of(const cpu::RowsFunctions& rows, const LayerRun& run, cpu::ProductOf product,
                    const Tensor& weight, const Tensor& x, const Tensor& out = {}) {
-  Tensor in = x.to(run.acc);
-  if (in.stride(1) != 1) in = in.contiguous();
+  const Tensor in = readable_rows(run, x);
   const Tensor found = out.defined() ? out : at::empty({in.size(0), weight.size(0)}, in.options());
   multiply_rows(rows, run, product, weight, in, found);
   return found;
@@ -174,7 +177,9 @@ void forward_direction(const LayerRun& run, const ForwardDirection& direction) {
   const Tensor& weight_hh = direction.weight_hh;
   const cpu::RowsFunctions* const rows = rows_of(all.cell, all.dtype);
   if (rows != nullptr && steps_with_input(*rows, run, direction)) return;
-  const Tensor weight_ih = parameter_of(run.arguments, run.arguments.weight_ih, direction.d);
+  // BLAS multiplies by W_ih in the dtype of sums; it is cast once here instead of for every chunk.
+  const Tensor weight_ih =
+      rows == nullptr ? cast(direction.weight_ih, run.acc) : direction.weight_ih;
   // Gates that are saved in the dtype of products share their memory with the products: each
   // product is read before its gate is written.
   const auto products = [&](const Tensor& x, const Tensor& gates) {

@@ -53,7 +53,6 @@ struct LayerRun {
   PlanScope scope;  // launches during this object's lifetime are recorded with the plan
   LayerResets resets;
   StackStates stack;  // set if the layer is one of a stack
-  bool is_cell;       // whether a cell module, such as LSTMCell, makes the call (kCellAlgorithm)
 
   LayerRun(const RecurrenceBackend& backend, const LayerArguments& a, std::string_view algorithm,
            bool backward, const StackStates& stack = {})
@@ -75,8 +74,7 @@ struct LayerRun {
         plan(backend.plan(sizes, a.input.device(), algorithm, backward, &tf32)),
         scope(sizes, backward, plan),
         resets(a, acc),
-        stack(stack),
-        is_cell(algorithm == kCellAlgorithm) {}
+        stack(stack) {}
 
   int64_t width() const { return cell.gates * sizes.hidden; }      // G H
   int64_t c_width() const { return cell.c_parts * sizes.hidden; }  // the number of columns of c

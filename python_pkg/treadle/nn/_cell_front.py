@@ -203,11 +203,11 @@ class TorchCell(NotScripted):
             if ``c`` (or ``h`` of a GRU) is float32.
 
             Where torch's op is faster, it runs instead of treadle's. On a CPU, it is faster under
-            autocast; for RNN cells of most sizes; in float32 and float64 with B * H >= 2048;
-            without gradients for GRU cells, single rows and most LSTM cells; and in half types with
-            H > 64 if the CPU multiplies them in hardware. On a GPU, torch's kernels run with
-            B > 32. There, under torch.compile, vmap or forward-mode AD, and for a float32 ``c``
-            with half-precision inputs, treadle's op of layers runs.
+            autocast; for RNN cells of most sizes; in float32 and float64 with B * H >= 2048, or a
+            single row with H > 64; without gradients for GRU cells, single rows and most LSTM
+            cells; and in half types with H > 64 if the CPU multiplies them in hardware. On a GPU,
+            torch's kernels run with B > 32. There, under torch.compile, vmap or forward-mode AD,
+            and for a float32 ``c`` with half-precision inputs, treadle's op of layers runs.
 
         Raises:
             ValueError, RuntimeError, TypeError, AttributeError: the errors of torch's cell.
