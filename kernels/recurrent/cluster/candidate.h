@@ -18,8 +18,9 @@ inline int64_t clusters_at_once(int blocks, const RecurrenceDevice& device) {
 // Tells which kernels of one shape can compute a batch.
 struct ShapeCandidates {
   ClusterShape shape;
-  int any_rows;     // most rows of the kernel for any batch; 0: there is none
-  RowCounts dense;  // rows per tile of each kernel for dense batches
+  int any_rows;  // most rows of the kernel for any batch; 0: there is none
+  // Rows per tile of each kernel for dense batches. In float32, of each fp16x2 kernel.
+  RowCounts dense;
 
   int most_rows() const { return std::max(any_rows, dense.most() * shape.tiles); }
   // The rows per tile of the dense kernel for `rows` rows, or 0 if there is none.
@@ -37,8 +38,10 @@ inline ShapeCandidates candidates_of(const RecurrenceSizes& sizes, size_t index,
     }
     if (is_dense(sizes, backward)) found.dense = kernels.dense(backward, sizes.resets);
   } else if (sizes.dtype == Dtype::kFloat) {
-    if (kernels.fp32) found.any_rows = fp32_rows(found.shape, cell_info(sizes.cell).state_gates);
-    if (!sizes.ragged() && !backward) found.dense = kernels.split;
+    if (backward ? kernels.fp32_backward : kernels.fp32_forward) {
+      found.any_rows = fp32_rows(found.shape, cell_info(sizes.cell).state_gates);
+    }
+    if (!backward) found.dense = kernels.split(sizes.ragged());
   }
   return found;
 }

@@ -13,7 +13,7 @@ cudaError_t run_cluster_fp32(const PersistentForward* args, const ClusterCall& c
   using Cell = typename Kind::template Cell<float>;
   return visit_shape(call.plan.shape, [&](auto index) {
     constexpr ClusterShape s = kClusterShapes[decltype(index)::value];
-    if constexpr (!kKernels<Cell, decltype(index)::value>.fp32) {
+    if constexpr (!kKernels<Cell, decltype(index)::value>.fp32_forward) {
       return cudaErrorInvalidValue;
     } else if constexpr (s.blocks == 1) {
       return run_block<Cell, float, s.units>(args, call);
@@ -34,7 +34,7 @@ cudaError_t run_cluster_fp32(const PersistentBackward* args, const ClusterCall& 
   using Cell = typename Kind::template Cell<float>;
   return visit_shape(call.plan.shape, [&](auto index) {
     constexpr ClusterShape s = kClusterShapes[decltype(index)::value];
-    if constexpr (!kKernels<Cell, decltype(index)::value>.fp32) {
+    if constexpr (!kKernels<Cell, decltype(index)::value>.fp32_backward) {
       return cudaErrorInvalidValue;
     } else if constexpr (s.blocks == 1) {
       return run_block<Cell, float, s.units>(args, call);

@@ -1,6 +1,7 @@
 // The layout of a block's shared memory in the float32 cluster kernels that multiply on tensor
-// cores (engine/fp16x2.cuh explains the products). These kernels compute the forward pass of dense
-// batches without resets. Like engine/shapes.h, this header needs neither torch nor CUDA.
+// cores (engine/fp16x2.cuh explains the products). These kernels compute the forward pass, of dense
+// batches without resets or, if `ragged`, of any batch. Like engine/shapes.h, this header needs
+// neither torch nor CUDA.
 //
 // An instruction multiplies eight columns, which come from rows of the batch. Each number of a row
 // has two float16 terms, a high and a low. Five to eight rows form a large tile, which is eight
@@ -13,8 +14,11 @@
 
 namespace treadle {
 
+// The steps that the ring buffer of cluster/fp16x2_ragged.cuh describes.
+inline constexpr int kRaggedSteps = 64;
+
 // A warp computes the products of 16 units over a quarter of K, the reduction dimension.
-template <int gates, int state_gates, int units, int blocks, int rows>
+template <int gates, int state_gates, int units, int blocks, int rows, bool ragged>
 struct SplitForward {
   static constexpr int kUnits = units, kBlocks = blocks, kRows = rows;
   static constexpr int kGates = gates, kStateGates = state_gates, kHidden = units * blocks;
@@ -70,7 +74,7 @@ struct SplitForward {
   // These numbers were found by trial: with one register more or less, the compiler spills.
   static constexpr int kBesides = state_gates == 4 ? 92 : gates == 4 && kItems == 1 ? 92 : 84;
   static constexpr int kReserve =
-      kBesides + 12 * state_gates * kTiles + (8 + gates + state_gates) * kItems;
+      kBesides + 12 * state_gates * kTiles + (8 + gates + state_gates) * kItems + (ragged ? 8 : 0);
   static constexpr int kKept = kept_fragments(kWarps, kReserve, kFragments);
   // A stage is a buffer for the input products of one step, which are loaded kAhead steps ahead.
   static constexpr int kDepth = rows <= 4 ? 8 : 4, kAhead = kDepth - 1;
@@ -90,7 +94,8 @@ struct SplitForward {
   static constexpr int kStageBytes = gates * kGroups * kSumBytes;
   static constexpr int kBias = kStages + kDepth * kStageBytes;  // [gate][unit] {bias, scale}
   static constexpr int kExact = kBias + gates * units * 8;      // which rows of W_hh use fma
-  static constexpr int kWeights = kExact + 16;
+  static constexpr int kRagged = kExact + 16;                   // cluster/fp16x2_ragged.cuh
+  static constexpr int kWeights = kRagged + (ragged ? kRaggedSteps * 16 : 0);
   static constexpr int kSharedBytes = kWeights + kWarps * (kFragments - kKept) * 512;
 
  private:

@@ -7,17 +7,18 @@ namespace treadle {
 
 #if TREADLE_CLUSTER_CODE
 
-// Writes h0 of `count` rows to the buffer of even steps, and zeros for the other rows. Returns a
-// bit for each row whose h0 is too large for fp16x2. Such rows are multiplied by fma, which is
-// slow. All threads must call this function, and all blocks of a cluster get the same result.
-template <class L>
-__device__ __forceinline__ unsigned put_first_states(const float* h0, int count, int hidden,
+// Writes the first h of `count` rows, first(row, unit), to the buffer of even steps, and zeros for
+// the other rows. Returns a bit for each row whose h is too large for fp16x2. Such rows are
+// multiplied by fma, which is slow. All threads must call this function, and all blocks of a
+// cluster get the same result.
+template <class L, class First>
+__device__ __forceinline__ unsigned put_first_states(const First& first, int count, int hidden,
                                                      uint32_t base) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const auto each = [&](const auto& f) {
     for (int e = threadIdx.x; e < L::kRows * L::kHidden; e += L::kThreads) {
       const int r = e / L::kHidden, k = e % L::kHidden;
-      f(r, k, r < count && k < hidden ? __ldg(h0 + int64_t{r} * hidden + k) : 0.0f);
+      f(r, k, r < count && k < hidden ? first(r, k) : 0.0f);
     }
   };
   unsigned own = 0, exact = 0;

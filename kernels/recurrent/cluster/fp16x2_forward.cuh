@@ -1,26 +1,30 @@
 // The forward cluster kernel for float32 on tensor cores (cluster/fp16x2.h):
 // gates_t = products_t + bias + h_{t-1} W_hh^T, then the cell. Barriers and the exchange of h are
 // the same as in cluster/dense_forward.cuh. A lane fetches the input products of its own
-// (unit, row) pairs, and stores their output and gates. Twin: kernels/recurrent/cpu/rows_forward.h.
+// (unit, row) pairs, and stores their output and gates. With `ragged`, rows may have no step, or
+// reset after it (cluster/fp16x2_ragged.cuh). Then the h that is sent may differ from the output.
+// Twin: kernels/recurrent/cpu/rows_forward.h.
 #pragma once
 
 #include "kernels/math/h_bound.h"
 #include "kernels/recurrent/cluster/call.cuh"
 #include "kernels/recurrent/cluster/fp16x2_begin.cuh"
+#include "kernels/recurrent/cluster/fp16x2_ragged.cuh"
 
 namespace treadle {
 
-template <class Cell, int units, int blocks, int stride>
-using SplitForwardOf = SplitForward<Cell::kGates, Cell::kStateGates, units, blocks, stride>;
+template <class Cell, int units, int blocks, int stride, bool ragged>
+using SplitForwardOf = SplitForward<Cell::kGates, Cell::kStateGates, units, blocks, stride, ragged>;
 
-template <class Cell, int units, int blocks, int stride>
-__global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::kThreads, 1)
+template <class Cell, int units, int blocks, int stride, bool ragged>
+__global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride, ragged>::kThreads, 1)
     cluster_split_forward(const __grid_constant__ PersistentForward args, int rows_each) {
   begin_kernel();
 #if TREADLE_CLUSTER_CODE
   constexpr int kGates = Cell::kGates, kStateGates = Cell::kStateGates;
   constexpr int kFirstInput = kGates - Cell::kInputGates;
-  using L = SplitForwardOf<Cell, units, blocks, stride>;
+  constexpr bool kStaysSmall = Cell::kHBound == math::HBound::kOne;  // |h| <= 1 after a step
+  using L = SplitForwardOf<Cell, units, blocks, stride, ragged>;
   static_assert(L::places_agree());
   constexpr int kParts = L::kParts, kChunks = L::kChunks, kItems = L::kItems;
   extern __shared__ __align__(128) unsigned char memory[];
@@ -76,9 +80,15 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
 
   // ---- h0, and the rows that fma multiplies
   const int64_t state_row = d * args.sizes.batch + rows.first;
-  const unsigned exact_rows =
-      put_first_states<L>(static_cast<const float*>(args.h0) + state_row * hidden, rows.count,
-                          static_cast<int>(hidden), base);
+  const GroupResets<ragged> resets{args.resets, args.sizes, group};
+  const auto first_anew = [&](int row) {
+    return ragged && args.resets.marks != nullptr && resets.before_first(row);
+  };
+  const auto first_h = [&](int row, int64_t u) {
+    const float h = __ldg(static_cast<const float*>(args.h0) + (state_row + row) * hidden + u);
+    return ragged ? resets.first_h(first_anew(row), h, row, u) : h;
+  };
+  unsigned exact_rows = put_first_states<L>(first_h, rows.count, static_cast<int>(hidden), base);
   unsigned exact_weights = 0;
   for (int m = 0; m < kStateGates; ++m) exact_weights |= ptx::load4(base + L::kExact + m * 4);
   uint32_t expected = kChunks * L::kTileBytes;
@@ -92,14 +102,16 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
   uint32_t product_at[kItems], output_at[kItems], gates_at[kItems];
   float c[kItems], h[kItems] = {};
   const int64_t batch = args.sizes.batch, way = group.reverse == 0 ? 1 : -1;
-  const int64_t first_row = (group.reverse == 0 ? 0 : args.sizes.steps - 1) * batch + rows.first;
+  const int64_t first_row =
+      ragged ? 0 : (group.reverse == 0 ? 0 : args.sizes.steps - 1) * batch + rows.first;
+  const int64_t all_rows = ragged ? rows.start(steps) : args.sizes.steps * batch;
   const char* product_from =
       static_cast<const char*>(args.products) +
       4 * (d * args.product_direction + first_row * args.product_row + first_unit);
   char* output_to =
       static_cast<char*>(args.output) + 4 * (first_row * args.output_row + d * hidden + first_unit);
   char* gates_to = static_cast<char*>(args.gates) +
-                   4 * ((d * args.sizes.steps * batch + first_row) * kGates * hidden + first_unit);
+                   4 * ((d * all_rows + first_row) * kGates * hidden + first_unit);
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     // Each group of units gives its first slot to a different warp, so that all schedulers have
@@ -122,23 +134,34 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
     gates_at[i] = static_cast<uint32_t>(4 * (row * kGates * hidden + unit));
     if (kItems == 1) keep(place[i]), keep(own_sums[i]);
     c[i] = real[i] ? static_cast<const float*>(args.c0)[(state_row + row) * hidden + u] : 0.0f;
+    if constexpr (ragged) {
+      if (real[i]) c[i] = resets.first_c(first_anew(row), c[i], row, u), h[i] = first_h(row, u);
+    }
   }
+  RaggedRing<L, ragged> ring(resets, base);
+  const bool fills = ragged && warp == kParts - 1;
   const auto fetch = [&](int s) {
+    RaggedStep step{0, rows.count, 0};
+    if constexpr (ragged) step = ring.of(s);
+    const char* const from = product_from + step.start * args.product_row * 4;
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
 #pragma unroll
       for (int m = kFirstInput; m < kGates; ++m) {
-        if (s < steps && real[i]) {
+        if (s < steps && real[i] && (!ragged || row_of[i] < step.active)) {
           ptx::copy4_async(
               own_stage[i] + s % L::kDepth * L::kStageBytes + m * L::kGroups * L::kSumBytes,
-              product_from + m * args.product_gate * 4 + product_at[i]);
+              from + m * args.product_gate * 4 + product_at[i]);
         }
       }
     }
-    product_from += way * batch * args.product_row * 4;
+    if constexpr (!ragged) product_from += way * batch * args.product_row * 4;
     ptx::commit_copies();
   };
   clear<L>(base + L::kStages, L::kDepth * L::kStageBytes);
+  if constexpr (ragged) {
+    if (fills) ring.begin();
+  }
   __syncthreads();
   for (int s = 0; s < L::kAhead; ++s) fetch(s);
   // No block may send before all blocks have initialised their barriers and written h0.
@@ -161,7 +184,19 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
   for (int s = 0; s < steps; ++s) {
     const uint32_t parity = (s & 1) * L::kParity, other = L::kParity - parity;
     const uint32_t stage = s % L::kDepth * L::kStageBytes;
-    const unsigned now_exact = s == 0 || Cell::kHBound != math::HBound::kOne ? exact_rows : 0;
+    unsigned now_exact = s == 0 || !kStaysSmall ? exact_rows : 0;
+    RaggedStep step{0, rows.count, 0};
+    unsigned anew = 0;  // rows that reset after this step
+    if constexpr (ragged) {
+      step = ring.of(s), anew = ring.resets_after(s);
+      // The sums of rows without this step are not used.
+      now_exact = exact_rows & step.rows();
+      if (kStaysSmall) exact_rows &= ~step.rows();
+      if (anew != 0) {
+        exact_rows =
+            (exact_rows & ~anew) | too_large(resets, anew, group.forward_time(s + 1, steps));
+      }
+    }
 
     // ---- work that does not depend on h_{t-1}
     float gates[kItems][kGates], scale[kItems][kStateGates];
@@ -237,15 +272,23 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
           gates[i][m] = fmaf(sum_in_pairs(parts[i][m]), scale[i][m], gates[i][m]);
         }
         const auto next = Cell::forward(gates[i], c[i]);
-        c[i] = next.new_cell;
-        h[i] = next.new_h;
+        const bool runs = !ragged || row_of[i] < step.active;  // otherwise h and c stay
+        c[i] = runs ? next.new_cell : c[i];
+        h[i] = runs ? next.new_h : h[i];
       }
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        const float sent = real[i] ? h[i] : 0.0f;
+        float sent = real[i] ? h[i] : 0.0f;
+        if constexpr (ragged) {
+          if (real[i] && (anew >> row_of[i] & 1)) {
+            const auto [reset_h, reset_c] = resets.template states<float>(
+                true, group.forward_time(s + 1, steps), row_of[i], first_unit + unit_of[i]);
+            sent = reset_h, c[i] = reset_c;
+          }
+        }
         const SplitFloat split(sent * power_of_two(kSplitState));
         if (!mine[i]) continue;
-        if (Cell::kHBound != math::HBound::kOne && (exact_rows >> row_of[i] & 1)) {
+        if ((ragged || !kStaysSmall) && (exact_rows >> row_of[i] & 1)) {
           put_state<L>(base + L::kOutgoing + parity, row_of[i], unit_of[i], sent, true, 1.0f);
           continue;
         }
@@ -258,21 +301,28 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
     if (s + 1 < steps) sends.send(parity, other);
 
     // ---- copies, while h is being sent
+    char* const outputs = output_to + step.start * args.output_row * 4;
+    char* const all_gates = gates_to + step.start * kGates * hidden * 4;
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
-      if (real[i]) {
-        *reinterpret_cast<float*>(output_to + output_at[i]) = h[i];
+      if (real[i] && (!ragged || row_of[i] < step.active)) {
+        *reinterpret_cast<float*>(outputs + output_at[i]) = h[i];
 #pragma unroll
         for (int m = 0; m < kGates; ++m) {
           if (save)
-            *reinterpret_cast<float*>(gates_to + m * hidden * 4 + gates_at[i]) = gates[i][m];
+            *reinterpret_cast<float*>(all_gates + m * hidden * 4 + gates_at[i]) = gates[i][m];
         }
       }
     }
-    output_to += way * batch * args.output_row * 4;
-    gates_to += way * batch * kGates * hidden * 4;
+    if constexpr (!ragged) {
+      output_to += way * batch * args.output_row * 4;
+      gates_to += way * batch * kGates * hidden * 4;
+    }
     // Fetches into the stage of step s - 1, which this thread has read.
     fetch(s + L::kAhead);
+    if constexpr (ragged) {
+      if (fills) ring.advance(s);
+    }
   }
 
 #pragma unroll
@@ -290,22 +340,28 @@ __global__ void __launch_bounds__(SplitForwardOf<Cell, units, blocks, stride>::k
 #ifndef __CUDACC_RTC__
 // ---- launch
 
-template <class Kind>
+template <class Kind, bool ragged>
 cudaError_t run_cluster_split(const PersistentForward* args, const ClusterCall& call) {
   using Cell = typename Kind::template Cell<float>;
   return visit_shape(call.plan.shape, [&](auto index) {
     constexpr ClusterShape s = kClusterShapes[decltype(index)::value];
-    constexpr RowCounts counts = kKernels<Cell, decltype(index)::value>.split;
+    constexpr RowCounts counts = kKernels<Cell, decltype(index)::value>.split(ragged);
     return visit_rows<counts.bits>(call.plan.tile_rows, [&](auto count) {
       constexpr int rows = decltype(count)::value;
-      using Layout = SplitForward<Cell::kGates, Cell::kStateGates, s.units, s.blocks, rows>;
+      using Layout = SplitForward<Cell::kGates, Cell::kStateGates, s.units, s.blocks, rows, ragged>;
       static_assert(s.tiles == 1 && Layout::kSharedBytes <= kMostSharedBytes);
       const auto kernel =
           TREADLE_FUNCTION(PersistentKernel<PersistentForward>, cluster_split_forward, (Cell),
-                           (s.units, s.blocks, rows));
+                           (s.units, s.blocks, rows, ragged));
       return call(kernel, Layout::kThreads, Layout::kSharedBytes, args);
     });
   });
+}
+
+template <class Kind>
+cudaError_t run_cluster_split(const PersistentForward* args, const ClusterCall& call) {
+  return call.plan.ragged ? run_cluster_split<Kind, true>(args, call)
+                          : run_cluster_split<Kind, false>(args, call);
 }
 
 #endif

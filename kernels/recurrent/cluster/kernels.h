@@ -77,17 +77,23 @@ struct RowCounts {
 // The kernels of a shape.
 struct ShapeKernels {
   bool half_forward = false, half_backward = false;  // in half types, for any batch
-  bool fp32 = false;                                 // in float32, for any batch, both passes
+  bool fp32_backward = false;                        // in float32 by fma, for any batch
   // Kernels for dense batches without resets. `dense_forward` and `dense_backward` are for half
-  // types if H is a multiple of 8, and count the rows of a tile (cluster/dense.h). `split` is for
-  // the forward pass in float32, and counts the rows of a cluster (cluster/fp16x2.h).
-  RowCounts dense_forward = {}, dense_backward = {}, split = {};
+  // types if H is a multiple of 8, and count the rows of a tile (cluster/dense.h). `split_dense` is
+  // for the forward pass in float32, and counts the rows of a cluster (cluster/fp16x2.h).
+  RowCounts dense_forward = {}, dense_backward = {}, split_dense = {};
   // The same for dense batches with resets, in half types, if takes_dense_resets() is true.
   RowCounts resets_forward = {}, resets_backward = {};
+  // The same for packed batches and batches with resets, in float32.
+  RowCounts split_ragged = {};
+  bool fp32_forward = false;  // in float32 by fma, for any batch; kernels_of() determines it
 
   constexpr const RowCounts& dense(bool backward, bool resets) const {
     if (resets) return backward ? resets_backward : resets_forward;
     return backward ? dense_backward : dense_forward;
+  }
+  constexpr const RowCounts& split(bool ragged) const {
+    return ragged ? split_ragged : split_dense;
   }
 };
 
@@ -139,14 +145,14 @@ inline constexpr ClusterKernels kClusterKernels[] = {
      {true, false, false, {5, 8}, {5}, {}, {5, 8}},
      {true, false, false, {5, 8}, {5}, {}, {5, 8}}},
     {{32, 8, 1},
-     {true, true, true, {2, 8}, {4}, {4, 10}},
-     {true, true, true, {2, 5, 8}, {2, 4, 8}, {2, 4, 6, 8, 10}, {2, 5, 8}, {4, 8}},
-     {true, true, true, {2, 5, 8}, {2, 4, 8}, {2, 4, 6, 8, 10}, {2, 5, 8}, {4, 8}}},
+     {true, true, true, {2, 8}, {4}, {4, 10}, {}, {}, {4, 10}},
+     {true, true, true, {2, 5, 8}, {2, 4, 8}, {2, 4, 6, 8, 10}, {2, 5, 8}, {4, 8}, {2, 4, 8, 10}},
+     {true, true, true, {2, 5, 8}, {2, 4, 8}, {2, 4, 6, 8, 10}, {2, 5, 8}, {4, 8}, {2, 4, 8, 10}}},
     // Up to H 512. Above H 256, LSTM has no kernels for any batch, and the other cells have them in
     // one shape, because the grid is about as fast for such batches
     // (docs/dev/findings/the_grid_replaces_general_clusters_above_h256.md).
     {{32, 16, 1},
-     {true, true, true, {1, 3, 8}, {4, 8}, {4, 10}},
+     {true, true, true, {1, 3, 8}, {4, 8}, {4, 10}, {}, {}, {4, 10}},
      {true,
       true,
       true,
@@ -154,7 +160,8 @@ inline constexpr ClusterKernels kClusterKernels[] = {
       {2, 4, 6, 8},
       {1, 2, 3, 4, 6, 8, 10},
       {1, 3, 5, 8},
-      {2, 4, 6, 8}},
+      {2, 4, 6, 8},
+      {1, 3, 6, 10}},
      {false,
       false,
       true,
@@ -162,7 +169,8 @@ inline constexpr ClusterKernels kClusterKernels[] = {
       {2, 4, 6, 8},
       {1, 2, 3, 4, 6},
       {1, 3, 5, 8},
-      {2, 4, 6, 8}}},
+      {2, 4, 6, 8},
+      {1, 3, 6}}},
     {{32, 16, 2},
      {false, false, false, {8}},
      {false, false, false, {5, 8}},
@@ -184,13 +192,15 @@ inline constexpr ClusterKernels kClusterKernels[] = {
 };
 inline constexpr size_t kShapes = sizeof(kClusterKernels) / sizeof(kClusterKernels[0]);
 
-// `grows` means that |h| can grow at every step. The fp16x2 kernels check only before the first
-// step which rows of h are too large for them. So no fp16x2 kernels exist for cells whose h can
-// grow.
+// `grows` means that |h| can grow at every step. The fp16x2 kernels check only for h0 and
+// for the states to which rows are reset whether they are too large. So no fp16x2 kernels exist for
+// cells whose h can grow. The other cells have forward kernels that multiply by fma only up to H
+// 128, because fp16x2 is faster.
 constexpr ShapeKernels kernels_of(size_t shape, int state_gates, int c_parts, bool grows) {
   const ClusterKernels& all = kClusterKernels[shape];
   ShapeKernels found = state_gates == 1 ? all.one : state_gates < 4 ? all.three : all.four;
-  if (grows) found.split = {};
+  if (grows) found.split_dense = found.split_ragged = {};
+  found.fp32_forward = found.fp32_backward && (grows || all.shape.hidden() <= 128);
   if (c_parts > 1 && all.shape.blocks > 1) {
     // These cells, which are formulas, have no kernels for any batch, so they need dense kernels
     // for small H and with resets as well. In the largest shapes, a block has too little shared
@@ -200,8 +210,9 @@ constexpr ShapeKernels kernels_of(size_t shape, int state_gates, int c_parts, bo
     if (found.half_forward && found.dense_forward.bits == 0) found.dense_forward = {2, 4, 8};
     found.resets_forward = found.dense_forward;
     found.resets_backward = found.dense_backward;
-    found.half_forward = found.half_backward = found.fp32 = false;
-    found.split = {};
+    found.half_forward = found.half_backward = false;
+    found.fp32_forward = found.fp32_backward = false;
+    found.split_dense = found.split_ragged = {};
   }
   return found;
 }

@@ -85,11 +85,13 @@ inline Candidate grid_candidate(const RecurrenceSizes& sizes, const RecurrenceDe
   plan.setmaxnreg = device.setmaxnreg();
   plan.group_bytes = group_bytes(grid_shape_of(sizes, device, backward), plan.rows, backward);
   // For small H, clusters are preferred whatever the estimated time of the grid is, because the
-  // estimates for clusters are more accurate. The exception is float32 in the backward pass and for
-  // ragged batches. There clusters multiply by fma, and are slower than the grid.
+  // estimates for clusters are more accurate. The exception is float32 in the backward pass, and
+  // for ragged batches of a cell whose h can grow. There clusters multiply by fma, and are slower
+  // than the grid.
   const bool small =
       device.clusters() && sizes.hidden <= kGridFromHidden && in_clusters(sizes, backward);
-  const bool by_fma = !is_half(sizes.dtype) && (backward || sizes.ragged());
+  const bool by_fma =
+      !is_half(sizes.dtype) && (backward || (sizes.ragged() && h_grows(sizes.cell)));
   if (!small || by_fma) {
     found.time = slower(device) * grid_time(division.launches, plan.rows, sizes, device, backward);
   }

@@ -69,6 +69,7 @@ const char* plan_recurrence(const RecurrenceSizes& sizes, const RecurrenceDevice
   plan->steps_per_chunk = steps_per_chunk(sizes, device, exact && plan->kernel == KernelId::kStep);
   plan->transposed = exact && few_rows(sizes.batch);
   plan->resets = sizes.resets;
+  plan->ragged = sizes.ragged();
   plan->tf32 = device.tf32;
   return nullptr;
 }

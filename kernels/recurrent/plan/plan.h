@@ -1,11 +1,11 @@
 // The plan of a recurrent layer: a pure function of sizes, dtype and device. Algorithms:
-//   rows     CPU: each thread computes all steps of some rows of the batch, or of some of their
-//   units step     CUDA: a matrix product and a pointwise kernel for each step tiles    CUDA: one
-//   launch for each step; tensor cores multiply tiles of many rows warp     CUDA: one launch for a
-//   single step of few rows, without tensor cores cluster  CUDA: one launch for all steps; a
-//   cluster of blocks (before sm_90, a single block)
-//            keeps the weights on the chip
-//   grid     CUDA: like cluster, with more blocks than a cluster may have, for larger H
+// - rows, CPU: each thread computes all steps of some rows of the batch, or of some of their units
+// - step, CUDA: a matrix product and a pointwise kernel for each step
+// - tiles, CUDA: one launch for each step; tensor cores multiply tiles of many rows
+// - warp, CUDA: one launch for a single step of few rows, without tensor cores
+// - cluster, CUDA: one launch for all steps; a cluster of blocks (before sm_90, a single block)
+//   keeps the weights on the chip
+// - grid, CUDA: like cluster, with more blocks than a cluster may have, for larger H
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ enum class KernelId : uint8_t {
   kBlock,           // one block has all weights, as floats: half types and float32
   kClusterGeneral,  // half types, any batch
   kClusterDense,    // half types, dense batches; with resets: see cluster/kernels.h
-  kClusterFp16x2,   // float32 forward on tensor cores, dense batches
+  kClusterFp16x2,   // float32 forward on tensor cores, any batch; cells whose h cannot grow
   kClusterFma,      // float32, any batch
   kGridHalf,        // half types, H up to kGridHidden
   kGridH2048,       // half types forward, larger H
@@ -114,6 +114,7 @@ struct RecurrencePlan {
   KernelId kernel = KernelId::kStep;
   const char* reason = "";
   bool resets = false;  // use the kernel's instance with resets
+  bool ragged = false;  // cluster_fp16x2: use the instance for packed batches and resets
   bool tf32 = false;    // float32 products may use TF32
 
   // Only for cluster and grid: the most rows of the batch that a cluster, or a RowGroup of the

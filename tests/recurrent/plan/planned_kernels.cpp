@@ -36,20 +36,21 @@ std::set<Kernel> compiled() {
       for (const bool backward : {false, true}) {
         for (const bool half : {false, true}) {
           const bool half_any = backward ? kernels.half_backward : kernels.half_forward;
+          const bool fp32 = backward ? kernels.fp32_backward : kernels.fp32_forward;
           const KernelId any = shape.blocks == 1 ? KernelId::kBlock
                                : half            ? KernelId::kClusterGeneral
                                                  : KernelId::kClusterFma;
           for (const bool resets : {false, true}) {
-            if (half ? half_any : kernels.fp32) {
+            if (half ? half_any : fp32) {
               found.insert(
                   {cell, backward, half, any, resets, shape.units, shape.blocks, shape.tiles, 0});
             }
             const bool none =
                 half ? resets && !takes_dense_resets(cell_info(cell).gates, cell_info(cell).c_parts)
-                     : backward || resets;
+                     : backward;
             const RowCounts dense = none   ? RowCounts()
                                     : half ? kernels.dense(backward, resets)
-                                           : kernels.split;
+                                           : kernels.split(resets);
             const KernelId of_dense = half ? KernelId::kClusterDense : KernelId::kClusterFp16x2;
             for (int rows = 1; rows <= RowCounts::kMost; ++rows) {
               if (!dense.has(rows)) continue;
@@ -64,6 +65,12 @@ std::set<Kernel> compiled() {
   return found;
 }
 
+// Whether a plan uses the kernel's instance with resets. Only cluster_fp16x2 uses it for packed
+// batches, too.
+bool instance(const RecurrencePlan& plan) {
+  return plan.kernel == KernelId::kClusterFp16x2 ? plan.ragged : plan.resets;
+}
+
 void add_planned(std::set<Kernel>& found, const std::vector<RecurrenceSizes>& layers,
                  const RecurrenceDevice& device) {
   for (const RecurrenceSizes& layer : layers) {
@@ -72,7 +79,7 @@ void add_planned(std::set<Kernel>& found, const std::vector<RecurrenceSizes>& la
       plan_recurrence(layer, device, "auto", backward, &plan);
       if (plan.algorithm() != Algorithm::kCluster) continue;
       const auto& [units, blocks, tiles] = plan.shape;
-      found.insert({layer.cell, backward, is_half(layer.dtype), plan.kernel, plan.resets, units,
+      found.insert({layer.cell, backward, is_half(layer.dtype), plan.kernel, instance(plan), units,
                     blocks, tiles, plan.tile_rows});
     }
   }

@@ -174,11 +174,17 @@ def test_float32_on_tensor_cores_takes_as_many_rows_as_run_at_once() -> None:
     ):
         found = plan((512, batch, hidden, 4), cell=cell, forced="cluster")
         assert found.clusters == shape, (cell, hidden, batch)
-        # The backward pass, packed batches and batches with resets do not use these kernels.
-        for other in ({"backward": True}, {"ragged": True}):
+        for other in ({"ragged": True}, {"resets": True}):
             one = plan((512, batch, hidden, 4), cell=cell, forced="cluster", **other)
-            units, blocks, _, rows = one.clusters
-            assert 1 <= rows <= FLOAT_SHAPES[units, blocks]
+            assert one.kernel == "cluster_fp16x2" and one.clusters == shape
+        # The backward pass does not use these kernels.
+        one = plan((512, batch, hidden, 4), cell=cell, forced="cluster", backward=True)
+        units, blocks, _, rows = one.clusters
+        assert one.kernel == "cluster_fma" and 1 <= rows <= FLOAT_SHAPES[units, blocks]
+    # The h of an RNN with relu can grow beyond the range of fp16x2.
+    for other in ({}, {"ragged": True}):
+        one = plan((512, 16, 512, 4), cell="rnn_relu", forced="cluster", **other)
+        assert one.kernel == "cluster_fma"
 
 
 @BINDINGS
@@ -187,8 +193,8 @@ def test_tf32_where_torch_allows_it_is_a_reason_for_a_launch_a_step() -> None:
     fp16x2 with weights on the chip."""
     for batch, hidden, dense, packed, tf32 in (
         (16, 256, "cluster", "cluster", "cluster"),
-        (512, 256, "cluster", "grid", "tiles"),
-        (1024, 252, "cluster", "grid", "step"),
+        (512, 256, "cluster", "cluster", "tiles"),
+        (1024, 252, "cluster", "cluster", "step"),
         (256, 512, "grid", "grid", "grid"),
         (512, 512, "grid", "grid", "tiles"),
         (1024, 500, "grid", "grid", "grid"),

@@ -41,7 +41,7 @@ def test_each_kernel_is_one_of_its_algorithms_and_is_planned() -> None:
         (256, 2, {"ragged": True}, "cluster_general"),
         (250, 2, {}, "cluster_general"),
         (256, 4, {}, "cluster_fp16x2"),
-        (256, 4, {"ragged": True}, "cluster_fma"),
+        (256, 4, {"ragged": True}, "cluster_fp16x2"),
         (256, 4, {"backward": True}, "cluster_fma"),
         (1024, 2, {"forced": "grid"}, "grid_half"),
         (1025, 2, {"forced": "grid"}, "grid_h2048"),
