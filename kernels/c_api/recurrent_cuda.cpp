@@ -1,5 +1,4 @@
-// Recurrent layers of kernels.h on CUDA, with persistent kernels. kernels/recurrent/run.h has the
-// host code that csrc/recurrent/cuda also uses.
+// Recurrent layers of kernels.h on CUDA. csrc/recurrent/cuda uses kernels/recurrent/run.h, too.
 #include "kernels/c_api/cuda.h"
 #include "kernels/c_api/recurrent.h"
 #ifdef TREADLE_CUDA_VERSION
@@ -60,8 +59,7 @@ void forward_on_cuda(const CLayer& layer, const CForward& call) {
   const int64_t hidden = layer.sizes.hidden;
   PersistentForward args =
       forward_arguments(sizes_of(layer), layer.rows(), hidden, layer.cell.input_gates);
-  // Points before the array, as if it began with the gates that have no input product. These are
-  // not read.
+  // Points to where gates without an input product would be, before the array. They are not read.
   args.products = static_cast<const char*>(in.products) -
                   layer.cell.input_first * hidden * size_of(layer.sizes.dtype);
   args.weight_hh = in.weight_hh;
